@@ -74,6 +74,8 @@ class Check:
     where_reported: bool = False
     #: The SKU of the catalogue that brings the check; it has no entry on nodes of another SKU.
     catalogue_sku: str | None = None
+    #: The limit in words, by its kind.
+    expected: str = ""
 
     def __hash__(self) -> int:  # of all fields it takes as long as judging a figure
         return hash((self.name, self.stage))

@@ -165,7 +165,7 @@ def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Ch
     for check in criteria:
         if not check.where_reported or check.stage not in ended:
             continue
-        if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject, ""):
+        if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject):
             continue
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):

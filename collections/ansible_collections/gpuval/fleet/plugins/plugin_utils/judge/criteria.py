@@ -286,7 +286,7 @@ def _check(entry: dict[str, Any]) -> Check:
     problem = _problem(check)
     if problem:
         raise CriteriaError(f"check '{check.name}': {problem}")
-    return check
+    return replace(check, expected=KINDS[check.kind].describe(check, check.value))
 
 
 def _applies(entry: dict[str, Any]) -> Applies:

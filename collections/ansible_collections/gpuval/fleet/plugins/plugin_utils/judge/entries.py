@@ -17,7 +17,7 @@ from ..core.text import some_of
 from ..records import environment
 from ..records.documents import Record
 from ..records.states import UNFINISHED
-from .check import Applies, Check
+from .check import Check
 from .subject import Subject, revision_of
 
 MAX_PARTS = 1_000_000
@@ -27,6 +27,8 @@ MAX_GANG_NAME = 64
 MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
+#: The first part that did not report a figure, and why that counts; None where all did.
+Absent = tuple[str, str] | None
 _FACTS_FIRST = "fix the facts stage, which reports what the node has, then validate again"
 
 
@@ -46,36 +48,17 @@ class PartResult(NamedTuple):
         return self.reason if isinstance(self.reason, str) else self.reason()
 
 
-def entry_of(
-    check: Check,
-    verdict: str,
-    reason: str,
-    expected: str,
-    *,
-    part: str = "node",
-    value: float | int | str | None = None,
-    unit: str | None = None,
-    remedy: str | None = None,
-) -> Entry:
+def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
     """The entry of a criterion; what fails of an advisory one is a warning.
 
-    ``remedy`` replaces that of the criterion, which is for a figure that fails.
+    The remedy of the criterion is for a figure that fails.
     """
     return {
-        "name": check.name,
-        "stage": check.stage,
-        "metric": check.metric,
-        "kind": check.kind,
-        "severity": check.severity,
-        "verdict": "warn" if verdict == "fail" and not check.required else verdict,
-        "part": part,
-        "value": value,
-        "unit": unit if unit is not None else check.unit or "",
-        "expected": expected,
-        "reason": reason,
-        "source": check.source,
-        "remedy": check.remedy if remedy is None else remedy,
-    }
+        "name": check.name, "stage": check.stage, "metric": check.metric, "kind": check.kind,
+        "severity": check.severity, "verdict": "warn" if verdict == "fail" and not check.required else verdict,
+        "part": "node", "value": None, "unit": check.unit or "", "expected": check.expected, "reason": reason,
+        "source": check.source, "remedy": check.remedy, **fields,
+    }  # fmt: skip
 
 
 def own_entry(
@@ -89,42 +72,39 @@ def own_entry(
     }  # fmt: skip
 
 
-def entries_of(
-    check: Check, results: Sequence[PartResult], absent: tuple[str, str] | None, expected: str
-) -> list[Entry]:
-    """The entries of all parts; ``absent`` is the first part that did not report, and why."""
+def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = None, **fields: Any) -> list[Entry]:
+    """The entries of all parts, with these fields; ``absent`` is the first part that did not report, and why."""
+
+    def entry(verdict: str, result: PartResult) -> Entry:
+        shown = {"part": result.part, "value": result.value, "unit": result.unit}
+        return entry_of(check, verdict, result.text, **shown, **fields)
+
     failed = [result for result in results if result.passed is False]
     unknown = [result for result in results if result.passed is None]
-    entries = [_of_part(check, result, "fail", expected) for result in failed[:MAX_FAILED_PARTS]]
+    entries = [entry("fail", result) for result in failed[:MAX_FAILED_PARTS]]
     if len(failed) > MAX_FAILED_PARTS:
         entries[-1]["reason"] += f"; {len(failed) - MAX_FAILED_PARTS} more parts fail too"
     if unknown:
-        entries.append(_of_part(check, unknown[0], "missing", expected))
+        entries.append(entry("missing", unknown[0]))
         if len(unknown) > 1:
             entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
     if absent is not None:
         part, reason = absent
         remedy = f"read the log of {check.stage}: it says why the figure is missing; then validate again"
-        entries.append(entry_of(check, "missing", reason, expected, part=part, remedy=remedy))
+        entries.append(entry_of(check, "missing", reason, part=part, remedy=remedy, **fields))
     if not entries:
-        worst = min(results, key=lambda result: result.margin)
-        entry = _of_part(check, worst, "pass", expected)
+        entries.append(entry("pass", min(results, key=lambda result: result.margin)))
         if len(results) > 1:
-            entry["reason"] = f"the worst of {len(results)}: {entry['reason']}"
-        entries.append(entry)
+            entries[0]["reason"] = f"the worst of {len(results)}: {entries[0]['reason']}"
     return entries
 
 
-def _of_part(check: Check, result: PartResult, verdict: str, expected: str) -> Entry:
-    return entry_of(check, verdict, result.text, expected, part=result.part, value=result.value, unit=result.unit)
-
-
-def not_applicable(check: Check, subject: Subject, expected: str) -> list[Entry]:
+def not_applicable(check: Check, subject: Subject) -> list[Entry]:
     """The entry of a node that the check does not apply to; empty where it applies."""
     outside = _outside(check, subject)
     if outside is None:
         return []
-    return [entry_of(check, *outside, expected, remedy=_FACTS_FIRST if outside[0] == "missing" else None)]
+    return [entry_of(check, *outside, **({"remedy": _FACTS_FIRST} if outside[0] == "missing" else {}))]
 
 
 def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
@@ -143,54 +123,48 @@ def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
         kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
         if kinds.isdisjoint(applies.accelerator):
             return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
-    gpu_counts = _other_gpu_count(applies, subject.gpus)
-    if gpu_counts and subject.gpus is None:
-        return "missing", f"applies to {gpu_counts}, and the GPU count of this node is unknown"
-    return ("skipped", f"applies to {gpu_counts}, this node has {subject.gpus}") if gpu_counts else None
-
-
-def _other_gpu_count(applies: Applies, gpus: float | None) -> str:
-    """How many GPUs the check is for, where the node has another or an unknown number; empty where it fits."""
+    gpus, gpu_counts = subject.gpus, ""
     if applies.gpu_count and gpus not in applies.gpu_count:
-        return f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"
-    if applies.gpus_at_least and (gpus is None or gpus < applies.gpus_at_least):
-        return f"{applies.gpus_at_least} GPUs or more"
-    return ""
+        gpu_counts = f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"
+    elif applies.gpus_at_least and (gpus is None or gpus < applies.gpus_at_least):
+        gpu_counts = f"{applies.gpus_at_least} GPUs or more"
+    if gpu_counts and gpus is None:
+        return "missing", f"applies to {gpu_counts}, and the GPU count of this node is unknown"
+    return ("skipped", f"applies to {gpu_counts}, this node has {gpus}") if gpu_counts else None
 
 
 def _any_of(names: Sequence[str]) -> str:
     return " or ".join(names)
 
 
-def no_record(check: Check, subject: Subject, expected: str) -> list[Entry]:
+def no_record(check: Check, subject: Subject) -> list[Entry]:
     """The entry of a node whose stage proves nothing yet; empty where its record can be judged."""
     record = subject.records.get(check.stage)
     if record is not None and record["state"] not in UNFINISHED:
         return []
     reason = f"no record of {check.stage}" if record is None else f"{check.stage} has not ended"
-    return [entry_of(check, "missing", reason, expected, remedy="")]  # the end of the stage has its remedy
+    return [entry_of(check, "missing", reason, remedy="")]  # the end of the stage has its remedy
 
 
-def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
+def not_to_judge(check: Check, subject: Subject) -> list[Entry]:
     """The entry that tells why the figures of the stage are not judged; empty where they are."""
-    open_entries = no_record(check, subject, expected)
+    open_entries = no_record(check, subject)
     if open_entries:
         return open_entries
     record = subject.records[check.stage]
     for name, expected_values in check.applies.fingerprints:
         reason_apart = _other_fingerprint(check, subject, record, name, expected_values)
         if reason_apart is not None:
-            return [entry_of(check, *reason_apart, expected)]
-    if check.scope == "link" and _is_single(check, subject, record):
-        return [entry_of(check, "skipped", "one part has no links", expected)]
+            return [entry_of(check, *reason_apart)]
+    if check.scope == "link" and subject.gpus in (0, 1):  # no two GPUs that could have a link
+        counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
+        return [entry_of(check, "skipped", "one part has no links")] if counted == {0} else []
     return []
 
 
 def is_held(check: Check, subject: Subject) -> bool:
     """Whether the figure of the node is held against the check: it applies, and the stage was run as it asks."""
-    return check.stage in subject.records and not (
-        not_applicable(check, subject, "") or not_to_judge(check, subject, "")
-    )
+    return check.stage in subject.records and not (not_applicable(check, subject) or not_to_judge(check, subject))
 
 
 def _other_fingerprint(
@@ -214,12 +188,6 @@ def _other_fingerprint(
     if not check.required:
         return "skipped", f"{limit}, this is {shown}"
     return "warn", f"{limit}, this is {shown}, and no setting of the run tells which is right: not judged"
-
-
-def _is_single(check: Check, subject: Subject, record: Record) -> bool:
-    """Whether the stage counted no links, and the node has no two GPUs that could have one."""
-    counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
-    return counted == {0} and subject.gpus in (0, 1)
 
 
 #: Why a good node cannot have a figure. A driver's error, or a reading that broke off, is no such reason.
@@ -276,7 +244,7 @@ def gang_of(record: Record) -> str:
     return f"gang {name[:MAX_GANG_NAME]}{count}"
 
 
-def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> tuple[str, str] | None:
+def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> Absent:
     """The first part that did not report the check's metric, and why that counts."""
     if check.scope == "node":
         return None if reported else ("node", f"{check.stage} reported no {_wanted_figure(check, subject, record)}")
@@ -301,25 +269,20 @@ def _wanted_figure(check: Check, subject: Subject, record: Record) -> str:
 
 def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int | None, str]:
     """How many parts must report; else None, and why that is unknown."""
+    value: Any
     if check.parts_from is not None:
-        metrics = subject.metrics(record, check.parts_from, "node")
-        counts = {metric["value"] for metric in metrics}
-        metric_text = f"{check.parts_from}, which tells how many parts must report,"
-        if not counts:
-            return None, f"{metric_text} is missing"
-        if len(counts) > 1:
-            return None, f"{metric_text} has several values"
-        return _part_count(counts.pop(), metric_text)
-    if check.scope != "gpu":
+        counts = {metric["value"] for metric in subject.metrics(record, check.parts_from, "node")}
+        source = f"{check.parts_from}, which tells how many parts must report,"
+        if len(counts) != 1:
+            return None, f"{source} {'has several values' if counts else 'is missing'}"
+        value = counts.pop()
+    elif check.scope != "gpu":
         return None, f"the number of {check.scope}s that must report is unknown"
-    if subject.declared_gpus is not None:
-        return _part_count(subject.declared_gpus, "the declared GPU count")
-    if subject.detected_gpus is not None:
-        return _part_count(subject.detected_gpus, "gpu_count of the facts")
-    return None, "the number of GPUs that must report is unknown: none declared, and the facts have no gpu_count"
-
-
-def _part_count(value: Any, metric_text: str) -> tuple[int | None, str]:
+    elif subject.gpus is not None:
+        value = subject.gpus
+        source = "gpu_count of the facts" if subject.declared_gpus is None else "the declared GPU count"
+    else:
+        return None, "the number of GPUs that must report is unknown: none declared, and the facts have no gpu_count"
     if value is None or value != int(value) or not 1 <= value <= MAX_PARTS:
-        return None, f"{metric_text} is {units.human(value, '')}: no parts to judge"
+        return None, f"{source} is {units.human(value, '')}: no parts to judge"
     return int(value), ""

@@ -270,19 +270,18 @@ class PeerSample:
         return [(part, value, value / middle) for part, value in self.figures] if middle else []
 
 
-def sample_of(check: Check, subject: Subject, expected: str) -> PeerSample | list[Entry]:
+def sample_of(check: Check, subject: Subject) -> PeerSample | list[Entry]:
     """The node's sample, or the entries that tell why it is not compared."""
-    open_entries = not_applicable(check, subject, expected) or not_to_judge(check, subject, expected)
+    open_entries = not_applicable(check, subject) or not_to_judge(check, subject)
     if not open_entries and check.relative_to:
-        open_entries = too_few_parts(check, subject, expected)
+        open_entries = too_few_parts(check, subject)
     if open_entries:
         return open_entries
     record = subject.records[check.stage]
     group, unreported = group_key(subject, record, check.group_by)
     alike, unreported_too = values_at(record, check.alike)
     for path in (*unreported, *unreported_too):
-        reason = f"{check.stage} does not report its {path}"
-        return [entry_of(check, "missing", reason, expected)]
+        return [entry_of(check, "missing", f"{check.stage} does not report its {path}")]
     revision = newest_revision(check, subject, record)
     figures, settled = figures_of(check, subject, record, revision)
     errors, unknown = _errors(check, subject, record, {part for part, _ in figures}, revision)
@@ -301,13 +300,13 @@ def revision_words(revision: int) -> GroupKey:
     return () if revision == 1 else (f"revision {revision}",)
 
 
-def too_few_parts(check: Check, subject: Subject, expected: str) -> list[Entry]:
+def too_few_parts(check: Check, subject: Subject) -> list[Entry]:
     """The entry of a node that has too few parts to compare them with each other; empty where it has enough."""
     count, _ = expected_parts(check, subject, subject.records[check.stage])
     if count is None or count >= peer_statistics.MIN_PARTS:
         return []
     reason = f"{count} of a kind: a comparison needs {peer_statistics.MIN_PARTS}"
-    return [entry_of(check, "skipped", reason, expected)]
+    return [entry_of(check, "skipped", reason)]
 
 
 def group_key(subject: Subject, record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:

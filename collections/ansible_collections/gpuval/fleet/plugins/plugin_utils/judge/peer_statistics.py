@@ -1,5 +1,5 @@
-"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise; and whether nodes
-are one population: two modes among them, and tails that are longer than those of normal noise. Pure.
+"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise; and whether
+nodes are one population: two modes among them, and tails that are longer than those of normal noise. Pure.
 
 The latter are looked for where a fault cannot hide them: modes by the gap between them, tails on the side of good
 figures, which a slow node does not touch.

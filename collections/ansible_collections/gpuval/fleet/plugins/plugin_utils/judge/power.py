@@ -137,7 +137,7 @@ def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) 
     weakened = replace(context, history=PeerHistory(dict(context.history.groups)), **fresh)
     kind = KINDS[check.kind]
     if kind.needs_peers(check):
-        fleet_outliers.compare_again(check, subject, kind.expected(check), weakened)
+        fleet_outliers.compare_again(check, subject, weakened)
     else:
         weakened.nodes[subject.name][check.name] = kind.judge(check, subject, weakened)
     return _names(weakened, check, victim)

@@ -1,5 +1,5 @@
-"""How a stage of a node ended: its verdict, class and remedy, by a table of rules; and failures of several nodes at once
-through one thing that they share: store, model, image, program, switch. Pure."""
+"""How a stage of a node ended: its verdict, class and remedy, by a table of rules; and failures of several nodes at
+once through one thing that they share: store, model, image, program, switch. Pure."""
 
 from __future__ import annotations
 

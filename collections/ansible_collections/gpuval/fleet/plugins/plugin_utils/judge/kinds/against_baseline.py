@@ -37,49 +37,48 @@ class AgainstBaseline(CheckKind):
         return f"at most {allowance(check)} the baseline, or {units.number_text(check.deviations)} of its deviations"
 
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
-        expected, baseline = self.expected(check), context.baseline
-        outside = not_applicable(check, subject, expected)
-        if outside:
-            return outside
-        if baseline is None:
-            reason = "gpuval_baseline names no baseline"
-            return [entry_of(check, "skipped", reason, expected)]
-        open_entries = not_to_judge(check, subject, expected)
-        if open_entries:
+        baseline = context.baseline
+        open_entries = not_applicable(check, subject)
+        if not open_entries and baseline is None:
+            open_entries = [entry_of(check, "skipped", "gpuval_baseline names no baseline")]
+        open_entries = open_entries or not_to_judge(check, subject)
+        if open_entries or baseline is None:
             return open_entries
         record = subject.records[check.stage]
         (sku, _, workload, *values), unreported = group_key(subject, record, check.group_by)
         if unreported:
-            reason = f"{check.stage} does not report its {unreported[0]}"
-            return [entry_of(check, "missing", reason, expected)]
+            return [entry_of(check, "missing", f"{check.stage} does not report its {unreported[0]}")]
         setup = dict(zip(check.group_by, values, strict=True))
         # A baseline of an earlier version has the median alone, which is beside the speed.
         revisions = dict.fromkeys((newest_revision(check, subject, record), 1))
-        figures = (baseline.find(check, sku, subject.gpus, workload, setup, revision) for revision in revisions)
-        figure = next(filter(None, figures), None)
+
+        def find(setup: Mapping[str, str]) -> Mapping[str, Any] | None:
+            figures = (baseline.find(check, sku, subject.gpus, workload, setup, revision) for revision in revisions)
+            return next(filter(None, figures), None)
+
+        figure = find(setup)
         if figure is None:
             kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values(), *revision_words(max(revisions))])
             reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
             alike = _asked_for(check, subject, setup)
-            if any(baseline.find(check, sku, subject.gpus, workload, one, each) for one in alike for each in revisions):
-                texts = " or ".join(" ".join(one.values()) for one in alike)
-                return [entry_of(check, "missing", f"{reason}, but of what this run asks for: {texts}", expected)]
-            return [entry_of(check, "skipped", reason, expected)]
+            if not any(map(find, alike)):
+                return [entry_of(check, "skipped", reason)]
+            texts = " or ".join(" ".join(one.values()) for one in alike)
+            return [entry_of(check, "missing", f"{reason}, but of what this run asks for: {texts}")]
         if check.same_part and "places" not in figure:
             reason = (
                 f"the baseline {baseline.title} does not keep the {check.scope}s of {check.metric} apart: it is of an "
                 f"earlier version, or of fewer than {MIN_PARTS} nodes"
             )
-            return [entry_of(check, "skipped", reason, expected)]
+            return [entry_of(check, "skipped", reason)]
         results = _results(check, subject, record, figure, baseline)
         earlier = earlier_failures(check, record, lambda attempt: _results(check, subject, attempt, figure, baseline))
         absent = lacking(check, subject, record, {one.part for one in results})
-        entries = entries_of(check, [*earlier, *results], absent, expected)
-        if figure["nodes"] < LEAST_NODES:
-            for entry in entries:
-                if entry["verdict"] == "fail":
-                    entry.update(verdict="warn", severity="advisory")
-                    entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
+        entries = entries_of(check, [*earlier, *results], absent)
+        for entry in entries if figure["nodes"] < LEAST_NODES else ():
+            if entry["verdict"] == "fail":
+                entry.update(verdict="warn", severity="advisory")
+                entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
         return excused(check, without_too_little(check, subject, record, entries), subject, record)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from ...records.states import UNFINISHED
 from ..baseline import Baseline
 from ..check import Check
 from ..entries import (
+    Absent,
     Entry,
     PartResult,
     entries_of,
@@ -32,6 +32,8 @@ from ..subject import Subject
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
 Target = float | str | None
+Results = list[PartResult]
+Metrics = Sequence[NodeMetric]
 
 
 @dataclass
@@ -74,7 +76,7 @@ class CheckKind(ABC):
 
     @abstractmethod
     def describe(self, check: Check, target: Target) -> str:
-        """The limit in words."""
+        """The limit in words; ``Check.expected`` has it for the target of the criterion."""
 
     def metrics(self, check: Check) -> set[str]:
         """The metrics that it reads in the records of the stage."""
@@ -96,43 +98,31 @@ class CheckKind(ABC):
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         """The entries of one node."""
 
-    @functools.lru_cache(maxsize=4096)  # noqa: B019  (the kinds live as long as the process)
-    def expected(self, check: Check, target: Target = None) -> str:
-        return self.describe(check, target)
-
 
 class MetricKind(CheckKind):
     """A kind that judges every part (node, GPU, rank, link) by its own figure."""
 
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
-        expected = self.expected(check, check.value)
-        outside = not_applicable(check, subject, expected)
+        outside = not_applicable(check, subject)
         if any(entry["verdict"] == "skipped" for entry in outside):
             return [] if check.where_reported else outside
-        if no_record(check, subject, expected):
-            failed = self.failed_so_far(check, subject, expected)
+        if no_record(check, subject):
+            failed = self.failed_so_far(check, subject)
             if failed or check.where_reported:
                 return failed
         if outside and not check.where_reported:  # a fault counts although it is unknown what the node has
             return outside
-        target: Target = check.value
+        target, expected = check.value, check.expected
         if check.value_from is not None:
-            if check.value_from == "gpu_temperature_max":
-                if subject.gpu_temperature_max is None:
-                    return [entry_of(check, "skipped", "no limit declared", expected)]
-                target = subject.gpu_temperature_max
-            elif check.value_from == "gpu_count" and subject.declared_gpus is None:
-                return [entry_of(check, "skipped", "count not declared", expected)]
-            elif subject.gpus is None:
-                return [entry_of(check, "missing", "the GPU count of this node is unknown", expected)]
-            else:
-                target = subject.gpus * (subject.gpus - 1) if check.value_from == "gpu_pairs" else subject.gpus
-            expected = self.expected(check, target)
-        open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)
+            target, verdict, reason = _declared_target(check.value_from, subject)
+            if target is None:
+                return [entry_of(check, verdict, reason)]
+            expected = self.describe(check, target)
+        open_entries = not_to_judge(check, subject) or self.not_comparable(check, subject)
         record = subject.records.get(check.stage)
         if open_entries or record is None:
             is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
-            return [] if is_silent else open_entries
+            return [] if is_silent else [{**entry, "expected": expected} for entry in open_entries]
         results, absent = self.results(check, target, subject, record)
         earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
         results = [*earlier, *results]
@@ -140,10 +130,10 @@ class MetricKind(CheckKind):
             absent = None
             if not results:
                 return []
-        entries = excused(check, entries_of(check, results, absent, expected), subject, record)
-        return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
+        entries = entries_of(check, results, absent, expected=expected)
+        return with_gang(check, excused(check, entries, subject, record), record)
 
-    def failed_so_far(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
+    def failed_so_far(self, check: Check, subject: Subject) -> list[Entry]:
         """The entries of a stage that never ended and may not be measured again: what it counted before stays.
 
         A node that a fault stopped would be INCOMPLETE otherwise, as if it was late.
@@ -158,16 +148,13 @@ class MetricKind(CheckKind):
 
         now = failed(record) if check.kind == "max" else []  # a count that is over its limit does not fall
         failures = [*earlier_failures(check, record, failed), *now]
-        entries = entries_of(check, failures, None, expected) if failures else []
-        return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
+        return with_gang(check, entries_of(check, failures), record) if failures else []
 
-    def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
+    def not_comparable(self, check: Check, subject: Subject) -> list[Entry]:
         """The entry of a node that has too few parts for this kind; empty where it has enough."""
         return []
 
-    def results(
-        self, check: Check, target: Target, subject: Subject, record: Record
-    ) -> tuple[list[PartResult], tuple[str, str] | None]:
+    def results(self, check: Check, target: Target, subject: Subject, record: Record) -> tuple[Results, Absent]:
         """Every part that reported, judged; and the first part that did not, with the reason."""
         revision = None if self.compares else check.revision
         metrics = subject.metrics(record, check.metric, check.scope, revision)
@@ -180,9 +167,20 @@ class MetricKind(CheckKind):
         return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
 
     @abstractmethod
-    def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
-    ) -> list[PartResult]: ...
+    def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
+        """The figures of all parts."""
+
+
+def _declared_target(value_from: str, subject: Subject) -> tuple[Target, str, str]:
+    """What a check is held against by what the owner declares; without it the verdict and the reason."""
+    if value_from == "gpu_temperature_max":
+        return subject.gpu_temperature_max, "skipped", "no limit declared"
+    if value_from == "gpu_count":
+        return subject.declared_gpus, "skipped", "count not declared"
+    gpus = subject.gpus
+    if gpus is not None and value_from == "gpu_pairs":
+        gpus *= gpus - 1
+    return gpus, "missing", "the GPU count of this node is unknown"
 
 
 def too_little(check: Check, subject: Subject, record: Record, part: str) -> str:

@@ -64,12 +64,12 @@ _KIND = 3
 Samples = Sequence[PeerSample]
 
 
-def survey(check: Check, subjects: Iterable[Subject], expected: str, context: JudgeContext) -> None:
+def survey(check: Check, subjects: Iterable[Subject], context: JudgeContext) -> None:
     """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
     tell about that together. It comes before ``compare``."""
     groups = context.samples[check.name]
     for subject in subjects:
-        sample = sample_of(check, subject, expected)
+        sample = sample_of(check, subject)
         if isinstance(sample, PeerSample):
             groups.setdefault(sample.group, []).append(sample)
         else:
@@ -153,12 +153,12 @@ def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def compare(check: Check, context: JudgeContext, expected: str) -> None:
+def compare(check: Check, context: JudgeContext) -> None:
     """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
     groups = context.samples[check.name]
     _lend_medians(check, groups)
     larger = _larger_groups(check, groups, context.history)
-    comparison = _Comparison(check, expected, context)
+    comparison = _Comparison(check, context)
     for key in sorted(groups):
         comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
 
@@ -175,21 +175,21 @@ def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> Non
                 groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
 
 
-def compare_again(check: Check, subject: Subject, expected: str, context: JudgeContext) -> None:
+def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None:
     """Put the entries of one node, whose figures changed since ``compare``, into the context.
 
     In a large group one node changes no limit: there it is judged beside the group that the history has.
     """
     groups = context.samples[check.name]
     places = [(key, one) for key in sorted(groups) for one in groups[key] if one.subject.name == subject.name]
-    (key, before), sample = places[-1], sample_of(check, subject, expected)
+    (key, before), sample = places[-1], sample_of(check, subject)
     if not isinstance(sample, PeerSample):
         context.nodes[subject.name][check.name] = sample
         return
     changed = [sample if sample.revision == before.revision else sample.of_first_revision(check)]
     if len(groups[key]) < FEW_TO_LEAVE_OUT:
         changed += [one for one in groups[key] if one.subject.name != subject.name]
-    comparison = _Comparison(check, expected, context, only=subject.name)
+    comparison = _Comparison(check, context, only=subject.name)
     larger = _larger_groups(check, groups, context.history)[key]
     comparison.judge_group(key, comparison.with_usual_part_count(changed), larger)
 
@@ -215,7 +215,6 @@ class _Comparison:
     """One check on all nodes that ran its stage; ``only``: the one whose entries are asked for, empty for all."""
 
     check: Check
-    expected: str
     context: JudgeContext
     only: str = ""
 
@@ -386,7 +385,7 @@ class _Comparison:
         if certain:
             reason += f"; {two}"
         verdict = "fail" if wrong else "missing" if behind else "pass"
-        entry = entry_of(check, verdict, reason, self.expected, part="fleet", value=two if certain else None)
+        entry = entry_of(check, verdict, reason, part="fleet", value=two if certain else None)
         self.context.fleet.append(entry)
 
     def _two_populations(self, group: PeerGroup) -> str:
@@ -420,7 +419,7 @@ class _Comparison:
             verdict, reason = "missing", f"{reason}; {doubt}: inconclusive: software or hardware"
         elif verdict != "fail":
             reason += ": inconclusive which is right; set a floor or a baseline"
-        entry = entry_of(check, verdict, reason, self.expected, value=middle, unit=unit)
+        entry = entry_of(check, verdict, reason, value=middle, unit=unit)
         if verdict == "warn":
             entry["severity"] = "advisory"
         entries = self._entries(sample, None) if sample.settled or _lacking(check, sample) else []
@@ -433,12 +432,12 @@ class _Comparison:
         """
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
-        skipped = entry_of(check, "skipped", reason, self.expected)
+        skipped = entry_of(check, "skipped", reason)
         for sample in self._asked(samples):
             entries = self._entries(sample, None) if sample.settled else []
             absent = _lacking(check, sample)
             if absent is not None and not entries:
-                entries = [entry_of(check, "missing", absent[1], self.expected, part=absent[0])]
+                entries = [entry_of(check, "missing", absent[1], part=absent[0])]
             entries += self._beside_few(sample, samples)
             self._keep(sample, excused(check, entries, sample.subject, sample.record) or [dict(skipped)])
 
@@ -470,7 +469,7 @@ class _Comparison:
                 failed.append(PartResult(part, False, value, unit, f"{reason}; healthy ones differ by {spread} %"))
             else:
                 doubtful.append(PartResult(part, False, value, unit, f"{reason}: measure again"))
-        entries += entries_of(check, failed, None, self.expected) if failed else []
+        entries += entries_of(check, failed) if failed else []
         return [*entries, *self._warnings(doubtful)]
 
     def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
@@ -516,7 +515,7 @@ class _Comparison:
 
     def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
         """Entries that name parts, and decide nothing."""
-        entries = entries_of(self.check, doubtful, None, self.expected) if doubtful else []
+        entries = entries_of(self.check, doubtful) if doubtful else []
         for entry in entries:
             entry.update(verdict="warn", severity="advisory")
         return entries
@@ -530,7 +529,7 @@ class _Comparison:
             results += sample.unknown
             results += [_doubted(one, doubt) if doubt and one.passed is False else one for one in compared]
         absent = _lacking(self.check, sample)
-        entries = entries_of(self.check, results, absent, self.expected) if results or absent or not doubtful else []
+        entries = entries_of(self.check, results, absent) if results or absent or not doubtful else []
         return [*entries, *self._warnings(doubtful)]
 
     def _beside(self, sample: PeerSample, group: PeerGroup) -> tuple[list[PartResult], list[PartResult]]:
@@ -656,7 +655,7 @@ class _Comparison:
         return units.number_text(median) if self.check.relative_to else units.human(median, self.check.unit or "")
 
     def _missing(self, reason: str) -> Entry:
-        return entry_of(self.check, "missing", reason, self.expected)
+        return entry_of(self.check, "missing", reason)
 
     def _keep(self, sample: PeerSample, entries: list[Entry]) -> None:
         entries = without_too_little(self.check, sample.subject, sample.record, entries)

@@ -12,9 +12,9 @@ from fractions import Fraction
 from ...core import units
 from ...records.documents import NodeMetric, Record
 from ..check import Check
-from ..entries import PartResult
+from ..entries import Absent, PartResult
 from ..subject import Subject
-from .base import MetricKind, Target
+from .base import MetricKind, Metrics, Results, Target
 
 Number = float | Fraction
 Bounds = tuple[float | None, float | None]
@@ -22,12 +22,10 @@ Bounds = tuple[float | None, float | None]
 
 class LimitKind(MetricKind):
     @abstractmethod
-    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+    def bounds(self, check: Check, target: float) -> Bounds:
         """The least and the greatest figure that pass; None is no limit on that side."""
 
-    def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
-    ) -> list[PartResult]:
+    def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         # the schema lets no text through but for equal; within has no target
         limit = 0.0 if target is None or isinstance(target, str) else target
         bounds = self.bounds(check, limit)
@@ -70,7 +68,7 @@ class Min(LimitKind):
     def describe(self, check: Check, target: Target) -> str:
         return f"at least {_figure(target, check)}"
 
-    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+    def bounds(self, check: Check, target: float) -> Bounds:
         return target, None
 
 
@@ -82,7 +80,7 @@ class Max(LimitKind):
             return f"at most {check.value_from} as declared"
         return f"at most {_figure(target, check)}"
 
-    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+    def bounds(self, check: Check, target: float) -> Bounds:
         return None, target
 
 
@@ -105,7 +103,7 @@ class Within(LimitKind):
         text = units.human(value, unit)
         if passed:
             return f"{check.metric} {text}, in bounds"
-        return f"{check.metric} {text} ({value!r}), {'under' if order < 0 else 'over'} {self.expected(check)}"
+        return f"{check.metric} {text} ({value!r}), {'under' if order < 0 else 'over'} {check.expected}"
 
 
 class Equal(LimitKind):
@@ -121,12 +119,10 @@ class Equal(LimitKind):
     def metrics(self, check: Check) -> set[str]:
         return set() if isinstance(check.value, str) else super().metrics(check)
 
-    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+    def bounds(self, check: Check, target: float) -> Bounds:
         return target, target
 
-    def results(
-        self, check: Check, target: Target, subject: Subject, record: Record
-    ) -> tuple[list[PartResult], tuple[str, str] | None]:
+    def results(self, check: Check, target: Target, subject: Subject, record: Record) -> tuple[Results, Absent]:
         if not isinstance(target, str):
             return super().results(check, target, subject, record)
         reported = record["fingerprints"].get(check.metric)
@@ -164,16 +160,12 @@ class TrendCheck(MetricKind):
         change = f"{units.number_text((check.min_change or 0) * 100)} %"
         return f"{check.direction} by at least {change} from {check.baseline_metric}"
 
-    def results(
-        self, check: Check, target: Target, subject: Subject, record: Record
-    ) -> tuple[list[PartResult], tuple[str, str] | None]:
+    def results(self, check: Check, target: Target, subject: Subject, record: Record) -> tuple[Results, Absent]:
         if record["state"] not in ("success", "failure"):
             return [], ("node", f"{check.stage} ended in {record['state']} before its last figure")
         return super().results(check, target, subject, record)
 
-    def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
-    ) -> list[PartResult]:
+    def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         starts = subject.metrics(record, check.baseline_metric or "", check.scope)
         return [self._judge(check, metric, starts) for metric in metrics]
 
@@ -204,5 +196,5 @@ class TrendCheck(MetricKind):
         moved = f"{verb} by {units.number_text(abs(change) * 100)} %" if change else "did not change"
         reason = f"{check.metric} {moved} from {units.number_text(start['value'])} to {units.number_text(end)}"
         if not passed:
-            reason += f", not {self.expected(check)}"
+            reason += f", not {check.expected}"
         return PartResult(part, passed, value, unit, reason, units.to_float(worsening))

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from ...core import units
 from ...records.documents import NodeMetric, Record
-from .. import peer_statistics
 from ..check import Check
 from ..entries import Entry, PartResult
 from ..peer_groups import too_few_parts
-from ..peer_statistics import Peers
+from ..peer_statistics import FEW_PARTS, MIN_PARTS, Peers, widened
 from ..subject import Subject
 from . import fleet_outliers
-from .base import JudgeContext, MetricKind, Target, allowance, deviation_text
+from .base import JudgeContext, MetricKind, Metrics, Results, Target, allowance, deviation_text
 
 
 class Outlier(MetricKind):
@@ -38,17 +37,15 @@ class Outlier(MetricKind):
         return check.peers == "fleet"
 
     def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        fleet_outliers.survey(check, subjects, self.expected(check), context)
+        fleet_outliers.survey(check, subjects, context)
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        fleet_outliers.compare(check, context, self.expected(check))
+        fleet_outliers.compare(check, context)
 
-    def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
-        return too_few_parts(check, subject, expected)
+    def not_comparable(self, check: Check, subject: Subject) -> list[Entry]:
+        return too_few_parts(check, subject)
 
-    def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
-    ) -> list[PartResult]:
+    def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """Every part against the median of all; a part that is no number fails, and is no peer."""
         units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}
         if len(units_seen) > 1:
@@ -62,9 +59,9 @@ class Outlier(MetricKind):
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
         if group is None:
-            why = f"fewer than {peer_statistics.MIN_PARTS} figures, or a median of 0, to compare"
+            why = f"fewer than {MIN_PARTS} figures, or a median of 0, to compare"
             return PartResult(part, None, value, unit, why)
-        deviations = peer_statistics.widened(check.deviations, group.count, peer_statistics.FEW_PARTS)
+        deviations = widened(check.deviations, group.count, FEW_PARTS)
         passed = not group.is_outlier(value, check.max_below, check.max_above, deviations)
         reason = functools.partial(_reason, check, value, unit, group)
         return PartResult(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))

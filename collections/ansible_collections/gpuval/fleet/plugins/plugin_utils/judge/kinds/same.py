@@ -56,35 +56,26 @@ class Same(CheckKind):
 
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         """The parts of one node beside each other."""
-        expected = self.expected(check)
-        open_entries = not_applicable(check, subject, expected) or no_record(check, subject, expected)
+        open_entries = not_applicable(check, subject) or no_record(check, subject)
         if open_entries:
             return open_entries
         pairs = environment.members(subject.records[check.stage]["environment"], check.path or "")
         values = [value for _, value in pairs]
         right = majority(values)
         if not values:
-            reason = f"{check.stage} does not report {check.metric}"
-            return [entry_of(check, "missing", reason, expected)]
+            return [entry_of(check, "missing", f"{check.stage} does not report {check.metric}")]
         if right is None:
             values_text = some_of(f"{part_of(member)} {value}" for member, value in pairs)
             reason = f"{check.metric} differs and no value has a majority: {values_text}"
-            return [entry_of(check, _undecided(check), reason, expected)]
+            return [entry_of(check, _undecided(check), reason)]
         if len(set(values)) == 1:
-            reason = f"{check.metric} is {right} on all {len(values)}"
-            return [entry_of(check, "pass", reason, expected)]
+            return [entry_of(check, "pass", f"{check.metric} is {right} on all {len(values)}")]
         most = f"as on {values.count(right)} of {len(values)}"
+        differing = [(part_of(member), value) for member, value in pairs if value != right]
+        fields = {"expected": f"{right}, {most}"}
         return [
-            entry_of(
-                check,
-                "fail",
-                f"{check.metric} is {value}, not {right} {most}",
-                f"{right}, {most}",
-                part=part_of(member),
-                value=value,
-            )
-            for member, value in pairs
-            if value != right
+            entry_of(check, "fail", f"{check.metric} is {value}, not {right} {most}", part=part, value=value, **fields)
+            for part, value in differing
         ]
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
@@ -105,19 +96,17 @@ class Same(CheckKind):
 
     def _reported(self, check: Check, subject: Subject) -> Entry | tuple[GroupKey, _Reported]:
         """The node's group and value, or the entry that tells why it has none."""
-        expected = self.expected(check)
-        for entry in not_applicable(check, subject, expected) or no_record(check, subject, expected):
+        for entry in not_applicable(check, subject) or no_record(check, subject):
             return entry
         record = subject.records[check.stage]
         value = _value(check, record)
         if value is None and check.required:
-            reason = f"{check.stage} reported no fingerprint {check.metric}"
-            return entry_of(check, "missing", reason, expected)
+            return entry_of(check, "missing", f"{check.stage} reported no fingerprint {check.metric}")
         group = [subject.kind]
         for path in check.group_by:
             text = ", ".join(sorted(set(environment.texts(record["environment"], path))))
             if not text and check.path is None and check.required:
-                return entry_of(check, "missing", f"{check.stage} does not report its {path}", expected)
+                return entry_of(check, "missing", f"{check.stage} does not report its {path}")
             group.append(text or NOT_REPORTED)
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
@@ -136,10 +125,10 @@ class Same(CheckKind):
         cause = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
         reason = f"no peers: {cause}, while {sum(sizes)} others of its kind report something else"
         verdict = "missing" if max(sizes) > 1 and 2 * max(sizes) > sum(sizes) + 1 else "warn"
-        context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, self.expected(check), value=one.value)]
+        context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, value=one.value)]
 
     def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: JudgeContext) -> None:
-        expected, nodes = self.expected(check), context.nodes
+        nodes = context.nodes
         counts = Counter(node.value for node in reported)
         right = majority([node.value for node in reported])
         if len(reported) == 1 or set(counts) == {NOT_REPORTED}:
@@ -147,7 +136,7 @@ class Same(CheckKind):
             reason = "the only node of its kind: no peers" if alone else "no node of its kind reports it"
             for node in reported:
                 value = node.value if alone else None
-                nodes[node.node][check.name] = [entry_of(check, "skipped", reason, expected, value=value)]
+                nodes[node.node][check.name] = [entry_of(check, "skipped", reason, value=value)]
             return
         if right is None:
             verdict = _undecided(check)
@@ -157,8 +146,8 @@ class Same(CheckKind):
             )
             reason = f"{check.metric} differs and no value has a majority of {len(reported)} nodes: {text}"
             for node in reported:
-                nodes[node.node][check.name] = [entry_of(check, verdict, reason, expected, value=node.value)]
-            context.fleet.append(entry_of(check, verdict, f"{kind}: {reason}", expected, part="fleet"))
+                nodes[node.node][check.name] = [entry_of(check, verdict, reason, value=node.value)]
+            context.fleet.append(entry_of(check, verdict, f"{kind}: {reason}", part="fleet"))
             return
         wrong = []
         for node in reported:
@@ -174,7 +163,7 @@ class Same(CheckKind):
         else:
             reason = f"{kind}: the same on {len(reported)} nodes"
         verdict = "fail" if wrong else "pass"
-        context.fleet.append(entry_of(check, verdict, reason, expected, part="fleet", value=right))
+        context.fleet.append(entry_of(check, verdict, reason, part="fleet", value=right))
 
 
 def is_population(nodes: int, of_nodes: int) -> bool:
@@ -206,4 +195,4 @@ def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
         reason = f"{check.metric} was {earlier_value} in an earlier attempt; such a result is never retried into PASS"
     else:
         verdict, reason = "pass", f"{check.metric} is that of {most}"
-    return entry_of(check, verdict, reason, f"{right}, as on {most}", value=value)
+    return entry_of(check, verdict, reason, expected=f"{right}, as on {most}", value=value)
