@@ -1,16 +1,6 @@
 import pytest
 from gpuval_runner import plan as plans
-from gpuval_runner.machine import (
-    FINISHED,
-    STATES,
-    Close,
-    PlanDone,
-    RecordedStage,
-    RunStage,
-    next_step,
-    opening,
-    outcome,
-)
+from gpuval_runner.machine import FINISHED, STATES, Close, PlanDone, RunStage, next_step, opening, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,20 +12,20 @@ def parsed(*stages, **changes):
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("record", "interruptions", "expected"),
     [
-        (None, "new"),
-        (RecordedStage("pending", 2), "keep"),
-        (RecordedStage("success", 2), "keep"),
-        (RecordedStage("running", 2), "resume"),
-        (RecordedStage("running", 2, interruptions=1), "give_up"),
-        (RecordedStage("success", 1), "again"),
-        (RecordedStage("running", 1, interruptions=1), "again"),
-        (RecordedStage("success", 3), "newer"),
+        (None, 0, "new"),
+        ({"state": "pending", "attempt": 2}, 0, "keep"),
+        ({"state": "success", "attempt": 2}, 0, "keep"),
+        ({"state": "running", "attempt": 2}, 0, "resume"),
+        ({"state": "running", "attempt": 2}, 1, "give_up"),
+        ({"state": "success", "attempt": 1}, 0, "again"),
+        ({"state": "running", "attempt": 1}, 1, "again"),
+        ({"state": "success", "attempt": 3}, 0, "newer"),
     ],
 )
-def test_what_to_do_with_a_record_at_start(known, expected):
-    assert opening(2, known) == expected
+def test_what_to_do_with_a_record_at_start(record, interruptions, expected):
+    assert opening(2, record, interruptions) == expected
 
 
 @pytest.mark.parametrize("state", ["failure", "crash", "timeout", "cancelled"])

@@ -15,8 +15,7 @@ from gpuval_node.visible_text import one_line
 from gpuval_runner import detach, lock, oom, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
-from gpuval_runner.boot import Instant, elapsed
-from gpuval_runner.clock import now, parse
+from gpuval_runner.clock import Instant, elapsed, now, parse
 from gpuval_runner.containers.stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.environment import StagePaths, build, detected, inherited

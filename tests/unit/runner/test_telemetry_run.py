@@ -300,7 +300,7 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
     (said / "hang").write_text("6")
     slowest = 0.0
     deadline = time.monotonic() + 40
-    while not telemetry.problem:
+    while not telemetry.summary.problem:
         assert time.monotonic() < deadline
         begun = time.monotonic()
         telemetry.tick()
@@ -312,11 +312,14 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
     begun = time.monotonic()
     telemetry.end()
     assert time.monotonic() - begun < 30
-    assert "telemetry of the GPUs stopped after" in telemetry.problem and "did not return within" in telemetry.problem
+    assert (
+        "telemetry of the GPUs stopped after" in telemetry.summary.problem
+        and "did not return within" in telemetry.summary.problem
+    )
     found = {metric["name"] for metric in telemetry.summary.metrics()}
     assert "gpu_power_mean_watts" in found and "gpu_lost_count" not in found
     environment = telemetry.summary.environment()["telemetry"]
-    assert environment["absent"]["gpus"] == telemetry.problem
+    assert environment["absent"]["gpus"] == telemetry.summary.problem
     assert environment["absent"]["kernel_log"]
 
 
@@ -325,7 +328,7 @@ def test_a_helper_that_is_killed_is_reported(monkeypatch):
     until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="a sample")
     telemetry._helper.process.kill()
     telemetry.end()
-    assert telemetry.problem == "telemetry ended before the stage did"
+    assert telemetry.summary.problem == "telemetry ended before the stage did"
 
 
 def test_the_kernels_messages_reach_the_record_and_the_log(tmp_path):
@@ -352,7 +355,7 @@ def test_a_source_without_a_driver_says_why(tmp_path, monkeypatch):
     telemetry.end()
     absent = telemetry.summary.environment()["telemetry"]["absent"]
     assert "libnvidia-ml.so.1 cannot be loaded" in absent["gpus"]
-    assert telemetry.problem == ""  # the facts stage judges that, not every stage again
+    assert telemetry.summary.problem == ""  # the facts stage judges that, not every stage again
 
 
 def test_it_works_from_the_archive_with_a_tool_in_place_of_nvml(tmp_path):
@@ -513,7 +516,7 @@ def test_slow_tools_hide_no_lost_gpu_and_a_killed_helper_leaves_a_reason(tmp_pat
         "(place / 'slow').touch(); shutil.rmtree(place / 'devices/0000:01:00.0')\n"
         "begun = time.monotonic(); telemetry.end(); took = time.monotonic() - begun\n"
         "summary = telemetry.summary\n"
-        "print(json.dumps([took, telemetry.problem, summary.metrics(), summary.environment()]))\n"
+        "print(json.dumps([took, telemetry.summary.problem, summary.metrics(), summary.environment()]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(archive), str(tmp_path)],

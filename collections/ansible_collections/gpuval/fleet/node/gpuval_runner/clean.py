@@ -50,13 +50,17 @@ def clean(
         raise RunnerError(f"{root} is a link and is not followed: give the real directory")
     if root.exists() and not any((root / name).exists() for name in OWN_FILES) and any(root.iterdir()):
         raise RunnerError(f"{root} is not the directory of a run: nothing was removed")
-    plan = _plan(directory)
+    plan = None
+    with contextlib.suppress(NodePlanError):
+        plan = plans.load(directory.plan)
     state = states.load(directory.state)
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
     at_work = _at_work(directory, run_id, node, state)
     if dry_run:
-        containers = map(_container, _containers(directory, run_id, node, plan, state))
+        containers = (
+            f"container {identifier[:12]}" for identifier in _containers(directory, run_id, node, plan, state)
+        )
         return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
     killed, problems_left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
     if not root.exists():
@@ -71,27 +75,26 @@ def clean(
             removed += images
             problems_left += problems
         nested = root.parent.name == run_id and root.name == node
-        if nested and not keep_models and not _other_runs(directory):
+        marks = (path for name in ("plan.json", "state.json", "lock") for path in directory.base.glob(f"*/*/{name}"))
+        if nested and not keep_models and all(path.parent == root for path in marks):  # no other run
             removed += _remove_models(directory.models, problems_left)
         if nested:
             archives = {image.archive.sha256 for image in plan.images.values() if image.archive} if plan else set()
             removed += brought.remove_archives(directory, archives)
         for stage in _stages(directory, plan):
-            problems_left += _remove_work(directory.work(stage), state.container)
+            work, mark = directory.work(stage), state.container
+            problems = scratch.remove(work)
+            if problems and mark and work.is_dir():  # a container wrote as another user into it
+                with contextlib.suppress(EngineError):
+                    chown_to_runner(probe(engine_of(mark.command)), mark, work)
+                problems = scratch.remove(work)
+            problems_left += problems
         removed += _remove_directory(directory, problems_left)
-        if nested:
-            removed += _remove_if_empty(root.parent) + _remove_if_empty(directory.base)
+        for folder in (root.parent, directory.base) if nested else ():
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+                removed.append(str(folder))
     return {"removed": removed, "killed": killed, "left": problems_left}
-
-
-def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
-    """Remove a scratch directory, also where a container wrote as another user into it; returns what stayed."""
-    problems = scratch.remove(work)
-    if problems and mark and work.is_dir():
-        with contextlib.suppress(EngineError):
-            chown_to_runner(probe(engine_of(mark.command)), mark, work)
-        problems = scratch.remove(work)
-    return problems
 
 
 def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
@@ -99,14 +102,7 @@ def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
     work = directory.root / "work"
     names = {stage.name for stage in plan.stages} if plan else set()
     names |= {key.partition("/")[2] for key in directory.result_keys()}
-    return names | ({entry.name for entry in work.iterdir()} if work.is_dir() else set())
-
-
-def _plan(directory: NodeDirectory) -> Optional[NodePlan]:
-    try:
-        return plans.load(directory.plan)
-    except NodePlanError:
-        return None
+    return names | {entry.name for entry in work.glob("*")}
 
 
 def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.NodeRunState) -> dict[str, str]:
@@ -126,10 +122,6 @@ def _containers(
     """The run's containers on this node, by id, with the command of their engine."""
     has_traces = plan or directory.plan.exists() or state.run_id
     return leftovers.containers(run_id, node, plan, state) if has_traces else {}
-
-
-def _container(identifier: str) -> str:
-    return f"container {identifier[:12]}"
 
 
 def _end(
@@ -163,26 +155,19 @@ def _end(
     complaints = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan or directory.plan.exists() or state.run_id:
         removed, problems = leftovers.end_containers(run_id, node, plan, state)
-        unsure = {identifier: command for identifier, command in containers.items() if identifier not in removed}
+        unsure = {name: command for name, command in containers.items() if name not in removed}
         stay = leftovers.remaining(unsure, run_id, node)
-        killed.update(
-            {container: _container(container) for container in [*containers, *removed] if container not in stay}
-        )
+        killed.update({name: f"container {name[:12]}" for name in [*containers, *removed] if name not in stay})
         complaints += problems
         complaints += [
-            f"{_container(container)}: {command} did not remove it: `{command} rm --force {container[:12]}`, "
+            f"container {name[:12]}: {command} did not remove it: `{command} rm --force {name[:12]}`, "
             "or reboot the node"
-            for container, command in stay.items()
-            if not any(container[:12] in problem for problem in problems)
+            for name, command in stay.items()
+            if not any(name[:12] in problem for problem in problems)
         ]
     for process in stuck:
         killed.pop(str(process.pid), None)
     return list(killed.values()), complaints
-
-
-def _other_runs(directory: NodeDirectory) -> bool:
-    marks = (mark for name in ("plan.json", "state.json", "lock") for mark in directory.base.glob(f"*/*/{name}"))
-    return any(mark.parent != directory.root for mark in marks)
 
 
 def _remove_models(models: Path, complaints: list[str]) -> list[str]:
@@ -206,11 +191,3 @@ def _remove_directory(directory: NodeDirectory, complaints: list[str]) -> list[s
         directory.root.rmdir()
     complaints += problems
     return [] if directory.root.exists() else [str(directory.root)]
-
-
-def _remove_if_empty(directory: Path) -> list[str]:
-    try:
-        directory.rmdir()
-    except OSError:
-        return []
-    return [str(directory)]

@@ -1,8 +1,13 @@
-"""Wall time as records carry it."""
+"""Wall time as records carry it, and elapsed time that survives a reboot."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
+
+from gpuval_node.node_directory import BOOT_ID_FILE, boot_id
 
 
 def now() -> str:
@@ -15,3 +20,24 @@ def parse(text: str) -> datetime:
     if not text.endswith("Z"):
         raise ValueError(f"{text!r} is not a time in UTC ending in Z")
     return datetime.fromisoformat(text[:-1]).replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A moment on two clocks: wall time, and seconds since a named boot."""
+
+    wall: float
+    boot: str
+    since_boot: float
+
+
+def instant(boot_id_file: Path = BOOT_ID_FILE) -> Instant:
+    """Return the present; time since boot includes sleep."""
+    return Instant(time.time(), boot_id(boot_id_file), time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def elapsed(start: Instant, end: Instant) -> float:
+    """Return seconds between two instants: by the boot's clock, which cannot be set; across a reboot by wall time."""
+    if start.boot and start.boot == end.boot:
+        return max(0.0, end.since_boot - start.since_boot)
+    return max(0.0, end.wall - start.wall)

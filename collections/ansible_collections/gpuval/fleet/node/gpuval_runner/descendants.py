@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
@@ -141,21 +141,21 @@ def send(process: Process, number: int) -> bool:
     try:
         handle = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # older Pythons and kernels, or a filter in a container
-        return _send_by_pid(process, number)
+        handle = -1
     try:
-        if not _same(process):
+        present = look(process.pid)
+        if present is None or present.start_ticks != process.start_ticks:
             return False
-        signal.pidfd_send_signal(handle, number)
+        if handle < 0:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
     except (ProcessLookupError, PermissionError):
         return False
     finally:
-        os.close(handle)
+        if handle >= 0:
+            os.close(handle)
     return True
-
-
-def send_all(processes: Iterable[Process], number: int) -> int:
-    """Send a signal to each process; returns how many were there."""
-    return sum(send(process, number) for process in processes)
 
 
 def end_all(
@@ -173,28 +173,14 @@ def end_all(
         while remaining and time.monotonic() < deadline:
             ended.update({(p.pid, p.start_ticks): p for p in remaining})
             if not sent or number == signal.SIGKILL:
-                send_all(remaining, number)
-                send_all(remaining, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
+                for sent_number in (number, signal.SIGCONT):  # a stopped process takes the TERM only when it goes on
+                    for process in remaining:
+                        send(process, sent_number)
             sent = True
             pause(min(wait, max(0.0, deadline - time.monotonic())))
             wait = min(2 * wait, 0.5)
             remaining = members()
     return list(ended.values()), remaining
-
-
-def _send_by_pid(process: Process, number: int) -> bool:
-    if not _same(process):
-        return False
-    try:
-        os.kill(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _same(process: Process) -> bool:
-    present = look(process.pid)
-    return present is not None and present.start_ticks == process.start_ticks
 
 
 def ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:

@@ -16,13 +16,20 @@ from typing import Any, Callable, Optional
 
 from gpuval_runner.errors import RunnerError
 from gpuval_runner.plan import Archive
-from gpuval_runner.upload import UploadPace, make_opener, reason
+from gpuval_runner.upload import UploadPace, is_passing, make_opener, reason
 
 BLOCK_BYTES = 4 << 20
 STALL_SECONDS = 60.0
 PACE = UploadPace(first=1.0, longest=20.0)
 #: Failures in a row without a byte of progress; with the waits between them a store may be away for minutes.
 MAX_FAILURES = 12
+
+_DENIED = "the store refuses the archive ({code}): the signed URL has expired or the node's clock is wrong"
+REFUSALS = {
+    404: "the store has no such archive (404): put the image there again (gpuval.fleet.load)",
+    401: _DENIED,
+    403: _DENIED,
+}
 
 Progress = Callable[[int], None]
 
@@ -53,7 +60,7 @@ def download(
     opener = make_opener(ca_file)
     received = failures = 0
     with part.open("ab") as stream:
-        sha256 = _hash_of(part, progress)
+        sha256 = hash_of(part, progress)
         if stream.tell() > expected.bytes:
             sha256 = _restart(stream)
         while stream.tell() < expected.bytes:
@@ -84,11 +91,6 @@ def download(
     return received
 
 
-def sha256_of(path: Path, progress: Progress = lambda _count: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal. Raises ``OSError``."""
-    return str(_hash_of(path, progress).hexdigest())
-
-
 class _AwayError(Exception):
     """The store did not answer, or stopped; another try may help."""
 
@@ -110,11 +112,12 @@ def _receive(
         answer = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and position:
+        code = error.code
+        if code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and position:
             return _restart(stream)
-        if error.code in (408, 425, 429) or error.code >= 500:
-            raise _AwayError(f"the store answers {error.code}") from None
-        raise DownloadError(_refused(error.code)) from None
+        if is_passing(code):
+            raise _AwayError(f"the store answers {code}") from None
+        raise DownloadError(REFUSALS.get(code, "the store refuses the archive with {code}").format(code=code)) from None
     except (http.client.HTTPException, OSError) as error:
         if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
             raise DownloadError(f"the store cannot be trusted: {reason(error, url)}") from None
@@ -159,21 +162,11 @@ def _restart(stream: Any) -> Any:
     return hashlib.sha256()
 
 
-def _hash_of(path: Path, progress: Progress) -> Any:
-    sha256, count = hashlib.sha256(), 0
+def hash_of(path: Path, progress: Progress) -> Any:
+    """Return the SHA-256 of a file, which may be continued. Raises ``OSError``."""
+    sha256 = hashlib.sha256()
     with path.open("rb") as stream:
-        while True:
-            block = stream.read(BLOCK_BYTES)
-            if not block:
-                return sha256
+        for block in iter(lambda: stream.read(BLOCK_BYTES), b""):
             sha256.update(block)
-            count += len(block)
-            progress(count)
-
-
-def _refused(code: int) -> str:
-    if code == http.client.NOT_FOUND:
-        return "the store has no such archive (404): put the image there again (gpuval.fleet.load)"
-    if code in (401, 403):
-        return f"the store refuses the archive ({code}): the signed URL has expired or the node's clock is wrong"
-    return f"the store refuses the archive with {code}"
+            progress(stream.tell())
+    return sha256

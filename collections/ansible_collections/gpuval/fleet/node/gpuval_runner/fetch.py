@@ -1,25 +1,29 @@
-"""``fetch``: results for a controller that pulls them over its own connection."""
+"""``fetch``: results for a controller that pulls them over its own connection. ``status``: how far the run is."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner import lock, oom
+from gpuval_node.node_directory import boot_id
+
+from gpuval_runner import lock, machine, oom
 from gpuval_runner import state as states
-from gpuval_runner.boot import boot_id
-from gpuval_runner.files import digest, read_bounded
+from gpuval_runner.files import digest, read_bounded, read_object
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import MAX_PLAN_BYTES
+from gpuval_runner.record import MAX_RECORD_BYTES
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
 
-LIMIT_BYTES = 32 << 20
 LOG_BYTES = 4096
 
 
 def fetch(
-    directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int = LIMIT_BYTES, not_uploaded: bool = False
+    directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int, not_uploaded: bool = False
 ) -> dict[str, Any]:
     """Return the results whose digest is not the one in `since`, records first.
 
@@ -63,10 +67,39 @@ def runner_end(directory: NodeDirectory) -> str:
     return one_line("; ".join(filter(None, [memory or "the runner ended", log_end])), 500)
 
 
-def digests(directory: NodeDirectory) -> dict[str, str]:
-    """Return the digest of every result."""
+def status(directory: NodeDirectory) -> dict[str, Any]:
+    """Return whether a runner works, how far it is, what the store lacks. `outcome` is None while work is left."""
+    holder = lock.holder(directory.lock)
+    state = states.load(directory.state)
+    stages = stage_states(directory)
+    uploaded = read_ledger(directory.uploaded)
     contents = {key: _read(directory, key) for key in directory.result_keys()}
-    return {key: digest(data) for key, data in contents.items() if data is not None}
+    digests = {key: digest(data) for key, data in contents.items() if data is not None}
+    outcome = machine.outcome(stages.values()) if stages else "running"
+    return {
+        "running": holder is not None,
+        "pid": holder.get("pid") if holder is not None else None,
+        "outcome": None if outcome == "running" else outcome,
+        "attempt": state.attempt,
+        "stages": stages,
+        "not_uploaded": [key for key, sha256 in digests.items() if uploaded.get(key) != sha256],
+        "store_reachable": state.store_reachable,
+        "message": state.store_message,
+    }
+
+
+def stage_states(directory: NodeDirectory) -> dict[str, str]:
+    """Return the state of every stage that has a record, in the plan's order as far as the plan names them."""
+    keys = [key for key in directory.result_keys() if key.startswith("records/")]
+    states_read = {
+        Path(key).name: read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") for key in keys
+    }
+    state_by_stage = {name: state for name, state in states_read.items() if state in machine.STATES}
+    places: dict[str, int] = {}
+    with contextlib.suppress(KeyError, TypeError):
+        stages = read_object(directory.plan, MAX_PLAN_BYTES)["stages"]
+        places = {stage["name"]: position for position, stage in enumerate(stages)}
+    return dict(sorted(state_by_stage.items(), key=lambda pair: (places.get(pair[0], -1), pair[0])))
 
 
 def _read(directory: NodeDirectory, key: str) -> Optional[bytes]:

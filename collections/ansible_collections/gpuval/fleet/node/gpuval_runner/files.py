@@ -70,6 +70,15 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def file_stamp(path: Path) -> Any:
+    """Return what changes whenever a file does, without following a link at its end; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def to_json(document: Any) -> bytes:
     """Return compact, strict ASCII JSON. Raises ``ValueError`` for a number that is not finite."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"

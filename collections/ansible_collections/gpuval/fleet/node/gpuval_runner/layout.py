@@ -17,20 +17,20 @@ DATASETS_INSIDE = Path("/opt/gpuval/datasets")
 
 
 class NodeDirectory:
-    """The files of one run on one node."""
+    """The files of one run on one node; plan, store file and programs lie in `source` where that is another folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, source: Optional[Path] = None) -> None:
         self.root = root
         self.base = root.parent.parent  #: directory of all runs on this machine
         self.models = self.base / "models"  #: the model cache of all runs, unless a plan names another
         self.images = self.base / "images"  #: archives of images, of all runs
         self.known_images = self.images / "known.json"  #: by planned ids, those of the engine
         self.undo = root / "undo"  #: what was changed outside and has to be put back, a file for each part
-        self.plan = root / "plan.json"
-        self.store = root / "store.json"
-        self.rclone_config = root / "rclone.conf"
-        self.runner = root / "runner.pyz"
-        self.workloads = root / "workloads.zip"
+        self.source = source or root
+        self.plan = self.source / "plan.json"
+        self.store = self.source / "store.json"
+        self.runner = self.source / "runner.pyz"
+        self.workloads = self.source / "workloads.zip"
         self.lock = root / "lock"
         self.state = root / "state.json"
         self.cancel = root / "cancel"

@@ -21,11 +21,9 @@ PAUSE_SECONDS = 1.0
 
 def end_processes(marker: str, *, session: Optional[int] = None) -> tuple[list[Process], list[Process]]:
     """End all processes that carry a marker: TERM, a grace, KILL. Returns those found and those that stayed."""
-
-    def members() -> list[Process]:
-        return descendants.belonging(descendants.snapshot(), marker, session=session)
-
-    return descendants.end_all(members, GRACE_SECONDS)
+    return descendants.end_all(
+        lambda: descendants.belonging(descendants.snapshot(), marker, session=session), GRACE_SECONDS
+    )
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
@@ -64,9 +62,8 @@ def remaining(command_by_container: Mapping[str, str], run_id: str, node: str) -
 def _engines(plan: Optional[NodePlan], state: NodeRunState) -> list[str]:
     """The engines that may have made containers of a run, the one that made some first."""
     made_by = [state.container.command] if state.container else []
-    return list(
-        dict.fromkeys([*made_by, *([plan.runtime] if plan and plan.runtime in engine_types() else engine_types())])
-    )
+    possible = [plan.runtime] if plan and plan.runtime in engine_types() else engine_types()
+    return list(dict.fromkeys([*made_by, *possible]))
 
 
 def end_containers(
@@ -81,8 +78,7 @@ def end_containers(
     mark = state.container
     if plan and mark is None and not plan.containers:
         return [], []
-    made_by = [mark.command] if mark else []
-    must_answer = made_by if plan or state.run_id else engine_types()
+    must_answer = (mark.command if mark else "",) if plan or state.run_id else engine_types()
     deadline = time.monotonic() + patience
     ended: list[str] = []
     while True:

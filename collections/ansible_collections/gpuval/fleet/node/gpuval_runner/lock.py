@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_node.node_directory import take_lock
+
 from gpuval_runner.clock import now
 from gpuval_runner.errors import LockHeldError
 
@@ -27,19 +29,13 @@ class Lock:
         """
         deadline = time.monotonic() + wait_seconds
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    held_by = _read(handle)
-                    os.close(handle)
-                    raise LockHeldError(
-                        f"{path.parent} is held by runner pid {held_by.get('pid', 'unknown')} "
-                        f"since {held_by.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
-                    ) from None
-                time.sleep(0.05)
+        if not take_lock(handle, deadline):
+            held_by = _read(handle)
+            os.close(handle)
+            raise LockHeldError(
+                f"{path.parent} is held by runner pid {held_by.get('pid', 'unknown')} "
+                f"since {held_by.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
+            )
         text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
         try:
             os.ftruncate(handle, 0)

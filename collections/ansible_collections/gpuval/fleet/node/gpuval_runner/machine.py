@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from gpuval_runner.plan import Stage
 
@@ -12,15 +12,6 @@ STATES = ("pending", "running", "success", "failure", "crash", "timeout", "skipp
 FINISHED = frozenset(STATES) - {"pending", "running"}
 STOPPING = frozenset({"failure", "crash", "timeout", "cancelled"})  # with on_failure: stop
 MAX_INTERRUPTIONS = 1
-
-
-@dataclass(frozen=True)
-class RecordedStage:
-    """What a stage's record says when the runner starts; `interruptions`: how often this attempt was cut off before."""
-
-    state: str
-    attempt: int
-    interruptions: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,8 +40,9 @@ class PlanDone:
 Step = Union[RunStage, Close, PlanDone]
 
 
-def opening(attempt: int, recorded: Optional[RecordedStage]) -> str:
-    """Return what to do with one stage's record when a runner starts on a plan of this attempt.
+def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: int = 0) -> str:
+    """Return what to do with one stage's record when a runner starts on a plan of this attempt, which was cut off
+    before as often as `interruptions` says.
 
     ``new``: no record yet. ``keep``: this attempt has ended or not begun. ``again``: an earlier attempt's record moves
     into the history. ``resume``: cut off while it ran, is run once more. ``give_up``: cut off once too often.
@@ -58,12 +50,12 @@ def opening(attempt: int, recorded: Optional[RecordedStage]) -> str:
     """
     if recorded is None:
         return "new"
-    if recorded.attempt > attempt:
+    if recorded["attempt"] > attempt:
         return "newer"
-    if recorded.attempt < attempt:
+    if recorded["attempt"] < attempt:
         return "again"
-    if recorded.state == "running":
-        return "resume" if recorded.interruptions < MAX_INTERRUPTIONS else "give_up"
+    if recorded["state"] == "running":
+        return "resume" if interruptions < MAX_INTERRUPTIONS else "give_up"
     return "keep"
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
-from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.plan import OutputPattern
-from gpuval_runner.result import METRIC_NAME
+from gpuval_runner.result import METRIC_NAME, RecordCurve, RecordMetric
 from gpuval_runner.text import one_line
 
 MAX_LINE = 4096

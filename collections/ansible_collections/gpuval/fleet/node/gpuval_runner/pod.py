@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from gpuval_runner import descendants, machine, scratch
 from gpuval_runner import plan as plans
@@ -38,7 +38,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     Raises ``NodePlanError`` and ``StoreFileError`` for what it was given, ``LockHeldError`` when another
     container holds it.
     """
-    plan = plans.load(options.plan)
+    plan = plans.load(options.directory.plan)
     pod_stage = plan.stage(stage)
     if pod_stage.image:  # whose interpreter is the one that runs here
         plan = replace(plan, python=pod_stage.container.python)
@@ -49,7 +49,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     with Lock.take(directory.lock, LOCK_SECONDS), catch_signals() as interrupt:
         for problem in scratch.empty_directory(clear) if clear and clear.is_dir() else ():
             options.note(f"not removed: {problem}")
-        restore_earlier_records(options.plan.parent, directory)
+        restore_earlier_records(directory.source, directory)
         uploader = make_uploader(options)
         try:
             runner = _PodRunner(options, plan, uploader, interrupt, stage)
@@ -133,7 +133,7 @@ class _PodRunner(Runner):
         return self.records[self._own]
 
     def _context(self, name: str) -> StageContext:
-        """As on a host, but what was given lies where the plan does, not with the pod's state."""
+        """As on a host, but what a stay leaves to upload is printed if need be."""
         context = super()._context(name)
 
         def stays(record: StageRecord) -> bool:
@@ -142,7 +142,7 @@ class _PodRunner(Runner):
                 print_record(record)
             return may_stay
 
-        return replace(context, stays=stays, places=replace(context.places, run=self.options.plan.parent))
+        return replace(context, stays=stays)
 
     def _deciding(self) -> list[Stage]:
         """Return the stages that decide about the own one: those before it that have ended, and itself."""
@@ -158,16 +158,12 @@ class _PodRunner(Runner):
             return StageStop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
-    def opening(self, stage: Stage, recorded: Optional[machine.RecordedStage]) -> str:
+    def opening(self, stage: Stage, document: Optional[dict[str, Any]], interruptions: int) -> str:
         """As on a host, but a stage of another container that is not final was killed together with its runner."""
-        if (
-            recorded
-            and recorded.state == "running"
-            and recorded.attempt == self.plan.attempt
-            and stage.name != self._own
-        ):
+        is_cut_off = document and document["state"] == "running" and document["attempt"] == self.plan.attempt
+        if is_cut_off and stage.name != self._own:
             return "give_up"
-        return super().opening(stage, recorded)
+        return super().opening(stage, document, interruptions)
 
     def given_up(self, record: StageRecord, cause: str) -> str:
         if record.stage == self._own:

@@ -14,10 +14,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Callable, Optional, Union
 
-from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.patterns import NUMBER, base_unit, read_number
 from gpuval_runner.plan import OutputReader, OutputStep, OutputValue
-from gpuval_runner.result import number
+from gpuval_runner.result import RecordCurve, RecordMetric, number
 
 MAX_CURVES = 256
 MAX_POINTS = 2048

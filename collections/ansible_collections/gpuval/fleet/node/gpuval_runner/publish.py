@@ -7,11 +7,11 @@ import sys
 from typing import Callable, Optional, TextIO
 
 from gpuval_runner.clock import now
-from gpuval_runner.documents import RecordCurve
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.record import StageRecord, encode_series
+from gpuval_runner.result import RecordCurve
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 

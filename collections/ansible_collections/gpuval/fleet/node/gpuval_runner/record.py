@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.clock import now
-from gpuval_runner.documents import RecordCurve, RecordDocument, RecordMetric
 from gpuval_runner.files import read_object, to_json
-from gpuval_runner.machine import STATES
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.machine import FINISHED, STATES
 from gpuval_runner.plan import NodePlan, Stage
-from gpuval_runner.result import MAX_ARTIFACTS, MAX_ENVIRONMENT, MAX_MESSAGE, MAX_METRICS, ResultFile
+from gpuval_runner.result import (
+    MAX_ARTIFACTS,
+    MAX_ENVIRONMENT,
+    MAX_MESSAGE,
+    MAX_METRICS,
+    RecordCurve,
+    RecordMetric,
+    ResultFile,
+)
 from gpuval_runner.text import encodable, one_line
 
 SCHEMA = "gpuval.record/1"
@@ -48,11 +56,11 @@ class StageRecord:
     fingerprints: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
-    attempts: list[RecordDocument] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
     nonce: str = ""
 
     @classmethod
-    def pending(cls, plan: NodePlan, stage: Stage, attempts: Iterable[RecordDocument] = ()) -> StageRecord:
+    def pending(cls, plan: NodePlan, stage: Stage, attempts: Iterable[dict[str, Any]] = ()) -> StageRecord:
         """Return the record of a stage that has not started."""
         return cls(
             run_id=plan.run_id,
@@ -115,24 +123,29 @@ class StageRecord:
         return data
 
 
-def load(path: Path, plan: NodePlan) -> Optional[RecordDocument]:
+def load(path: Path, plan: NodePlan) -> Optional[dict[str, Any]]:
     """Read a record of this run and node; None when there is none or it is not one."""
     document: Any = read_object(path, 2 * MAX_RECORD_BYTES)
     return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
 
 
-def restore(document: RecordDocument) -> StageRecord:
+def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
+    """Whether every stage of the plan has ended in the plan's attempt."""
+    documents = [load(directory.record(stage.name), plan) for stage in plan.stages]
+    return all(d is not None and d["attempt"] == plan.attempt and d["state"] in FINISHED for d in documents)
+
+
+def restore(document: dict[str, Any]) -> StageRecord:
     """Return the record that :func:`load` read."""
     values: dict[str, Any] = {**document}
     del values["schema"]
     return StageRecord(**values)
 
 
-def archived(document: RecordDocument) -> list[RecordDocument]:
+def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a record and its earlier attempts as a flat list, oldest first, for the next record's ``attempts``."""
     earlier = [item.copy() for item in document["attempts"] if isinstance(item, dict)]
-    latest: RecordDocument = {**document, "attempts": []}
-    return [*earlier, latest][-MAX_ATTEMPTS:]
+    return [*earlier, {**document, "attempts": []}][-MAX_ATTEMPTS:]
 
 
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:

@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypedDict, TypeVar
 
-from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.files import read_bounded
 from gpuval_runner.text import encodable, one_line
 
@@ -31,8 +30,29 @@ METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
 SCOPE = re.compile(r"node|gpu:[0-9]{1,4}|rank:[0-9]{1,6}|link:[A-Za-z0-9._:>-]{1,64}")
 X_UNITS = ("step", "seconds", "bytes")
 
-
 _Item = TypeVar("_Item")
+
+
+class RecordMetric(TypedDict, total=False):
+    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``; ``revision`` of its
+    definition, where that is not the first."""
+
+    name: str
+    value: Optional[float]
+    unit: str
+    scope: str
+    revision: int
+
+
+class RecordCurve(TypedDict):
+    """One series: y over x."""
+
+    name: str
+    unit: str
+    scope: str
+    x_unit: str
+    x: list[float]
+    y: list[Optional[float]]
 
 
 @dataclass

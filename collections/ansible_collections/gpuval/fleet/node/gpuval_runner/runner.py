@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, descendants, leftovers, machine, oom, other_work, record, scratch
+from gpuval_node.node_directory import BOOT_ID_FILE
+
+from gpuval_runner import clock, descendants, leftovers, lock, machine, oom, other_work, record, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
-from gpuval_runner.boot import BOOT_ID_FILE, elapsed, instant
+from gpuval_runner.clock import elapsed, instant
 from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
-from gpuval_runner.documents import RecordDocument
 from gpuval_runner.environment import StagePaths, detected
-from gpuval_runner.errors import NodePlanError
+from gpuval_runner.errors import LockHeldError, NodePlanError
+from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import StageStop
@@ -50,37 +52,9 @@ class RunnerOptions:
     instance: str = ""
     unit: str = ""
     boot_id_file: Path = BOOT_ID_FILE
-    source: Optional[Path] = None
     private_store: bool = True
     note: Note = note
     tee: Optional[Callable[[bytes], None]] = None
-
-    @property
-    def plan(self) -> Path:
-        return self._given("plan.json")
-
-    @property
-    def store(self) -> Path:
-        return self._given("store.json")
-
-    @property
-    def rclone_config(self) -> Path:
-        return self._given("rclone.conf")
-
-    # The programs by the names that a pod mounts them under: what those link to has the time of the mount in its name.
-
-    @property
-    def workloads(self) -> Path:
-        archive, running_archive = self._given("workloads.zip"), own_archive()
-        return archive if archive.exists() or not running_archive else running_archive.with_name(archive.name)
-
-    @property
-    def runner(self) -> Path:
-        archive = self._given("runner.pyz")
-        return archive if archive.exists() else own_archive() or archive
-
-    def _given(self, name: str) -> Path:
-        return (self.source or self.directory.root) / name
 
 
 def run(options: RunnerOptions) -> int:
@@ -90,14 +64,14 @@ def run(options: RunnerOptions) -> int:
     given.
     """
     directory = options.directory
-    plans.load(options.plan)  # refuse before anything is touched
+    plans.load(directory.plan)  # refuse before anything is touched
     descendants.become_subreaper()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         uploader = make_uploader(options)
         try:
             while True:
-                plan = plans.load(options.plan)
+                plan = plans.load(directory.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
                 options.note(f"{name}: runner pid {os.getpid()} starts")
                 runner = Runner(options, plan, uploader, interrupt)
@@ -109,7 +83,7 @@ def run(options: RunnerOptions) -> int:
                         f"ended by {interrupt.signal}; started again, the runner resumes at the first unfinished stage"
                     )
                     return 143
-                if not newer_plan(options.plan, plan):
+                if not newer_plan(directory.plan, plan):
                     options.note(f"the plan's outcome: {outcome}")
                     return 0 if outcome == "success" else 1
         finally:
@@ -118,11 +92,30 @@ def run(options: RunnerOptions) -> int:
                 uploader.close()
 
 
+def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
+    """Cancel a run and wait until its runner has ended; without a runner, close the records here.
+
+    Raises ``NodePlanError``, and ``OSError`` when the request cannot be left.
+    """
+    directory = options.directory
+    plan = plans.load(directory.plan)
+    if lock.holder(directory.lock) is None and record.is_finished(directory, plan):
+        return {"cancelled": False, "running": False, "message": "nothing is left to cancel"}
+    write_atomically(directory.cancel, f"{plan.attempt}\n".encode())
+    lock.wait_until_free(directory.lock, wait_seconds)
+    if lock.holder(directory.lock) is None and not record.is_finished(directory, plan):
+        with contextlib.suppress(LockHeldError):  # a runner that began just now sees the request
+            run(options)
+    running = lock.holder(directory.lock) is not None
+    message = f"the runner still ends its stage after {wait_seconds:.0f} s" if running else "cancelled"
+    return {"cancelled": True, "running": running, "message": message}
+
+
 def make_uploader(options: RunnerOptions) -> Optional[Uploader]:
     """Return an uploader where there is a store file. Raises ``StoreFileError``."""
-    if not options.store.exists():
+    if not options.directory.store.exists():
         return None
-    return Uploader(options.store, Ledger(options.directory.uploaded), private=options.private_store)
+    return Uploader(options.directory.store, Ledger(options.directory.uploaded), private=options.private_store)
 
 
 def finish_uploads(uploader: Optional[Uploader], note: Note, interrupt: Interrupt) -> bool:
@@ -215,9 +208,9 @@ class Runner:
         self._restore_records("a reboot of the node" if rebooted else ended)
         self._save_state()
 
-    def opening(self, stage: Stage, recorded: Optional[machine.RecordedStage]) -> str:
+    def opening(self, stage: Stage, document: Optional[dict[str, Any]], interruptions: int) -> str:
         """Return what to do with a stage's record, as in :func:`machine.opening`."""
-        return machine.opening(self.plan.attempt, recorded)
+        return machine.opening(self.plan.attempt, document, interruptions)
 
     def given_up(self, record: StageRecord, cause: str) -> str:
         """Return why a stage that was cut off is not run again."""
@@ -282,7 +275,11 @@ class Runner:
         return finished
 
     def _context(self, name: str) -> StageContext:
-        work = self.directory.work(name)
+        work, source, archive = self.directory.work(name), self.directory.source, own_archive()
+        # Programs by the names that a pod mounts them under: what those link to has the time of the mount in its name.
+        runner, workloads = self.directory.runner, self.directory.workloads
+        if archive and not workloads.exists():
+            workloads = archive.with_name(workloads.name)
         return StageContext(
             plan=self.plan,
             directory=self.directory,
@@ -292,10 +289,10 @@ class Runner:
                 work=work,
                 temporary=scratch.temporary_directory(work),
                 models=Path(self.plan.models_dir) if self.plan.models_dir else self.directory.models,
-                runner=self.options.runner,
-                workloads=self.options.workloads,
-                rclone_config=self.options.rclone_config,
-                run=self.directory.root,
+                runner=runner if runner.exists() or not archive else archive,
+                workloads=workloads,
+                rclone_config=source / "rclone.conf",
+                run=source,
             ),
             halt=self.halt,
             disturbed=self.disturbed,
@@ -306,7 +303,7 @@ class Runner:
             tee=self.options.tee,
             note=self.options.note,
             stays=lambda _record: name == self.plan.stages[-1].name,
-            superseded=lambda: newer_plan(self.options.plan, self.plan),
+            superseded=lambda: newer_plan(self.directory.plan, self.plan),
         )
 
     def _accelerator(self) -> PlannedAccelerator:
@@ -376,12 +373,11 @@ class Runner:
         for stage in self.plan.stages:
             self._restore_record(stage, on_disk.get(stage.name), cause)
 
-    def _restore_record(self, stage: Stage, document: Optional[RecordDocument], cause: str) -> None:
+    def _restore_record(self, stage: Stage, document: Optional[dict[str, Any]], cause: str) -> None:
         name = stage.name
         count_key = f"{name}/{self.plan.attempt}"
         interruptions = self.state.interruptions.get(count_key, 0)
-        recorded = machine.RecordedStage(document["state"], document["attempt"], interruptions) if document else None
-        decision = self.opening(stage, recorded)
+        decision = self.opening(stage, document, interruptions)
         if document is None:
             stage_record = StageRecord.pending(self.plan, stage)
             self._publisher.record(stage_record)
@@ -423,7 +419,7 @@ def cancelled(directory: NodeDirectory, plan: NodePlan) -> bool:
     return not text.isdigit() or int(text) >= plan.attempt
 
 
-def _closed(document: RecordDocument) -> RecordDocument:
+def _closed(document: dict[str, Any]) -> dict[str, Any]:
     """Return an earlier attempt's record, final even if that attempt was cut off."""
     if document["state"] != "running":
         return document

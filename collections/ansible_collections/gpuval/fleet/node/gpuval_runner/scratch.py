@@ -7,13 +7,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.environment import GANG_FILE, GANG_RECORDS_FILE
-from gpuval_runner.files import read_bounded, read_object
+from gpuval_runner.environment import GANG_FILE, GANG_RECORDS_FILE, StagePaths
+from gpuval_runner.files import read_bounded, read_object, write_atomically
 from gpuval_runner.layout import CACHE_MARK
+from gpuval_runner.stage_secrets import SECRETS_FILE
 from gpuval_runner.store import MAX_STORE_BYTES
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
@@ -41,11 +42,23 @@ def make(work: Path) -> Path:
     return temporary
 
 
+def prepare(places: StagePaths, gang: str, secrets: Mapping[str, str]) -> None:
+    """Make a stage's scratch directory, with its secrets for this user alone, and the model cache, whose mark says that
+    nothing else lay there. Raises ``OSError``."""
+    make(places.work)
+    if gang:
+        write_gang(places.work, gang, places.run)
+    if secrets:
+        write_atomically(places.work / SECRETS_FILE, json.dumps(secrets).encode())
+    places.models.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a full disk: then the cache stays when the node is cleaned
+        if not any(places.models.iterdir()):
+            (places.models / CACHE_MARK).touch(mode=0o600)
+
+
 def write_gang(work: Path, document: str, source: Path) -> None:
     """Write the gang's document where its variable points, into the scratch directory, and for its leader the URLs of
     the members' records, from the store file in the folder `source`. Raises ``OSError``."""
-    if not document:
-        return
     files = {GANG_FILE: document}
     store = read_object((source / "store.json").resolve(), MAX_STORE_BYTES)
     if isinstance(store.get("members"), dict):
@@ -57,21 +70,10 @@ def write_gang(work: Path, document: str, source: Path) -> None:
         path.chmod(0o644)  # the directory's own mode limits access
 
 
-def make_cache(models: Path) -> None:
-    """Create the model cache if it is missing; its mark says that nothing else lay there. Raises ``OSError``."""
-    models.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # a full disk: then the cache stays when the node is cleaned
-        if not any(models.iterdir()):
-            (models / CACHE_MARK).touch(mode=0o600)
-
-
 def remove(work: Path) -> list[str]:
     """Remove a scratch directory, its temporary directory, and what the stage noted that it made elsewhere; returns
     what stayed and why."""
-    problems: list[str] = []
-    for directory in (*_outside(work), temporary_directory(work), work):
-        problems += remove_tree(directory)
-    return problems
+    return [problem for path in (*_outside(work), temporary_directory(work), work) for problem in remove_tree(path)]
 
 
 def _outside(work: Path) -> list[Path]:
@@ -119,9 +121,12 @@ def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
             return [f"{path}: another file system is mounted here"]
         if stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
             Path(f"/proc/self/fd/{handle}").chmod(0o700)
-        with _listed(handle) as (listing, names):
-            for name in names:
+        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+        try:
+            for name in os.listdir(listing):  # noqa: PTH208 - Path takes no descriptor
                 problems += _remove(path / name, listing, status.st_dev)
+        finally:
+            os.close(listing)
         os.rmdir(path.name, dir_fd=parent)
     except FileNotFoundError:
         pass
@@ -132,19 +137,6 @@ def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
     return problems
 
 
-@contextlib.contextmanager
-def _listed(handle: int) -> Iterator[tuple[int, list[str]]]:
-    """A directory that was opened as a path alone, open for its entries, and their names."""
-    listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
-    try:
-        yield listing, os.listdir(listing)  # noqa: PTH208 - Path takes no descriptor
-    finally:
-        os.close(listing)
-
-
 def empty_directory(directory: Path) -> list[str]:
     """Remove all that is in a directory; returns what stayed."""
-    problems: list[str] = []
-    for entry in list(directory.iterdir()):
-        problems += remove_tree(entry)
-    return problems
+    return [problem for entry in list(directory.iterdir()) for problem in remove_tree(entry)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gpuval_node.redaction import SecretRedactor
@@ -13,10 +13,9 @@ from gpuval_runner import clock, oom, result, scratch, stage_secrets
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
-from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.environment import StagePaths, build, placeholders
 from gpuval_runner.errors import StoreFileError
-from gpuval_runner.files import read_bounded
+from gpuval_runner.files import file_stamp, read_bounded
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.other_work import MOST_NAMED
@@ -26,8 +25,8 @@ from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
 from gpuval_runner.program_log import ProgramLog
 from gpuval_runner.publish import Note, ResultPublisher, note
 from gpuval_runner.record import MAX_WORD, StageRecord
-from gpuval_runner.result import ResultFile
-from gpuval_runner.supervise import ENVIRONMENT, Hooks, ProcessEnd, ProcessSpec, fault_of, supervise
+from gpuval_runner.result import RecordMetric, ResultFile
+from gpuval_runner.supervise import ENVIRONMENT, Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
 from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import encodable, one_line, seconds
 
@@ -84,11 +83,7 @@ class Output:
     is, since a secret may be part of a figure."""
 
     def __init__(
-        self,
-        log: CappedLog,
-        patterns: PatternReader,
-        tee: Optional[Callable[[bytes], None]],
-        redactor: SecretRedactor,
+        self, log: CappedLog, patterns: PatternReader, tee: Optional[Callable[[bytes], None]], redactor: SecretRedactor
     ) -> None:
         self._log, self._patterns, self._tee, self._redactor = log, patterns, tee, redactor
         self._end = self._tail = b""
@@ -128,25 +123,18 @@ class Output:
         return root_cause.last_words(self._end.partition(STAY_LINE.encode())[0].decode("utf-8", "replace"))
 
 
-@dataclass
-class _StageProgress:
-    begun: float
-    beat: float
-    log_sent: float
-    log_bytes: int = 0
-    stamp: Any = None
-    result: Optional[ResultFile] = None
-    notes: list[str] = field(default_factory=list)
-
-
 class StageRun:
     """Runs one stage and keeps its record."""
 
     def __init__(self, stage: Stage, record: StageRecord, context: StageContext, notes: tuple[str, ...] = ()) -> None:
         """`record` is the stage's pending record; `notes` go to the end of every message."""
         self._stage, self._record, self._context = stage, record, context
-        present = time.monotonic()
-        self._progress = _StageProgress(begun=present, beat=present, log_sent=present, notes=list(notes))
+        self._begun = self._last_beat = self._log_sent = time.monotonic()
+        self._log_bytes = 0
+        self._notes = list(notes)
+        #: What the result file holds, and by which its change is noticed.
+        self._result_file: Optional[ResultFile] = None
+        self._stamp: Any = None
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
         logs = [ProgramLog(reader, stage.name) for reader in stage.output]
         self._secrets: dict[str, str] = {}
@@ -186,9 +174,13 @@ class StageRun:
             self._close_log()
             return record
         if ended.stop is None and not ended.start_error:
-            ended = replace(ended, stop=self._disturbed(ended))
+            ended.stop = self._disturbed(ended)
         if ended.stop and ended.stop.state == INTERRUPTED:
-            return self._leave_running(ended)
+            self._output.finish()
+            self._beat(time.monotonic())
+            self._log.line(f"{clock.now()} {ended.stop.reason}")
+            self._close_log()
+            return record
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
         killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
         return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
@@ -215,7 +207,7 @@ class StageRun:
         hooks = Hooks(
             output=self._output.take,
             tick=self._tick,
-            activity=self._result_stamp,
+            activity=lambda: file_stamp(context.places.result),
             started=context.started,
             ended=self._telemetry.end,  # before the stage's leftover processes are counted
             limited=lambda: not self._stays,
@@ -235,16 +227,12 @@ class StageRun:
             if context.adopts:  # orphans of the engine's client
                 reap(CHILDREN_SECONDS)
             self._memory = outcome.memory
-            self._progress.notes += outcome.notes
+            self._notes += outcome.notes
             return outcome.ended
         try:
-            scratch.make(context.places.work)
-            scratch.write_gang(context.places.work, context.plan.gang, context.places.run)
-            stage_secrets.write(context.places.work, self._secrets)
-            scratch.make_cache(context.places.models)
+            scratch.prepare(context.places, context.plan.gang, self._secrets)
         except OSError as error:
-            text = f"{error.filename}: {error.strerror}: make room or correct the path"
-            return ProcessEnd(start_error=text, fault=fault_of(error))
+            return unusable_folder(error)
         return supervise(
             ProcessSpec(
                 argv=argv,
@@ -261,15 +249,17 @@ class StageRun:
 
     def _tick(self) -> Optional[StageStop]:
         present = time.monotonic()
-        progress = self._progress
+        is_due = present - self._last_beat >= self._context.plan.heartbeat_seconds
+        self._last_beat = present if is_due else self._last_beat
         if self._stays:
-            return self._tick_of_stay(present)
+            self._context.tick()
+            superseded = StageStop("cancelled", "a later plan waits") if is_due and self._context.superseded() else None
+            return superseded or self._context.halt()
         self._telemetry.tick()
-        if present - progress.beat >= self._context.plan.heartbeat_seconds:
-            progress.beat = present
+        if is_due:
             self._beat(present)
-        if present - progress.log_sent >= LOG_UPLOAD_SECONDS and self._output.bytes > progress.log_bytes:
-            progress.log_sent, progress.log_bytes = present, self._output.bytes
+        if present - self._log_sent >= LOG_UPLOAD_SECONDS and self._output.bytes > self._log_bytes:
+            self._log_sent, self._log_bytes = present, self._output.bytes
             self._context.publisher.log(self._stage)
         self._context.tick()
         halt = self._context.halt()
@@ -289,21 +279,12 @@ class StageRun:
         self._stays = self._output.closed = True
         self._telemetry.end()
         self._finish(ProcessEnd(exit_code=code), "")
-        if self._context.stays(self._record):
-            return None
-        return StageStop("success", "its work is done, and other stages follow")
-
-    def _tick_of_stay(self, present: float) -> Optional[StageStop]:
-        self._context.tick()
-        if present - self._progress.beat >= self._context.plan.heartbeat_seconds:
-            self._progress.beat = present
-            if self._context.superseded():
-                return StageStop("cancelled", "a later plan waits")
-        return self._context.halt()
+        done = StageStop("success", "its work is done, and other stages follow")
+        return None if self._context.stays(self._record) else done
 
     def _beat(self, present: float) -> None:
         record = self._record
-        record.duration_seconds = round(present - self._progress.begun, 3)
+        record.duration_seconds = round(present - self._begun, 3)
         result_file = self._read_result()
         self._merge(result_file, self._patterns.metrics())
         record.message = self._message(result_file.message if result_file else "")
@@ -315,32 +296,18 @@ class StageRun:
             summary = self._telemetry.summary
             self._record.add_telemetry(summary.metrics(), summary.environment())
 
-    def _result_stamp(self) -> Any:
-        try:
-            status = self._context.places.result.lstat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
-
     def _read_result(self) -> Optional[ResultFile]:
-        stamp = self._result_stamp()
-        if stamp != self._progress.stamp:
-            self._progress.stamp = stamp
-            self._progress.result = result.read(self._context.places.result, self._redactor.document)
-        return self._progress.result
-
-    def _leave_running(self, ended: ProcessEnd) -> StageRecord:
-        self._output.finish()
-        self._beat(time.monotonic())
-        self._log.line(f"{clock.now()} {ended.stop.reason if ended.stop else ''}")
-        self._close_log()
-        return self._record
+        stamp = file_stamp(self._context.places.result)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._result_file = result.read(self._context.places.result, self._redactor.document)
+        return self._result_file
 
     def _finish(self, ended: ProcessEnd, memory: str) -> StageRecord:
         record, context = self._record, self._context
         self._output.finish()
         self._patterns.finish()
-        self._progress.stamp = None
+        self._stamp = None
         result_file = self._read_result()
         metrics = self._patterns.metrics()
         self._merge(result_file, metrics)
@@ -365,26 +332,33 @@ class StageRun:
             if cause and cause.text.removeprefix(f"{state}: ").removeprefix("the gang ends: ") not in message:
                 evidence = replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known)
             state, message = judge(evidence)
-        record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
+        record.duration_seconds = round(time.monotonic() - self._begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
+        environment = dict(record.environment)
         if ended.signal and not ended.stop:  # what the work waited for did not end it
-            record.environment = {name: value for name, value in record.environment.items() if name != "fault"}
-        if ended.fault:
-            record.environment = {**record.environment, "fault": ended.fault}
-        if cause:
-            record.environment = {**record.environment, "cause": cause.document()}
+            environment.pop("fault", None)
+        environment |= {"fault": ended.fault} if ended.fault else {}
+        record.environment = {**environment, "cause": cause.document()} if cause else environment
         if ended.start_error:
             self._log.line(self._redactor.known(message))
         elif ended.stop is None or ended.stop.state == "timeout":
-            self._note_others()
+            users = [one_line(user, MAX_USER) for user in context.beside()[:MAX_USERS]]
+            if users:
+                record.add_telemetry([], {"accelerator_users": [{"process": user} for user in users]})
+                self._notes.append(f"other work on the accelerators: {', '.join(users[:MOST_NAMED])}")
         for line in self._telemetry.summary.kernel_lines:
             self._log.line(f"kernel: {line}")
-        if self._telemetry.problem:
-            self._progress.notes.append(self._telemetry.problem)
-        curves = [*self._curves(result_file), *self._telemetry.summary.curves()]
+        self._notes += filter(None, [self._telemetry.summary.problem])
+        own_curves = result_file.series if result_file else []
+        names = {(curve["name"], curve["scope"]) for curve in own_curves}
+        more = (curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names)
+        curves = [*own_curves, *more, *self._telemetry.summary.curves()]
+        count = (
+            f", with {len(curves)} curve{'s' if len(curves) != 1 else ''}" if curves else ""
+        )  # a lost one is noticed
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
-            f"{seconds(record.duration_seconds)}{_curves(len(curves))}"
+            f"{seconds(record.duration_seconds)}{count}"
         )
         if self._stays:
             context.publisher.log(self._stage)
@@ -410,29 +384,13 @@ class StageRun:
             cause = root_cause.in_log(self._log.path, begin, local_is_global=is_alone)
         if cause is None or (state == "failure" and not cause.is_primary):
             return None
-        text, package = (
-            one_line(self._redactor.known(text), root_cause.MAX_TEXT) for text in (cause.text, cause.package)
-        )
-        return cause._replace(text=text, package=package)
-
-    def _note_others(self) -> None:
-        named = [one_line(user, MAX_USER) for user in self._context.beside()[:MAX_USERS]]
-        if named:
-            self._record.add_telemetry([], {"accelerator_users": [{"process": user} for user in named]})
-            self._progress.notes.append(f"other work on the accelerators: {', '.join(named[:MOST_NAMED])}")
-
-    def _curves(self, result_file: Optional[ResultFile]) -> list[RecordCurve]:
-        """The workload's own curves, and those of its output that have other names."""
-        result_curves = result_file.series if result_file else []
-        names = {(curve["name"], curve["scope"]) for curve in result_curves}
-        return [
-            *result_curves,
-            *(curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names),
-        ]
+        text, package = (self._redactor.known(part) for part in (cause.text, cause.package))
+        limit = root_cause.MAX_TEXT
+        return cause._replace(text=one_line(text, limit), package=one_line(package, limit))
 
     def _close_log(self) -> None:
         if self._log.lost_bytes:
-            self._progress.notes.append(
+            self._notes.append(
                 f"its log lacks {self._log.lost_bytes} bytes that the node could not store ({self._log.last_error})"
             )
         self._log.close()
@@ -441,10 +399,9 @@ class StageRun:
         self._context.publisher.log(self._stage)
 
     def _note_oddities(self, ended: ProcessEnd, result_file: Optional[ResultFile]) -> None:
-        notes = self._progress.notes
-        if ended.left_behind:
-            many = ended.left_behind
-            notes.append(f"{many} {'process' if many == 1 else 'processes'} outlived it and had to be ended")
+        notes, count = self._notes, ended.left_behind
+        if count:
+            notes.append(f"{count} {'process' if count == 1 else 'processes'} outlived it and had to be ended")
         if ended.unkillable:
             stuck = ", ".join(f"{p.name} (pid {p.pid}, state {p.state})" for p in ended.unkillable[:5])
             notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")
@@ -455,9 +412,4 @@ class StageRun:
             notes += result_file.problems
 
     def _message(self, text: str) -> str:
-        return self._redactor.known("; ".join(part for part in (text, *self._progress.notes) if part))
-
-
-def _curves(count: int) -> str:
-    """Announces the series in the log's last line, so that a missing one is noticed."""
-    return f", with {count} curve{'s' if count != 1 else ''}" if count else ""
+        return self._redactor.known("; ".join(part for part in (text, *self._notes) if part))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 from gpuval_node.redaction import SecretRedactor, secrets_of_run
 
 from gpuval_runner.errors import StoreFileError
-from gpuval_runner.files import read_object, write_atomically
+from gpuval_runner.files import read_object
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import NodePlan, Stage
 
@@ -30,12 +28,6 @@ def load(directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Ma
     if missing:
         raise StoreFileError(f"secret {', '.join(missing)} is not on this node: validate again")
     return {name: str(value) for name, value in secrets.items()}
-
-
-def write(work: Path, secrets: Mapping[str, str]) -> None:
-    """Write what the steps' program reads, for this user alone. Raises ``OSError``."""
-    if secrets:
-        write_atomically(work / SECRETS_FILE, json.dumps(secrets).encode())
 
 
 def redactor(directory: NodeDirectory, secrets: Mapping[str, str]) -> SecretRedactor:

@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import Any
 
-from gpuval_runner import lock, machine, record
+from gpuval_runner import lock, record
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.detach import detach, unit_name
@@ -41,7 +41,7 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     if holder is not None:
         message = "works" if state.attempt >= plan.attempt else "ends an earlier attempt, then starts this one"
         return _answer(f"a runner {message}", already_running=True, pid=holder.get("pid"), store_reachable=reachable)
-    if is_finished(directory, plan):
+    if record.is_finished(directory, plan):
         return _answer("nothing is left to run", finished=True, store_reachable=reachable)
     instance = secrets.token_hex(8)
     log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
@@ -52,12 +52,6 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
 def _answer(message: str, **fields: Any) -> dict[str, Any]:
     nothing = {"started": False, "already_running": False, "finished": False, "pid": None, "store_reachable": None}
     return {**nothing, **fields, "message": one_line(message, 500)}
-
-
-def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
-    """Whether every stage of the plan has ended in the plan's attempt."""
-    documents = [record.load(directory.record(stage.name), plan) for stage in plan.stages]
-    return all(d is not None and d["attempt"] == plan.attempt and d["state"] in machine.FINISHED for d in documents)
 
 
 def _await(
@@ -74,7 +68,7 @@ def _await(
                     reachable = False
                     state.store_message = "the store has not answered yet"
                 message = state.store_message or "started"
-                finished = is_finished(directory, plan)
+                finished = record.is_finished(directory, plan)
                 return _answer(message, started=True, finished=finished, pid=state.pid, store_reachable=reachable)
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:
             log = _log_since(directory, log_end)

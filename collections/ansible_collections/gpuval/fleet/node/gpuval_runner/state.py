@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner.boot import Instant
+from gpuval_runner.clock import Instant
 from gpuval_runner.files import read_json, to_json, write_atomically
 
 SCHEMA = "gpuval.state/1"

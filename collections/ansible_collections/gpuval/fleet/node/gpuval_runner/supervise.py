@@ -84,13 +84,26 @@ class Hooks:
 
 def supervise(spec: ProcessSpec, hooks: Hooks) -> ProcessEnd:
     """Run a process until it ends or is stopped; on return nothing that it started runs any more, or is named."""
-    return _Supervision(spec, hooks).run()
+    try:
+        process = subprocess.Popen(
+            list(spec.argv),
+            env=dict(spec.environment),
+            cwd=spec.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except (OSError, ValueError) as error:
+        return ProcessEnd(start_error=explain_start_error(spec.argv[0], error), fault=fault_of(error))
+    return _Supervision(spec, hooks, process).run()
 
 
 class _Supervision:
-    def __init__(self, spec: ProcessSpec, hooks: Hooks) -> None:
-        self._spec = spec
-        self._hooks = hooks
+    def __init__(self, spec: ProcessSpec, hooks: Hooks, process: subprocess.Popen[bytes]) -> None:
+        self._spec, self._hooks, self._process = spec, hooks, process
+        self._pipe = cast("IO[bytes]", process.stdout)
         self._selector = selectors.DefaultSelector()
         self._output: Optional[int] = None
         self._last_life = time.monotonic()
@@ -98,21 +111,6 @@ class _Supervision:
     def run(self) -> ProcessEnd:
         begun = time.monotonic()
         ended = ProcessEnd()
-        try:
-            self._process = subprocess.Popen(
-                list(self._spec.argv),
-                env=dict(self._spec.environment),
-                cwd=self._spec.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except (OSError, ValueError) as error:
-            ended.start_error, ended.fault = explain_start_error(self._spec.argv[0], error), fault_of(error)
-            return ended
-        self._pipe = cast("IO[bytes]", self._process.stdout)
         try:
             ended.stop = self._watch(begun)
             if ended.stop is None:
@@ -133,7 +131,10 @@ class _Supervision:
         self._output = self._pipe.fileno()
         os.set_blocking(self._output, False)
         self._selector.register(self._output, selectors.EVENT_READ, "output")
-        exit_handle = self._register_exit()
+        exit_handle: Optional[int] = None
+        with contextlib.suppress(AttributeError, OSError):  # the end of the main process wakes the loop, if possible
+            exit_handle = os.pidfd_open(self._process.pid)
+            self._selector.register(exit_handle, selectors.EVENT_READ, "exit")
         self._hooks.started(self._process.pid)
         self._last_life = time.monotonic()
         life: Any = self._hooks.activity()
@@ -158,17 +159,6 @@ class _Supervision:
             if exit_handle is not None:
                 self._selector.unregister(exit_handle)
                 os.close(exit_handle)
-
-    def _register_exit(self) -> Optional[int]:
-        """Have the end of the main process wake the loop, where the kernel offers that."""
-        if not hasattr(os, "pidfd_open"):
-            return None
-        try:
-            handle = os.pidfd_open(self._process.pid)
-        except OSError:
-            return None
-        self._selector.register(handle, selectors.EVENT_READ, "exit")
-        return handle
 
     def _limit(self, begun: float, present: float) -> Optional[StageStop]:
         limit, quiet = self._spec.timeout_seconds, self._spec.inactivity_seconds
@@ -210,17 +200,11 @@ class _Supervision:
         self._process.poll()
         if not self._spec.adopts:
             return
-        while True:
-            try:
-                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if info is None:
-                return
-            if info.si_pid == self._process.pid:
-                self._process.poll()
-            else:
-                with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(ChildProcessError):
+            while info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if info.si_pid == self._process.pid:
+                    self._process.poll()
+                else:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
     def _members(self) -> list[descendants.Process]:
@@ -242,8 +226,9 @@ class _Supervision:
         ended.left_behind = len(self._members()) if ended.stop is None else 0
         grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
         _, ended.unkillable = descendants.end_all(self._members, grace, self._pump)
-        if not ended.unkillable:
-            self._wait_for_main()
+        deadline = time.monotonic() + (0.0 if ended.unkillable else 1.0)
+        while self._process.returncode is None and time.monotonic() < deadline:
+            self._pump(0.02)
         drained = time.monotonic() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
         while self._read() and time.monotonic() < drained:
             pass
@@ -271,15 +256,16 @@ class _Supervision:
             if time.monotonic() >= ended:
                 break
 
-    def _wait_for_main(self) -> None:
-        deadline = time.monotonic() + 1.0
-        while self._process.returncode is None and time.monotonic() < deadline:
-            self._pump(0.02)
-
 
 def fault_of(error: Exception) -> str:
     """Return the fault of a command or a folder that cannot be used: the site's, or empty for what may be the disk."""
     return ENVIRONMENT if isinstance(error, OSError) and error.errno in ERRORS_OF_SITE else ""
+
+
+def unusable_folder(error: OSError) -> ProcessEnd:
+    """Return the end of a stage for which a folder or file could not be made."""
+    text = f"{error.filename}: {error.strerror}: make room or correct the path"
+    return ProcessEnd(start_error=text, fault=fault_of(error))
 
 
 def explain_start_error(command: str, error: Exception) -> str:
@@ -288,6 +274,4 @@ def explain_start_error(command: str, error: Exception) -> str:
         return f"command not found: {command}: install it on the node or correct the stage's command"
     if isinstance(error, PermissionError):
         return f"not executable: {command}: make it executable (chmod +x) or correct the stage's command"
-    if isinstance(error, OSError):
-        return f"{command}: {error.strerror or error}"
-    return f"{command}: {error}"
+    return f"{command}: {getattr(error, 'strerror', None) or error}"

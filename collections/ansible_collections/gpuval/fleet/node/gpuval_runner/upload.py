@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 
 from gpuval_runner import skew
 from gpuval_runner.errors import StoreFileError
-from gpuval_runner.files import digest, read_bounded, read_object, to_json, write_atomically
+from gpuval_runner.files import digest, file_stamp, read_bounded, read_object, to_json, write_atomically
 from gpuval_runner.store import SignedStore, load_store
 
 MAX_OBJECT_BYTES = 1 << 30
@@ -46,6 +46,11 @@ def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
     except OSError as error:
         raise StoreFileError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
     return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+
+def is_passing(status: int) -> bool:
+    """Whether a later try may have another answer than this HTTP status."""
+    return status in (408, 425, 429) or status >= 500
 
 
 def http_sender(ca_file: Optional[str]) -> Send:
@@ -119,16 +124,15 @@ class Uploader:
         sender: Callable[[Optional[str]], Send] = http_sender,
     ) -> None:
         """Raises ``StoreFileError`` when the store file is unfit."""
-        self._file = _StoreFile(store_file, private, sender)
-        self._file.current()
-        pace = pace or UploadPace()
-        self._lanes = {kind: _Lane(self._file, ledger, pace) for kind in ("records", "others")}
+        file = _StoreFile(store_file, private, sender)
+        file.current()
+        self._lanes = {kind: _Lane(file, ledger, pace or UploadPace()) for kind in ("records", "others")}
 
     @property
     def reachable(self) -> Optional[bool]:
         """Whether the store took anything yet: None before the first answer or the first failure."""
-        answers = [lane.reachable for lane in self._lanes.values()]
-        return True if True in answers else False if False in answers else None
+        answers = {lane.reachable for lane in self._lanes.values()} - {None}
+        return any(answers) if answers else None
 
     def problems(self) -> list[str]:
         """Return what went wrong last, per lane, in words without any URL."""
@@ -145,8 +149,7 @@ class Uploader:
             lane.hurry()
         while True:
             waiting = [key for lane in self._lanes.values() for key in lane.waiting()]
-            allowed = limit if self.reachable else away_limit
-            if not waiting or time.monotonic() - start >= allowed:
+            if not waiting or time.monotonic() - start >= (limit if self.reachable else away_limit):
                 return waiting
             time.sleep(0.05)
 
@@ -158,7 +161,7 @@ class Uploader:
         for lane in self._lanes.values():
             lane.close()
         for lane in self._lanes.values():
-            lane.join(END_SECONDS)
+            lane.thread.join(END_SECONDS)
 
 
 class _StoreFile:
@@ -174,11 +177,7 @@ class _StoreFile:
 
     def current(self) -> Optional[SignedStore]:
         with self._guard:
-            try:
-                status = self._path.stat()
-                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            except OSError:
-                stamp = None
+            stamp = file_stamp(self._path.resolve())  # a mounted file is a link
             if stamp != self._stamp:
                 self._store = load_store(self._path, self._private)
                 self._send = None
@@ -188,43 +187,34 @@ class _StoreFile:
 
     def send(self, url: str, data: bytes, content_type: str, timeout: float) -> int:
         with self._guard:
-            if self._send is None:
-                self._send = self._sender(self._store.ca_file if self._store else None)
-            send = self._send
+            send = self._send = self._send or self._sender(self._store.ca_file if self._store else None)
         return send(url, data, {"Content-Type": content_type}, timeout)
-
-
-@dataclass
-class _Item:
-    source: Source
-    version: int
 
 
 class _Lane:
     def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: UploadPace) -> None:
         self._file, self._ledger, self._pace = store_file, ledger, pace
         self._condition = threading.Condition()
-        self._items: dict[str, _Item] = {}
+        #: By key what is to be sent, in a tuple of its own for each version.
+        self._sources: dict[str, tuple[Source]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # key: store file's version, when it may be tried again
-        self._versions = 0
         self._failures = 0
         self._resume_at = 0.0
         self._hurry = False
         self._closed = False
         self.reachable: Optional[bool] = None
         self.problem = ""
-        self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="upload", daemon=True)
+        self.thread.start()
 
     def put(self, key: str, source: Source) -> None:
         with self._condition:
-            self._versions += 1
-            self._items[key] = _Item(source, self._versions)
+            self._sources[key] = (source,)
             self._condition.notify_all()
 
     def waiting(self) -> list[str]:
         with self._condition:
-            return [key for key in self._items if not self._is_refused(key)] if not self._closed else []
+            return [key for key in self._sources if not self._closed and not self._is_refused(key)]
 
     def hurry(self) -> None:
         """Try at once what waits out a failure or an earlier refusal, each refused key once more."""
@@ -239,9 +229,6 @@ class _Lane:
             self._closed = True
             self._condition.notify_all()
 
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
-
     def _is_refused(self, key: str) -> bool:
         version, until = self._refused.get(key, (-1, 0.0))
         return version == self._file.version and time.monotonic() < until
@@ -255,18 +242,17 @@ class _Lane:
                 if self._closed:
                     return
                 present = time.monotonic()
-                ready = [key for key in self._items if not self._is_refused(key)] if present >= self._resume_at else []
-                if not ready:
-                    self._condition.wait(1.0 if not self._items else min(1.0, max(0.05, self._resume_at - present)))
+                due = (pair for pair in self._sources.items() if not self._is_refused(pair[0]))
+                ready = next(due, None) if present >= self._resume_at else None
+                if ready is None:
+                    self._condition.wait(1.0 if not self._sources else min(1.0, max(0.05, self._resume_at - present)))
                     continue
-                key = ready[0]
-                item = self._items[key]
-            self._attempt(key, item)
+            self._attempt(*ready)
 
-    def _attempt(self, key: str, item: _Item) -> None:
+    def _attempt(self, key: str, version: tuple[Source]) -> None:
         """Send one version of a key. It waits when the store is away, and longer when the store refuses it."""
         try:
-            sent = self._send(key, item.source)
+            unreadable = self._send(key, version[0])
         except _RefusedError as error:
             self._settle(f"{key}: {error}")
             with self._condition:
@@ -278,9 +264,9 @@ class _Lane:
                 self._resume_at = time.monotonic() + self._pace.wait(self._failures, random.random())  # noqa: S311 - jitter
         else:
             with self._condition:
-                self.problem = sent
-                if key in self._items and self._items[key].version == item.version:
-                    del self._items[key]
+                self.problem = unreadable
+                if self._sources[key] is version:
+                    del self._sources[key]
 
     def _send(self, key: str, source: Source) -> str:
         """Why a file could not be read, else nothing. Raises ``StoreFileError`` when the store did not take it."""
@@ -299,12 +285,11 @@ class _Lane:
             status = self._file.send(url, data, CONTENT_TYPES[key.partition("/")[0]], timeout)
         except OSError as error:
             raise StoreFileError(f"the store does not answer: {reason(error, url)}") from None
-        if status in (408, 425, 429) or status >= 500:
+        if is_passing(status):
             raise StoreFileError(f"the store answers {status}")
         if not 200 <= status < 300:
-            raise _RefusedError(
-                f"the store refuses with {status} (expired, not allowed, or the controller's clock is off)"
-            )
+            why = "expired, not allowed, or the controller's clock is off"
+            raise _RefusedError(f"the store refuses with {status} ({why})")
         self.reachable, self._failures = True, 0
         self._ledger.note(key, digest(data))
         return ""

@@ -17,6 +17,8 @@ import tempfile
 import threading
 import time
 import zlib
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .engines import engine_types
@@ -29,7 +31,8 @@ BUG_REPORT_SECONDS = 180.0
 WORKERS = 6
 MAX_PART_BYTES = 4 << 20
 MAX_LOG_BYTES = 16 << 20
-TAR_OVERHEAD_BYTES = 1536
+#: Of each part in the archive, and of what is compressed.
+TAR_OVERHEAD_BYTES, PACKED_BYTES = 1536, 64
 MAX_CONTAINERS = 40
 MAX_LISTED = 5000
 
@@ -106,38 +109,37 @@ RUN_FILES = ("state.json", "plan.json", "runner.log", "uploaded.json", "undo/*.j
              "series/*.json")  # fmt: skip
 
 
+@dataclass
 class Part:
     """One file of the archive. `note` says why it is missing or cut."""
 
-    def __init__(self, name, data=b"", note=""):
-        self.name, self.data, self.note = name, data, note
+    name: str
+    data: bytes = b""
+    note: str = ""
 
 
-def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False, now=time.time):
+def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False):
     """Return the archive as bytes, and notes on what is not in it whole (name -> why).
 
     `directory` is a run's folder on this node, None where there is no run.
     """
     deadline = time.monotonic() + seconds
     redact = SecretRedactor(secrets_of_run(directory) if directory else ())
-    jobs = [_file_job(name, Path(path)) for name, path in FILES]
-    if directory:
-        jobs = [*_run_jobs(Path(directory)), *jobs]
-    jobs += [_command_job(name, limit, command) for name, limit, command in COMMANDS]
-    jobs += [
-        _command_job(f"containers/{engine}-{name}.txt", COMMAND_SECONDS, (engine, *words))
-        for engine in engine_types()
-        for name, words in ENGINE_COMMANDS
-    ]
+    folder = Path(directory) if directory else None
+    jobs = [partial(_run_files, folder), partial(_list_run, folder)] if folder else []
+    jobs += [partial(_read_file, name, Path(path)) for name, path in FILES]
+    commands = [*COMMANDS, *((f"containers/{engine}-{name}.txt", COMMAND_SECONDS, (engine, *words))
+                for engine in engine_types() for name, words in ENGINE_COMMANDS)]  # fmt: skip
     if unit:
         arguments = ("journalctl", "--unit", unit, "--lines=5000", "--no-pager", "--output=short-iso")
-        jobs.append(_command_job("run/journal.txt", COMMAND_SECONDS, arguments))
-    if directory:
-        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in engine_types()]
+        commands.append(("run/journal.txt", COMMAND_SECONDS, arguments))
+    jobs += [partial(_run_command, *command) for command in commands]
+    if folder:
+        jobs += [partial(_describe_containers, engine, folder.parent.name) for engine in engine_types()]
     if bug_report:
         jobs.append(_bug_report)
     parts, late = _work_off(jobs, deadline)
-    return pack(parts, redact, limit_bytes, late=late, now=now())
+    return pack(parts, redact, limit_bytes, late=late, now=time.time())
 
 
 def pack(parts, redact, limit_bytes, late=0, now=0.0):
@@ -150,13 +152,13 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
             notes[part.name] = part.note
         if not part.data:
             continue
-        data = part.data if part.name.endswith(".gz") else redact.data(part.data)
-        left = limit_bytes - used - TAR_OVERHEAD_BYTES
-        data, cut = _fit(data, left, whole=part.name.endswith(".gz"))
+        is_packed = part.name.endswith(".gz")
+        data = part.data if is_packed else redact.data(part.data)
+        data, cut = _fit(data, limit_bytes - used - TAR_OVERHEAD_BYTES, whole=is_packed)
         if cut:
             notes[part.name] = cut
         if data:
-            used += _compressed(data) + TAR_OVERHEAD_BYTES
+            used += len(zlib.compress(data, 6)) + PACKED_BYTES + TAR_OVERHEAD_BYTES
             chosen.append((part.name, data))
     text = "".join(f"{name}: {redact(note)}\n" for name, note in sorted(notes.items()))
     chosen.append(("NOTES.txt", text[:2048].encode() if used > limit_bytes - 4096 else text.encode()))
@@ -199,41 +201,32 @@ def _work_off(jobs, deadline):
     return [part for number in sorted(done) for part in done[number]], len(jobs) - len(done)
 
 
-def _command_job(name, limit, command):
-    def job(left):
-        outcome = toolbox()(command[0], *command[1:], timeout=min(limit, left))
-        if outcome.missing:
-            return []
-        data = (outcome.stdout + outcome.stderr).encode("utf-8", "replace")
-        note = "" if outcome.ok else outcome.complaint
-        cut = f"its first {len(data) - MAX_PART_BYTES} bytes are left out" if len(data) > MAX_PART_BYTES else ""
-        return [Part(name, data[-MAX_PART_BYTES:], "; ".join(filter(None, (note, cut))))]
-
-    return job
+def _run_command(name, limit, command, seconds):
+    outcome = toolbox()(command[0], *command[1:], timeout=min(limit, seconds))
+    if outcome.missing:
+        return []
+    data = (outcome.stdout + outcome.stderr).encode("utf-8", "replace")
+    note = "" if outcome.ok else outcome.complaint
+    cut = f"its first {len(data) - MAX_PART_BYTES} bytes are left out" if len(data) > MAX_PART_BYTES else ""
+    return [Part(name, data[-MAX_PART_BYTES:], "; ".join(filter(None, (note, cut))))]
 
 
-def _file_job(name, path):
-    def job(_left):
-        return [_read(name, path.resolve(), MAX_PART_BYTES)] if path.exists() else []  # /etc/os-release is a link
-
-    return job
+def _read_file(name, path, _seconds):
+    return [_read(name, path.resolve(), MAX_PART_BYTES)] if path.exists() else []  # /etc/os-release is a link
 
 
-def _run_jobs(directory):
-    def files(_left):
-        found = []
-        for pattern in RUN_FILES:
-            for path in sorted(directory.glob(pattern)):
-                if path.name not in PRIVATE_FILES:
-                    found.append(_read("run/" + path.relative_to(directory).as_posix(), path, MAX_LOG_BYTES))
-        return found
+def _run_files(directory, _seconds):
+    paths = [path for pattern in RUN_FILES for path in sorted(directory.glob(pattern))]
+    names = [
+        (path, f"run/{path.relative_to(directory).as_posix()}") for path in paths if path.name not in PRIVATE_FILES
+    ]
+    return [_read(name, path, MAX_LOG_BYTES) for path, name in names]
 
-    def listing(_left):
-        paths = (Path(where, name) for where, _folders, names in os.walk(str(directory)) for name in sorted(names))
-        lines = filter(None, (_listed(path, directory) for path in paths))
-        return [Part("run/files.txt", "".join(itertools.islice(lines, MAX_LISTED)).encode("utf-8", "replace"))]
 
-    return [files, listing]
+def _list_run(directory, _seconds):
+    paths = (Path(where, name) for where, _folders, names in os.walk(str(directory)) for name in sorted(names))
+    lines = filter(None, (_listed(path, directory) for path in paths))
+    return [Part("run/files.txt", "".join(itertools.islice(lines, MAX_LISTED)).encode("utf-8", "replace"))]
 
 
 def _listed(path, directory):
@@ -262,31 +255,27 @@ def _read(name, path, limit):
     return Part(name, data, f"its first {skipped} bytes are left out" if skipped else "")
 
 
-def _containers_job(engine, run_id):
+def _describe_containers(engine, run_id, seconds):
     """State and output of the run's containers that are still there."""
-
-    def job(left):
-        deadline, run = time.monotonic() + left, toolbox()
-        label = f"--filter=label={LABEL_RUN}={run_id}"
-        listed = run(engine, "ps", "--all", "--quiet", "--no-trunc", label, timeout=min(COMMAND_SECONDS, left))
-        parts = []
-        for identifier in listed.stdout.split()[:MAX_CONTAINERS] if listed.ok else []:
-            limit = min(COMMAND_SECONDS, deadline - time.monotonic())
-            if limit <= 0:
-                break
-            name = f"containers/{engine}-{identifier[:12]}"
-            described = run(engine, "inspect", "--type=container", identifier, timeout=limit)
-            if described.ok:
-                parts.append(Part(name + ".json", shown_container(described.stdout)))
-            if not described.ok or JOB in described.stdout:
-                parts.append(Part(name + ".log", note="not read: a job's output may have secrets; see run/logs"))
-                continue
-            limit = min(COMMAND_SECONDS, max(0.1, deadline - time.monotonic()))
-            done = run(engine, "logs", "--timestamps", "--tail=5000", identifier, timeout=limit)
-            parts.append(Part(name + ".log", (done.stdout + done.stderr).encode("utf-8", "replace")[-MAX_PART_BYTES:]))
-        return parts
-
-    return job
+    deadline, run = time.monotonic() + seconds, toolbox()
+    label = f"--filter=label={LABEL_RUN}={run_id}"
+    listing = run(engine, "ps", "--all", "--quiet", "--no-trunc", label, timeout=min(COMMAND_SECONDS, seconds))
+    parts = []
+    for identifier in listing.stdout.split()[:MAX_CONTAINERS] if listing.ok else []:
+        limit = min(COMMAND_SECONDS, deadline - time.monotonic())
+        if limit <= 0:
+            break
+        name = f"containers/{engine}-{identifier[:12]}"
+        described = run(engine, "inspect", "--type=container", identifier, timeout=limit)
+        if described.ok:
+            parts.append(Part(name + ".json", shown_container(described.stdout)))
+        if not described.ok or JOB in described.stdout:
+            parts.append(Part(name + ".log", note="not read: a job's output may have secrets; see run/logs"))
+            continue
+        limit = min(COMMAND_SECONDS, max(0.1, deadline - time.monotonic()))
+        logs = run(engine, "logs", "--timestamps", "--tail=5000", identifier, timeout=limit)
+        parts.append(Part(name + ".log", (logs.stdout + logs.stderr).encode("utf-8", "replace")[-MAX_PART_BYTES:]))
+    return parts
 
 
 def shown_container(text):
@@ -327,17 +316,13 @@ def _unpacked(data):
         return b""
 
 
-def _compressed(data):
-    return len(zlib.compress(data, 6)) + 64
-
-
 def _fit(data, left, whole=False):
     """Data, or as much of its end as fits when compressed, and a note on what was cut."""
     if left <= 0:
         return b"", "left out: the archive is full"
     size = len(data)
     while data:
-        packed = _compressed(data)
+        packed = len(zlib.compress(data, 6)) + PACKED_BYTES
         if packed <= left:
             break
         if whole or left < 2048:

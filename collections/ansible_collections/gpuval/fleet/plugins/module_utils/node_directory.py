@@ -121,9 +121,8 @@ def runs_at_work(base, but):
 
 def _holder(path):
     """` since TIME, started by USER@HOST`, from the lock and what the launch wrote beside it."""
-    words = ""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        words += f" since {json.loads((path / 'lock').read_text(encoding='utf-8'))['since']}"
+    since = read_document(path / "lock").get("since")
+    words = f" since {since}" if since else ""
     with contextlib.suppress(OSError, ValueError):
         words += f", started by {(path / 'controller').read_text(encoding='utf-8').strip()}"
     return words[:MOST_OF_HOLDER]
@@ -151,27 +150,19 @@ def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
     for path in run_folders(base, run_id):
         if path.name == node:
             continue
-        its_boot = _boot_of(path)
+        last_boot = str(read_document(path / "state.json").get("boot") or "")  # in which a runner last began there
         if _is_locked(path):
-            if boot and its_boot and its_boot != boot:
+            if boot and last_boot and last_boot != boot:
                 raise NodeError(f"{base} is shared with another machine, on which {path.name} is at work")
             names.append(path.name)
-        elif boot and its_boot == boot:
+        elif boot and last_boot == boot:
             names.append(path.name)
     return names
 
 
-def boot_id(path=BOOT_ID_FILE):
+def boot_id(path: Path = BOOT_ID_FILE) -> str:
     """Which boot of which machine this is; empty where the kernel does not tell."""
     return (read_text(path) or "")[:64]
-
-
-def _boot_of(path):
-    """The boot in which a runner last began in the folder of a run; empty when none did, or it did not say."""
-    try:
-        return str(json.loads((path / "state.json").read_text(encoding="utf-8"))["boot"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 @contextlib.contextmanager
@@ -184,17 +175,21 @@ def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
     while True:
         descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            if not _take(descriptor, deadline):
+            if not take_lock(descriptor, deadline):
                 raise NodeError(f"another launch or clean has been at work in {base} for more than {seconds:.0f} s")
-            if not _is_still(descriptor, base):
-                continue  # a clean removed the folder meanwhile
+            try:
+                if not os.path.samestat(os.fstat(descriptor), base.lstat()):
+                    continue
+            except FileNotFoundError:  # a clean removed the folder meanwhile
+                continue
             yield
             return
         finally:
             os.close(descriptor)
 
 
-def _take(descriptor, deadline):
+def take_lock(descriptor: int, deadline: float) -> bool:
+    """Lock an open file or folder until it is closed; False when the deadline, by the monotonic clock, comes first."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,13 +199,6 @@ def _take(descriptor, deadline):
             time.sleep(0.05)
         else:
             return True
-
-
-def _is_still(descriptor, path):
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager
@@ -242,11 +230,18 @@ def _begun(path):
 
 def _names_itself(path):
     """Whether the plan in `path` is that of this very folder."""
+    plan = read_document(path / "plan.json")
+    identity = tuple(map(plan.get, ("schema", "run_id", "node")))
+    return identity == ("gpuval.plan/1", path.parent.name, path.name)
+
+
+def read_document(path):
+    """A JSON object in the folder of a run; empty where there is none that can be read."""
     try:
-        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
-        return (plan["schema"], plan["run_id"], plan["node"]) == ("gpuval.plan/1", path.parent.name, path.name)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def write_private(path, data):

@@ -34,6 +34,7 @@ from .node_directory import (
     make_private,
     names_in_run,
     one_launch_at_once,
+    read_document,
     runs_at_work,
     within,
     write_private,
@@ -77,33 +78,24 @@ NO_SPACE = (
 def place(parameters, runner, workloads):
     """Write the run's files. Returns the run's folder on the node."""
     plan = parameters["plan"]
-    base = base_directory(parameters["directory"])
-    make_private(base)
-    directory = base / plan["run_id"] / plan["node"]
-    make_private(directory.parent)
-    make_private(directory)
-    files = {
-        "runner.pyz": runner,
-        "workloads.zip": workloads,
-        "store.json": json.dumps(parameters["store"]).encode(),
-    }
-    if parameters.get("controller"):
-        files["controller"] = parameters["controller"].encode()
-    if parameters["ca"]:
-        files["ca.pem"] = parameters["ca"].encode()
-    if parameters["rclone_config"]:
-        files["rclone.conf"] = parameters["rclone_config"].encode()
-    if is_newer(plan, directory / "plan.json"):
-        files["plan.json"] = json.dumps(plan, indent=1).encode()
+    directory = base_directory(parameters["directory"]) / plan["run_id"] / plan["node"]
+    for folder in (*directory.parents[1::-1], directory):
+        make_private(folder)
+    files = {"runner.pyz": runner, "workloads.zip": workloads, "store.json": json.dumps(parameters["store"]).encode()}
+    texts = {"controller": parameters.get("controller"), "ca.pem": parameters["ca"]}
+    texts["rclone.conf"] = parameters["rclone_config"]
+    files |= {name: text.encode() for name, text in texts.items() if text}
+    if read_document(directory / "plan.json").get("attempt", 0) < plan["attempt"]:
+        files["plan.json"] = json.dumps(plan, indent=1).encode()  # a plan under way is never replaced by itself
     keys = parameters.get("keys") or {}
     if keys:
         make_private(directory / KEYS)
         files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
-    given = (parameters.get("secrets") or {}).items()
-    secrets = {stage: values for stage, values in given if not has_ended(directory, stage, plan["attempt"])}
-    if secrets:
-        make_private(directory / SECRETS)
-        files |= {f"{SECRETS}/{stage}.json": json.dumps(values).encode() for stage, values in secrets.items()}
+    for stage, values in (parameters.get("secrets") or {}).items():
+        record = read_document(directory / "records" / f"{stage}.json")
+        if not record.get("finished_at") or record.get("attempt", 0) < plan["attempt"]:  # else they have gone
+            make_private(directory / SECRETS)
+            files[f"{SECRETS}/{stage}.json"] = json.dumps(values).encode()
     for name, data in files.items():
         write_private(directory / name, data)
     return directory
@@ -145,21 +137,17 @@ def start_runner(directory):
 def in_the_way(parameters):
     """Other work on this node, as part of the launch's outcome; empty if there is none."""
     run_id = parameters["plan"]["run_id"]
-    others = runs_at_work_here(parameters)
-    if others:
-        run, holder = next(iter(others.items()))
-        return {"message": BUSY.format(run=run, holder=holder)}
     base = base_directory(parameters["directory"])
+    for run, holder in (runs_at_work(base, run_id) if base.is_dir() else {}).items():
+        return {"message": BUSY.format(run=run, holder=holder)}
     names = names_in_run(base, run_id, parameters["plan"]["node"])
     if names:
         return {"class": "same_machine_twice", "twin": names[0], "message": TWICE.format(name=names[0])}
     run = toolbox()
     users = [] if parameters["plan"]["accelerator"]["vendor"] == "cpu" else accelerator_users(Tree(), run, run_id)
-    found = [str(user) for user in users] + foreign_runs(run, run_id)
-    if not found:
-        return {}
-    named = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
-    return {"message": IN_THE_WAY.format(named=named)}
+    work = [str(user) for user in users] + foreign_runs(run, run_id)
+    more = f" and {len(work) - MOST_NAMED} more" if len(work) > MOST_NAMED else ""
+    return {"message": IN_THE_WAY.format(named=", ".join(work[:MOST_NAMED]) + more)} if work else {}
 
 
 def lacking(parameters):
@@ -173,7 +161,8 @@ def lacking(parameters):
     if not stages_of:
         return {}
     names = list(dict.fromkeys(chain.from_iterable(stages_of.values())))
-    text = "; ".join(_lack(dict.fromkeys(stages), what) for what, stages in stages_of.items())
+    by_need = ((what, list(dict.fromkeys(stages))) for what, stages in stages_of.items())
+    text = "; ".join(f"{', '.join(stages)} need{'s' if len(stages) == 1 else ''} {what}" for what, stages in by_need)
     return {"class": "no_package", "lacking_stages": names, "message": LACKING.format(lacks=text)}
 
 
@@ -241,10 +230,6 @@ def copied(entry, target):
     return True
 
 
-def _lack(stages, what):
-    return f"{', '.join(stages)} need{'s' if len(stages) == 1 else ''} {what}"
-
-
 def readable(need):
     """A need in words: the command, or the module that each alternative begins with."""
     if "start" in need:
@@ -268,10 +253,10 @@ def without_engine(parameters):
     run = toolbox()
     problems = []
     for engine in of_runtime(runtime):
-        asked = run(engine.command, "ps", "--quiet", timeout=ENGINE_SECONDS)
-        if asked.ok or asked.timed_out:  # one that hangs is a fault of the node: the stages meet it
+        listing = run(engine.command, "ps", "--quiet", timeout=ENGINE_SECONDS)
+        if listing.ok or listing.timed_out:  # one that hangs is a fault of the node: the stages meet it
             return {}
-        problems.append(asked.complaint)
+        problems.append(listing.complaint)
     return {"class": "no_engine", "message": NO_ENGINE.format(problems="; ".join(problems))}
 
 
@@ -282,12 +267,11 @@ def without_space(parameters):
     models = Path(plan.get("models_dir") or base / "models")
     folders = parameters.get("folders") or {}
     needed = sum(max(0, size - size_of(models / name)) for name, size in folders.items())
-    there = next(path for path in (models, *models.parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(next(path for path in (models, *models.parents) if path.exists())).free
     if not needed or needed + SPARE_BYTES <= free:
         return {}
-    known = {"needed": needed / 1e9, "spare": SPARE_BYTES / 1e9, "free": free / 1e9}
-    return {"message": NO_SPACE.format(place=models, **known)}
+    sizes = {"needed": needed / 1e9, "spare": SPARE_BYTES / 1e9, "free": free / 1e9}
+    return {"message": NO_SPACE.format(place=models, **sizes)}
 
 
 def size_of(folder):
@@ -298,28 +282,6 @@ def size_of(folder):
             with contextlib.suppress(OSError):  # a stage that is at work may rename it
                 total += os.lstat(f"{parent}/{name}").st_size
     return total
-
-
-def runs_at_work_here(parameters):
-    base = base_directory(parameters["directory"])
-    return runs_at_work(base, parameters["plan"]["run_id"]) if base.is_dir() else {}
-
-
-def is_newer(plan, path):
-    """Whether the node does not have this attempt yet: a plan under way is never replaced by itself."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))["attempt"] < plan["attempt"]
-    except (FileNotFoundError, ValueError, KeyError):
-        return True
-
-
-def has_ended(directory, stage, attempt):
-    """Whether a stage has its final record of this attempt: its secrets have gone."""
-    try:
-        record = json.loads((directory / "records" / f"{stage}.json").read_text(encoding="utf-8"))
-        return bool(record["finished_at"]) and record["attempt"] >= attempt
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def check_python():
@@ -336,18 +298,10 @@ def answer(parameters, runner, workloads):
     directory, refusal, answered = within(LAUNCH_SECONDS, launch, parameters, runner, workloads)
     if refusal:
         return {"changed": False, "directory": "", "launch": {"state": "refused", **refusal}}
+    state = "started" if answered["started"] or answered["already_running"] else "refused"
     if answered["finished"] and not answered["started"]:
         state = "finished"
-    elif answered["started"] or answered["already_running"]:
-        state = "started"
-    else:
-        state = "refused"
-    outcome = {
-        "state": state,
-        "message": answered.get("message", ""),
-        "pid": answered.get("pid"),
-        "store_reachable": answered.get("store_reachable"),
-    }
+    outcome = {"state": state, **{name: answered[name] for name in ("message", "pid", "store_reachable")}}
     return {"changed": bool(answered["started"]), "directory": directory, "launch": outcome}
 
 

@@ -196,47 +196,40 @@ class Store:
     @as_store_error()
     def ensure_bucket(self, *, create: bool) -> bool:
         """See that the bucket is there. Returns whether it was created. Raises StoreError without one."""
-        bucket = self.connection.bucket
+        bucket, region = self.connection.bucket, self.connection.region
         try:
             self.client.head_bucket(Bucket=bucket)
         except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if status != 404:
-                raise StoreError(
-                    f"the bucket {bucket} cannot be used: {error}. "
-                    "Check gpuval_bucket, gpuval_s3_endpoint and the keys."
-                ) from error
-            if not create:
-                raise StoreError(
-                    f"the S3 service has no bucket {bucket}: correct gpuval_bucket, or set gpuval_create_bucket: true"
-                ) from error
-            location = {}
-            if not self.connection.endpoint and self.connection.region != "us-east-1":  # AWS wants it named
-                location = {"CreateBucketConfiguration": {"LocationConstraint": self.connection.region}}
+            remedy = "Check gpuval_bucket, gpuval_s3_endpoint and the keys."
+            problem = f"the bucket {bucket} cannot be used: {error}. {remedy}"
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                remedy = "correct gpuval_bucket, or set gpuval_create_bucket: true"
+                problem = "" if create else f"the S3 service has no bucket {bucket}: {remedy}"
+            if problem:
+                raise StoreError(problem) from error
+            needs_name = not self.connection.endpoint and region != "us-east-1"  # on AWS
+            location = {"CreateBucketConfiguration": {"LocationConstraint": region}} if needs_name else {}
             self.client.create_bucket(Bucket=bucket, **location)
             return True
         except (NoCredentialsError, PartialCredentialsError) as error:
-            raise StoreError(
-                f"no keys for the S3 service ({error}): set gpuval_s3_access_key and gpuval_s3_secret_key"
-            ) from error
+            remedy = "set gpuval_s3_access_key and gpuval_s3_secret_key"
+            raise StoreError(f"no keys for the S3 service ({error}): {remedy}") from error
         except BotoCoreError as error:
-            raise StoreError(
-                f"the store does not answer: {error}. Check gpuval_s3_endpoint and the network to it."
-            ) from error
+            remedy = "Check gpuval_s3_endpoint and the network to it."
+            raise StoreError(f"the store does not answer: {error}. {remedy}") from error
         return False
 
     def list(self, prefix: str) -> Iterator[Entry]:
         """All objects under `prefix`, in key order."""
         for page in self._pages(Prefix=prefix):
-            for item in page.get("Contents", ()):
-                yield _entry(item)
+            yield from _entries(page)
 
     def listing(self, prefix: str) -> tuple[Entries, datetime | None]:
         """All objects under `prefix`, in key order, and what time the store has: their times are by its clock, not by
         ours. None where it does not say."""
         entries, moment = [], None
         for page in self._pages(Prefix=prefix):
-            entries += [_entry(item) for item in page.get("Contents", ())]
+            entries += _entries(page)
             moment = _date(page) or moment
         return entries, moment
 
@@ -245,7 +238,7 @@ class Store:
         folders, entries = [], []
         for page in self._pages(Prefix=prefix, Delimiter="/"):
             folders += [item["Prefix"] for item in page.get("CommonPrefixes", ())]
-            entries += [_entry(item) for item in page.get("Contents", ())]
+            entries += _entries(page)
         return folders, entries
 
     def _pages(self, **arguments: str) -> Iterator[dict[str, Any]]:
@@ -257,8 +250,7 @@ class Store:
         try:
             return self.get(key, max_bytes=max_bytes)
         except StoreError as error:
-            cause = error.__cause__
-            if isinstance(cause, ClientError) and cause.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
+            if error.code in ("NoSuchKey", "404"):
                 return None
             raise
 
@@ -296,11 +288,8 @@ class Store:
             answer = self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
             errors += answer.get("Errors", ())  # the answer is HTTP 200 all the same
         if errors:
-            first = errors[0]
-            raise StoreError(
-                f"the store keeps {len(errors)} of {len(keys)} objects that were to be deleted: {first.get('Key')}: "
-                f"{first.get('Message') or first.get('Code')}"
-            )
+            reason = f"{errors[0].get('Key')}: {errors[0].get('Message') or errors[0].get('Code')}"
+            raise StoreError(f"the store keeps {len(errors)} of {len(keys)} objects that were to be deleted: {reason}")
         return len(keys)
 
     def sign_put(self, key: str, seconds: int) -> str:
@@ -318,15 +307,13 @@ class Store:
 
     @as_store_error()
     def _sign(self, client: Any, operation: str, key: str, seconds: float) -> str:
-        return client.generate_presigned_url(
-            operation,
-            Params={"Bucket": self.connection.bucket, "Key": key},
-            ExpiresIn=min(int(seconds), MAX_SIGNED_SECONDS),
-        )
+        target, limit = {"Bucket": self.connection.bucket, "Key": key}, min(int(seconds), MAX_SIGNED_SECONDS)
+        return client.generate_presigned_url(operation, Params=target, ExpiresIn=limit)
 
 
-def _entry(item: dict[str, Any]) -> Entry:
-    return Entry(item["Key"], item.get("ETag", "").strip('"'), item["Size"], item["LastModified"])
+def _entries(page: dict[str, Any]) -> Entries:
+    items = page.get("Contents", ())
+    return [Entry(item["Key"], item.get("ETag", "").strip('"'), item["Size"], item["LastModified"]) for item in items]
 
 
 def _moment(text: Any) -> datetime:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_node.engines import engine_of
-from gpuval_node.engines._engine import EngineError, EngineMissingError, LocalImage
+from gpuval_node.engines._engine import ContainerEngine, EngineError, EngineMissingError, LocalImage
 
 from gpuval_runner.files import read_object, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
@@ -16,6 +16,8 @@ from gpuval_runner.plan import Image
 from gpuval_runner.text import one_line
 
 FILE = "images.json"
+#: Of an entry in it, beside `named`, which entries of earlier versions lack.
+FIELDS = ("engine", "reference", "id", "before")
 REMOVE_SECONDS = 120.0
 
 
@@ -27,6 +29,19 @@ def is_image(image: Optional[LocalImage], planned: str, directory: NodeDirectory
 def engine_id(planned: str, directory: NodeDirectory) -> str:
     """Return the id that the engine of this node knows a planned image by: engines may have ids of their own."""
     return known_ids(directory).get(planned, planned)
+
+
+def find_image(
+    engine: ContainerEngine, reference: str, planned: str, directory: NodeDirectory
+) -> tuple[Optional[LocalImage], Optional[LocalImage]]:
+    """Return the image that a plan means, and the one that has its reference; None where there is none.
+
+    Raises ``EngineError``.
+    """
+    tagged = engine.image(reference)
+    if not planned or is_image(tagged, planned, directory):
+        return tagged, tagged
+    return engine.image(engine_id(planned, directory)), tagged
 
 
 def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
@@ -95,20 +110,12 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     other_plans = [plan for _, plan in _other_plans(directory)]
-    kept_digests = {
-        archive["sha256"]
-        for plan in other_plans
-        for image in (plan.get("images") or {}).values()
-        if isinstance(archive := image.get("archive"), dict) and "sha256" in archive
-    }
+    other_images = [image for plan in other_plans for image in (plan.get("images") or {}).values()]
+    kept_digests = {(image.get("archive") or {}).get("sha256") for image in other_images}
     for entry in sorted(folder.iterdir()):
         digest = entry.name.partition(".")[0]
-        ours = (
-            entry.name.endswith((".tar", ".tar.part"))
-            and (digest in names or not other_plans)
-            and digest not in kept_digests
-        )
-        if ours and entry.is_file():
+        is_ours = digest not in kept_digests and (digest in names or not other_plans)
+        if is_ours and entry.name.endswith((".tar", ".tar.part")) and entry.is_file():
             entry.unlink()
             removed.append(str(entry))
     if not other_plans:
@@ -147,9 +154,7 @@ def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
     """Return the plans of all other runs that have a folder here, with their files."""
     plans = []
     for path in sorted(directory.base.glob("*/*/plan.json")):
-        if path.parent == directory.root:
-            continue
-        if plan := read_object(path, 4 << 20):
+        if path.parent != directory.root and (plan := read_object(path, 4 << 20)):
             plans.append((path, plan))
     return plans
 
@@ -162,15 +167,6 @@ def _write(directory: NodeDirectory, entries: list[dict[str, Any]]) -> None:
 def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
     try:
         documents = read_object(directory.undo / FILE, 1 << 20)["images"]
-        return [
-            {
-                "engine": str(e["engine"]),
-                "reference": str(e["reference"]),
-                "id": e["id"],
-                "before": e["before"],
-                "named": bool(e.get("named")),
-            }
-            for e in documents
-        ]
+        return [{"named": False, **{name: entry[name] for name in FIELDS}, **entry} for entry in documents]
     except (KeyError, TypeError):
         return []

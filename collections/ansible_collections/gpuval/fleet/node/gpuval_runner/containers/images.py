@@ -6,13 +6,13 @@ One run at a time brings images to a node, so that an image of two runs is downl
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from gpuval_node.engines._engine import NO_IMAGE, ContainerEngine, EngineError, 
 from gpuval_runner import download
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
-from gpuval_runner.containers.brought import engine_id, is_image, known_ids
-from gpuval_runner.documents import RecordMetric
+from gpuval_runner.containers.brought import find_image, is_image, known_ids
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import Archive, Image, NodePlan
+from gpuval_runner.plan import Archive, Image
+from gpuval_runner.result import RecordMetric
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
@@ -46,25 +46,13 @@ class ImageError(RunnerError):
     """An image is not on the node as planned; the message says what to do. ``fault``: the class of a cause outside the
     node."""
 
-    fault = ""
-
     def __init__(self, message: str, fault: str = "") -> None:
         super().__init__(message)
-        self.fault = fault or self.fault
+        self.fault = fault
 
 
-class ImageDeliveryError(ImageError):
-    """The image cannot be fetched, or is not one for this node: no fault of the node."""
-
-    fault = "delivery"
-
-
-class ImageRefusedError(ImageDeliveryError):
-    """There is no such image for this node: a retry is no use."""
-
-    fault = NO_IMAGE
-
-
+#: The fault of an image that cannot be fetched, or is not one for this node. With `NO_IMAGE` a retry is no use.
+DELIVERY = "delivery"
 #: Messages of registries and engines by which there is no such image, or not for this node.
 _NO_IMAGE = re.compile(
     r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|repository .*does not exist|unauthorized"
@@ -78,122 +66,104 @@ _REGISTRY = re.compile(
     r"|TLS handshake|x509|5\d\d (?:bad|service|gateway|internal)|deadline exceeded|HTTPS client",
     re.IGNORECASE,
 )
-_OWN_FAULT = re.compile(r"no space left|docker daemon|podman socket|failed to register layer", re.IGNORECASE)
+#: Messages of engines for a fault of the node.
+_NODE = re.compile(r"no space left|docker daemon|podman socket|failed to register layer", re.IGNORECASE)
+#: The first that an engine's message matches.
+_PULL_FAULTS = ((_NODE, ""), (_NO_IMAGE, NO_IMAGE), (_REGISTRY, DELIVERY))
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILINE)
-
-
-@dataclass
-class Brought:
-    """Images brought so far, and the bytes and seconds it took."""
-
-    downloaded_bytes: int = 0
-    download_seconds: float = 0.0
-    archive_bytes: int = 0
-    load_seconds: float = 0.0
-    loaded: list[str] = field(default_factory=list)
-    pulled: list[str] = field(default_factory=list)
-    present: list[str] = field(default_factory=list)
-    environment: dict[str, Any] = field(default_factory=dict)
-
-    def message(self) -> str:
-        parts = [
-            f"{len(names)} {word}"
-            for names, word in (
-                (self.present, "already here"),
-                (self.loaded, "loaded from the archive"),
-                (self.pulled, "pulled"),
-            )
-            if names
-        ]
-        return f"images: {', '.join(parts)}" if parts else "the plan has no images"
 
 
 def bring_images(directory: NodeDirectory) -> int:
     """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is missing or another."""
-    began = time.monotonic()
-    brought_images = Brought()
-    state, message = "success", ""
-    environment: dict[str, Any] = {"images": brought_images.environment}
+    bringer = ImageBringer(directory)
+    state, fault = "success", {}
     try:
-        plan = plans.load(directory.plan)
-        if plan.images:
-            _Bringer(directory, plan, began + _seconds(plan), brought_images).bring()
-        message = brought_images.message()
+        message = bringer.bring()
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
-        if isinstance(error, ImageError) and error.fault:
-            environment["fault"] = error.fault
+        fault = {"fault": error.fault} if isinstance(error, ImageError) and error.fault else {}
     except OSError as error:
         where = error.filename or directory.images
         state, message = "running", f"{where}: {error.strerror or error}: make room on the node"
-    result = {
-        "state": state,
-        "message": message,
-        "metrics": _metrics(brought_images, time.monotonic() - began),
-        "environment": environment,
-    }
-    write_result(result)
+    environment = {"images": bringer.environment, **fault}
+    write_result({"state": state, "message": message, "metrics": bringer.metrics(), "environment": environment})
     print(message, flush=True)
     return 0 if state == "success" else 1
 
 
-def _seconds(plan: NodePlan) -> float:
-    limits = [stage.timeout_seconds for stage in plan.stages if stage.name == STAGE and stage.timeout_seconds]
-    return max(1.0, min([*limits, plan.deadline_seconds] if limits else [DEFAULT_SECONDS]) - SLACK_SECONDS)
+class ImageBringer:
+    """Brings the images of a plan; counts the bytes and seconds that it takes."""
 
-
-def _metrics(brought_images: Brought, seconds: float) -> list[RecordMetric]:
-    metrics = [
-        ("image_duration_seconds", seconds, "seconds"),
-        ("image_bytes", brought_images.downloaded_bytes, "bytes"),
-        ("image_archive_bytes", brought_images.archive_bytes, "bytes"),
-        ("image_load_duration_seconds", brought_images.load_seconds, "seconds"),
-    ]
-    if brought_images.downloaded_bytes and brought_images.download_seconds > 0:
-        speed = brought_images.downloaded_bytes / brought_images.download_seconds
-        metrics.append(("image_bytes_per_second", speed, "bytes/s"))
-    return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
-
-
-class _Bringer:
-    def __init__(self, directory: NodeDirectory, plan: NodePlan, deadline: float, brought_images: Brought) -> None:
-        self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, brought_images
+    def __init__(self, directory: NodeDirectory) -> None:
+        self._directory = directory
+        self._began = time.monotonic()
+        self._deadline = math.inf
         self._reported = 0.0
+        self._downloaded_bytes = self._archive_bytes = 0
+        self._download_seconds = self._load_seconds = 0.0
+        self._loaded: list[str] = []
+        self._pulled: list[str] = []
+        self._present: list[str] = []
+        #: The engine, and the ids of the images by their references.
+        self.environment: dict[str, Any] = {}
 
-    def bring(self) -> None:
-        engine = select(self._plan.runtime if self._plan.runtime in engine_types() else "auto")
-        self._done.environment["engine"] = f"{engine.name} {engine.facts.version}"
-        if all(self._skip(engine, image) for image in self._plan.images.values()):
-            return  # nothing to wait for
-        self._done.present.clear()
-        self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            lock = Lock.take(self._directory.images / "lock", max(1.0, self._left()), run_id=self._plan.run_id)
-        except LockHeldError as error:
-            raise ImageError(f"another run brings images to this node and has not finished in time: {error}") from None
-        with lock:
-            for image in self._plan.images.values():
-                if not self._skip(engine, image):
-                    self._bring(engine, image)
+    def metrics(self) -> list[RecordMetric]:
+        metrics = [
+            ("image_duration_seconds", time.monotonic() - self._began, "seconds"),
+            ("image_bytes", self._downloaded_bytes, "bytes"),
+            ("image_archive_bytes", self._archive_bytes, "bytes"),
+            ("image_load_duration_seconds", self._load_seconds, "seconds"),
+        ]
+        if self._downloaded_bytes and self._download_seconds > 0:
+            metrics.append(("image_bytes_per_second", self._downloaded_bytes / self._download_seconds, "bytes/s"))
+        return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
 
-    def _left(self) -> float:
+    def bring(self) -> str:
+        """Bring all images; returns what was done. Raises ``RunnerError``, ``EngineError`` or ``OSError``."""
+        plan = plans.load(self._directory.plan)
+        if not plan.images:
+            return "the plan has no images"
+        limits = [stage.timeout_seconds for stage in plan.stages if stage.name == STAGE and stage.timeout_seconds]
+        seconds = min([*limits, plan.deadline_seconds]) if limits else DEFAULT_SECONDS
+        self._deadline = self._began + max(1.0, seconds - SLACK_SECONDS)
+        engine = select(plan.runtime if plan.runtime in engine_types() else "auto")
+        self.environment["engine"] = f"{engine.name} {engine.facts.version}"
+        images = plan.images.values()
+        if not all(self._skip(engine, image) for image in images):
+            self._present.clear()
+            self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                lock = Lock.take(self._directory.images / "lock", max(1.0, self._seconds_left()), run_id=plan.run_id)
+            except LockHeldError as error:
+                raise ImageError(
+                    f"another run brings images to this node and has not finished in time: {error}"
+                ) from None
+            with lock:
+                for image in images:
+                    if not self._skip(engine, image):
+                        self._bring(engine, image)
+        numbers = (
+            (self._present, "already here"),
+            (self._loaded, "loaded from the archive"),
+            (self._pulled, "pulled"),
+        )
+        return f"images: {', '.join(f'{len(names)} {word}' for names, word in numbers if names)}"
+
+    def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
 
     def _skip(self, engine: ContainerEngine, image: Image) -> bool:
-        present = engine.image(image.reference)
-        if image.id and not is_image(present, image.id, self._directory):
-            tagged, present = present, engine.image(engine_id(image.id, self._directory))
-            if present is None or not is_image(present, image.id, self._directory):
-                return False
+        present, tagged = find_image(engine, image.reference, image.id or "", self._directory)
+        if present is None or (image.id and not is_image(present, image.id, self._directory)):
+            return False
+        if present is not tagged:
             if tagged is not None:
                 brought.note(self._directory, engine.command, image, tagged.id, named=True)
             self._name(engine, present, image)
-        if present is None:
-            return False
-        if image.reference not in self._done.present:
-            self._done.present.append(image.reference)
-        self._check_architecture(engine, present, image)
-        self._done.environment[image.reference] = present.id
+        if image.reference not in self._present:
+            self._present.append(image.reference)
+        _check_architecture(engine, present, image)
+        self.environment[image.reference] = present.id
         return True
 
     def _bring(self, engine: ContainerEngine, image: Image) -> None:
@@ -202,29 +172,36 @@ class _Bringer:
             brought.note(self._directory, engine.command, image, before.id if before else None)
         if image.archive:
             self._from_archive(engine, image, image.archive)
-            self._done.loaded.append(image.reference)
+            self._loaded.append(image.reference)
         elif not image.pull:
-            raise ImageRefusedError(
+            raise ImageError(
                 f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
-                "build it there (gpuval.fleet.build), or give nodes the image through the store"
+                "build it there (gpuval.fleet.build), or give nodes the image through the store",
+                NO_IMAGE,
             )
         else:
             self._pull(engine, image)
-            self._done.pulled.append(image.reference)
-        brought.note_id(self._directory, image.reference, self._done.environment[image.reference])
+            self._pulled.append(image.reference)
+        brought.note_id(self._directory, image.reference, self.environment[image.reference])
 
     def _from_archive(self, engine: ContainerEngine, image: Image, archive: Archive) -> None:
         path = self._directory.images / f"{archive.sha256}.tar"
-        self._done.archive_bytes += archive.bytes
+        self._archive_bytes += archive.bytes
         self._check_room(engine, archive, path)
         if not self._is_whole(path, archive):
             self._download(path, image, archive)
         began = time.monotonic()
         loaded, output = self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}")
         if not loaded:
-            raise _unloadable(output, engine, path)
-        self._done.load_seconds += time.monotonic() - began
-        self._identify(engine, image, path, loaded_names(output))
+            if re.search("no space left|disk quota", output, re.IGNORECASE):
+                text = f"{engine.command} has no room for the image: make room under {engine.facts.storage}"
+                raise ImageError(text, "disk_full")
+            raise ImageError(f"{engine.command} cannot load {path.name}: {_end(output)}")
+        self._load_seconds += time.monotonic() - began
+        local_image = engine.image(image.id) if image.id else None
+        local_image = local_image or self._image_of_archive(engine, image, path, loaded_names(output))
+        mismatch = f"the archive {path.name} gave image {local_image.id[:19]} for {image.reference}, but the plan names"
+        self._accept(engine, image, local_image, f"{mismatch} {(image.id or '')[:19]}: build and load the image anew")
         path.unlink(missing_ok=True)
 
     def _is_whole(self, path: Path, archive: Archive) -> bool:
@@ -233,7 +210,7 @@ class _Bringer:
             return False
         if path.stat().st_size == archive.bytes:
             report(f"checks {path.name}, which is here already")
-            if download.sha256_of(path, self._progress("checked", archive.bytes)) == archive.sha256:
+            if download.hash_of(path, self._progress("checked", archive.bytes)).hexdigest() == archive.sha256:
                 return True
         path.unlink()
         report(f"{path.name} was here but corrupted and was removed")
@@ -243,29 +220,25 @@ class _Bringer:
         store = load_store(self._directory.store)
         url = store.downloads.get(archive.key) if store else None
         if not url or not store:
-            raise ImageDeliveryError(
+            raise ImageError(
                 f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
-                "put the image into the store (gpuval.fleet.load), or bring it over SSH"
+                "put the image into the store (gpuval.fleet.load), or bring it over SSH",
+                DELIVERY,
             )
         if store.expired(url):
-            raise ImageDeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
+            raise ImageError(f"the signed URL for {image.reference} has expired: launch the run again", DELIVERY)
         report(f"downloads {image.reference}, {_size(archive.bytes)}")
         began = time.monotonic()
-        part = path.with_name(f"{path.name}.part")
+        part, progress = path.with_name(f"{path.name}.part"), self._progress("downloaded", archive.bytes)
         try:
-            self._done.downloaded_bytes += download.download(
-                url,
-                path,
-                archive,
-                self._deadline,
-                ca_file=store.ca_file,
-                progress=self._progress("downloaded", archive.bytes),
+            self._downloaded_bytes += download.download(
+                url, path, archive, self._deadline, ca_file=store.ca_file, progress=progress
             )
         except download.DownloadError as error:
-            raise ImageDeliveryError(f"image {image.reference}: {error}", "store_away") from None
+            raise ImageError(f"image {image.reference}: {error}", "store_away") from None
         except OSError as error:
             raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
-        self._done.download_seconds += time.monotonic() - began
+        self._download_seconds += time.monotonic() - began
 
     def _check_room(self, engine: ContainerEngine, archive: Archive, path: Path) -> None:
         """Check before the download that the disks have room for it. Raises ``ImageError``."""
@@ -289,39 +262,29 @@ class _Bringer:
                     "disk_full",
                 )
 
-    def _identify(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> None:
-        """Check that the loaded image is the planned one. Raises ``ImageError``."""
-        local_image = (engine.image(image.id) if image.id else None) or self._loaded(engine, image, path, loaded)
-        self._accept(
-            engine,
-            image,
-            local_image,
-            f"the archive {path.name} gave image {local_image.id[:19]} for {image.reference}, but the plan names "
-            f"{(image.id or '')[:19]}: build and load the image anew",
-        )
-
     def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
-        """Check and name an image that was brought. Raises ``ImageDeliveryError``, with `mismatch` for another id."""
+        """Check and name an image that was brought. Raises ``ImageError``, with `mismatch` for another id."""
         if image.id and local_image.id != image.id:
             if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
-                raise ImageDeliveryError(mismatch)
+                raise ImageError(mismatch, DELIVERY)
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             ids = {**known_ids(self._directory), image.id: local_image.id}
             write_atomically(self._directory.known_images, to_json(ids))
         self._name(engine, local_image, image)
-        self._check_architecture(engine, local_image, image)
-        self._done.environment[image.reference] = local_image.id
+        _check_architecture(engine, local_image, image)
+        self.environment[image.reference] = local_image.id
 
-    def _loaded(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
+    def _image_of_archive(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
         """Return the image that came from the archive: what had its name before may be another one."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
         local_image = engine.image(names[0]) if len(names) == 1 else None
         if local_image is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
             local_image = engine.image(image.reference)
         if local_image is None:
-            raise ImageDeliveryError(
+            raise ImageError(
                 f"the archive {path.name} was loaded but holds no image {image.reference} "
-                f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew"
+                f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew",
+                DELIVERY,
             )
         return local_image
 
@@ -332,40 +295,25 @@ class _Bringer:
             if tagging.returncode != 0:
                 raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(tagging.stderr)}")
 
-    def _check_architecture(self, engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
-        unfit = engine.unfit(local_image, image.reference)
-        if unfit:
-            raise ImageDeliveryError(unfit)
-
     def _pull(self, engine: ContainerEngine, image: Image) -> None:
         if image.id and "@" not in image.reference:
-            raise ImageRefusedError(
+            raise ImageError(
                 f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
                 "move in its registry: name the image by digest (name@sha256:...), or put it into the store "
-                "(gpuval.fleet.load)"
+                "(gpuval.fleet.load)",
+                NO_IMAGE,
             )
         pulled, output = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
         if not pulled:
-            remedy = (
-                "check the reference, its registry and the way to it, or give it an archive in gpuval_images "
-                "(copy, archive)"
-            )
-            if "no space left" in output.lower():
-                remedy = "make room on the node"
-            error_class: type[ImageError] = ImageDeliveryError if _REGISTRY.search(output) else ImageError
-            error_class = ImageRefusedError if _NO_IMAGE.search(output) else error_class
-            error_class = ImageError if _OWN_FAULT.search(output) else error_class
-            raise error_class(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
+            remedy = "check the reference, its registry and the way to it, or give it an archive in gpuval_images"
+            remedy = "make room on the node" if "no space left" in output.lower() else f"{remedy} (copy, archive)"
+            fault = next((fault for pattern, fault in _PULL_FAULTS if pattern.search(output)), "")
+            raise ImageError(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}", fault)
         local_image = engine.image(image.reference)
         if local_image is None:
             raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
-        self._accept(
-            engine,
-            image,
-            local_image,
-            f"{image.reference} came from its registry as {local_image.id[:19]}, "
-            f"but the plan names {(image.id or '')[:19]}: correct one of the two",
-        )
+        mismatch = f"{image.reference} came from its registry as {local_image.id[:19]}, but the plan names"
+        self._accept(engine, image, local_image, f"{mismatch} {(image.id or '')[:19]}: correct one of the two")
 
     def _watch(self, argv: Sequence[str], task: str) -> tuple[bool, str]:
         """Run a long command of the engine and report its progress; returns whether it succeeded, and its output."""
@@ -379,9 +327,9 @@ class _Bringer:
             return False, f"{argv[0]}: {error.strerror}"
         while True:
             try:
-                output, _ = process.communicate(timeout=min(2 * PROGRESS_SECONDS, max(0.1, self._left())))
+                output, _ = process.communicate(timeout=min(2 * PROGRESS_SECONDS, max(0.1, self._seconds_left())))
             except subprocess.TimeoutExpired:
-                if self._left() <= 0:
+                if self._seconds_left() <= 0:
                     process.kill()
                     with contextlib.suppress(subprocess.TimeoutExpired):  # a child may keep the output open
                         process.communicate(timeout=KILLED_SECONDS)
@@ -401,12 +349,9 @@ class _Bringer:
         return show
 
 
-def _unloadable(output: str, engine: ContainerEngine, path: Path) -> ImageError:
-    low = output.lower()
-    if "no space left" in low or "disk quota" in low:
-        text = f"{engine.command} has no room for the image: make room under {engine.facts.storage}"
-        return ImageError(text, "disk_full")
-    return ImageError(f"{engine.command} cannot load {path.name}: {_end(output)}")
+def _check_architecture(engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
+    if unfit := engine.unfit(local_image, image.reference):
+        raise ImageError(unfit, DELIVERY)
 
 
 def loaded_names(output: str) -> list[str]:

@@ -25,7 +25,7 @@ from gpuval_node.engines._engine import (
 )
 
 from gpuval_runner import descendants, scratch, stage_secrets
-from gpuval_runner.containers.brought import engine_id, is_image
+from gpuval_runner.containers.brought import find_image
 from gpuval_runner.containers.command import (
     HOME,
     INSIDE,
@@ -47,7 +47,7 @@ from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage
 from gpuval_runner.state import ContainerMark
-from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, fault_of, supervise
+from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
 
 TRIES = 8
 OWN_SECONDS = 120.0
@@ -112,43 +112,35 @@ class ContainerRun:
         try:
             engine = self.containers.engine()
             image = self._image(engine)
-            request = self._wanted(engine, image, argv)
+            request = self._request(engine, image, argv)
             mark = ContainerMark(engine.command, image.id, self.stage.container.python)
             self.containers.used(mark)
             self._make_room(engine, mark)
-            return self._run(engine, request, hooks)
-        except ImageMissingError as error:
-            return ContainerEnded(ProcessEnd(start_error=str(error), fault=NO_IMAGE))
+            return self._run(engine, request, mark, hooks)
         except EngineError as error:
-            return ContainerEnded(ProcessEnd(start_error=str(error)))
+            fault = NO_IMAGE if isinstance(error, ImageMissingError) else ""
+            return ContainerEnded(ProcessEnd(start_error=str(error), fault=fault))
         except OSError as error:
-            return ContainerEnded(
-                ProcessEnd(
-                    start_error=f"{error.filename}: {error.strerror}: make room or correct the path",
-                    fault=fault_of(error),
-                )
-            )
+            return ContainerEnded(unusable_folder(error))
 
     def _image(self, engine: ContainerEngine) -> LocalImage:
         """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
         reference = self.stage.image or ""
         planned = self.plan.images.get(reference)
-        present = engine.image(reference)
-        if planned and planned.id and not is_image(present, planned.id, self.directory):
-            tagged, present = present, engine.image(engine_id(planned.id, self.directory))
-            if present is None and tagged is not None:
-                raise ImageMissingError(
-                    f"{reference} on this node is image {tagged.id[:19]}, but the run is for {planned.id[:19]}: "
-                    "run the image stage (--tags image)"
-                )
+        planned_id = (planned.id if planned else None) or ""
+        present, tagged = find_image(engine, reference, planned_id, self.directory)
+        if present is None and tagged is not None:
+            raise ImageMissingError(
+                f"{reference} on this node is image {tagged.id[:19]}, but the run is for {planned_id[:19]}: "
+                "run the image stage (--tags image)"
+            )
         if present is None:
             raise ImageMissingError(absent(reference, planned, engine.command))
-        unfit = engine.unfit(present, reference)
-        if unfit:
+        if unfit := engine.unfit(present, reference):
             raise EngineError(unfit)
         return present
 
-    def _wanted(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
+    def _request(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
         plan, stage, container = self.plan, self.stage, self.stage.container
         devices = engine.access(self.accelerator.vendor)
         if devices.problem and not container.devices:  # a plan that names devices has another way
@@ -156,10 +148,12 @@ class ContainerRun:
         for source in (volume.partition(":")[0] for volume in container.volumes):
             if source.startswith("/") and _is_missing(source):  # docker would make an empty one, as root
                 raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
-        user = container.user or default_user(engine)
+        is_root = (
+            os.geteuid() == 0 or engine.facts.rootless
+        )  # whose files in the scratch directory are the runner's own
+        user = container.user or ("0:0" if is_root else f"{os.geteuid()}:{os.getegid()}")
         values = build(plan, stage, PLACES, self.accelerator, {}, container.python)
-        image_path = image.environment.get("PYTHONPATH")
-        if image_path:
+        if image_path := image.environment.get("PYTHONPATH"):
             values["PYTHONPATH"] += f":{image_path}"
         if not user.startswith("0"):  # it may be unknown to the image, and then has no home
             values.setdefault("HOME", str(HOME))
@@ -203,10 +197,7 @@ class ContainerRun:
         work = self.places.work
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
             chown_to_runner(engine, mark, work)
-        scratch.make(work)
-        scratch.write_gang(work, self.plan.gang, self.places.run)
-        stage_secrets.write(work, self.secrets)
-        scratch.make_cache(self.places.models)
+        scratch.prepare(self.places, self.plan.gang, self.secrets)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -220,7 +211,9 @@ class ContainerRun:
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):
                         path.chmod(0o755 if path.is_dir() else 0o644)
 
-    def _run(self, engine: ContainerEngine, request: ContainerRequest, hooks: Hooks) -> ContainerEnded:
+    def _run(
+        self, engine: ContainerEngine, request: ContainerRequest, mark: ContainerMark, hooks: Hooks
+    ) -> ContainerEnded:
         for _try in range(TRIES):
             outcome, refusal = self._once(engine, request, hooks)
             without = dropped_option(refusal, request) if refusal else None
@@ -234,10 +227,8 @@ class ContainerRun:
             raise ImageMissingError(absent(request.reference, self.plan.images.get(request.reference), engine.command))
         if refusal:
             outcome.ended = ProcessEnd(start_error=explain(refusal, request, engine))
-        mark = ContainerMark(engine.command, request.image, self.stage.container.python)
         problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
-        if problem:
-            outcome.notes.append(problem)
+        outcome.notes += [problem] if problem else []
         return outcome
 
     def _once(self, engine: ContainerEngine, request: ContainerRequest, hooks: Hooks) -> tuple[ContainerEnded, str]:
@@ -293,7 +284,8 @@ class ContainerRun:
         elif ending and ended.signal and not ended.stop:
             notes.append(f"{ended.signal} ended the engine's client; its container was stopped")
         elif ending and not ending.running:
-            ended.exit_code = container_code(ending.exit_code, ended.exit_code)
+            if ending.exit_code != 0 or (ended.exit_code or 0) <= 128:  # podman may say 0 of one that was killed
+                ended.exit_code = ending.exit_code
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             doubt = "its container was still running" if ending else "how its container ended is unknown"
@@ -348,18 +340,6 @@ def container_name(plan: NodePlan, stage: str) -> str:
     return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
 
 
-def default_user(engine: ContainerEngine) -> str:
-    """Return the user whose files in the scratch directory are the runner's own."""
-    if os.geteuid() == 0 or engine.facts.rootless:
-        return "0:0"
-    return f"{os.geteuid()}:{os.getegid()}"
-
-
-def container_code(of_engine: Optional[int], of_client: Optional[int]) -> Optional[int]:
-    """Return a container's exit code. Podman may say 0 of one that was killed, whose client knows better."""
-    return of_client if of_engine == 0 and (of_client or 0) > 128 else of_engine
-
-
 def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
     """Return what the engine says about memory, empty when nothing."""
     if not ending or not ending.oom_killed:
@@ -372,10 +352,8 @@ def _is_missing(path: str) -> bool:
     """Whether there is surely nothing; a folder that this user may not see may be there."""
     try:
         Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
     return False
 
 

@@ -40,6 +40,13 @@ COUNTERS_SECONDS, TOOLS_SECONDS = 5.0, 20.0
 #: How long the kernel's log is read on for the last time, until it gives nothing more.
 DRAIN_SECONDS = 2.0
 LEAST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 3600.0
+#: By which files of its driver a vendor is known; the first counts.
+DRIVER_FILES = (
+    ("nvidia", "proc/driver/nvidia"),
+    ("nvidia", "dev/nvidiactl"),
+    ("amd", "sys/class/kfd"),
+    ("gaudi", "sys/class/accel"),
+)
 MAX_TEXT = 500
 MAX_TEXTS_A_LOOK = 50
 
@@ -166,14 +173,12 @@ class Helper:
         self._look()
         if self._log:
             self._drain(self._log)
-            self._report_end(self._log.problem, "/dev/kmsg")
         else:
             self._ask_tools(deadline)
         if self._sampler.hung() is None:
             self._sampler.join(max(0.0, deadline - time.monotonic()))
         if self._log:
             self._drain(self._log)  # messages that the last readings caused
-            self._report_end(self._log.problem, "/dev/kmsg")
         return self._sampler.ended_well
 
     def _look(self) -> None:
@@ -211,10 +216,10 @@ class Helper:
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             self._report_kernel(log.read())
-            if not log.more:
-                return
-            if time.monotonic() >= deadline:
-                log.lost = True
+            is_late = log.more and time.monotonic() >= deadline
+            log.lost = log.lost or is_late
+            if is_late or not log.more:
+                self._report_end(log.problem, "/dev/kmsg")
                 return
 
     def _ask_tools(self, deadline: float) -> None:
@@ -248,16 +253,17 @@ class Helper:
 def open_source(settings: dict[str, Any]) -> Optional[Source]:
     """Return the source of a vendor's GPUs; None where there are none to look at. Raises ``SourceError``."""
     vendor, root = settings["vendor"], Path(settings["root"])
-    nvidia = (root / "proc/driver/nvidia", root / "dev/nvidiactl")
-    if vendor == "nvidia" or (vendor == "auto" and any(path.exists() for path in nvidia)):
+    if vendor == "auto":
+        vendor = next((name for name, path in DRIVER_FILES if (root / path).exists()), "")
+    if vendor == "nvidia":
         from gpuval_node.hardware.nvidia.source import open_nvidia
 
         return open_nvidia()
-    if vendor == "amd" or (vendor == "auto" and (root / "sys/class/kfd").exists()):
+    if vendor == "amd":
         from gpuval_node.hardware.amd.source import Amd
 
         return Amd(str(root))
-    if vendor == "gaudi" or (vendor == "auto" and (root / "sys/class/accel").exists()):
+    if vendor == "gaudi":
         from gpuval_node.hardware.gaudi import Gaudi
 
         return Gaudi()

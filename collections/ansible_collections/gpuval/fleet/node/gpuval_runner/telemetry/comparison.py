@@ -31,6 +31,10 @@ class TelemetryComparison:
     topology: int = 0
     changes: list[str] = field(default_factory=list)
 
+    def change_topology(self, text: str) -> None:
+        self.topology += 1
+        self.changes.append(text)
+
 
 def compare(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu] = ()
@@ -47,14 +51,12 @@ def compare(
         label = f"gpu:{index} ({gpu.get('pci_address') or identity})"
         if identity not in new:
             comparison.lost.append(index)
-            comparison.topology += 1
-            comparison.changes.append(f"{label} is lost")
+            comparison.change_topology(f"{label} is lost")
             continue
         counters = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
         _compare_gpu(comparison, index, label, {**gpu, **counters}, new[identity][1])
     for identity in new.keys() - old.keys():
-        comparison.topology += 1
-        comparison.changes.append(f"gpu:{new[identity][0]} ({identity}) came")
+        comparison.change_topology(f"gpu:{new[identity][0]} ({identity}) came")
     _lost_before(comparison, before, after, earlier)
     return comparison
 
@@ -73,8 +75,8 @@ def _lost_before(
         for index, gpu in earlier:
             if not names & {gpu.get(name) for name in IDENTITY}:
                 missing.append(index)
-                comparison.topology += 1
-                comparison.changes.append(f"gpu:{index} ({gpu.get('pci_address') or gpu.get('uuid')}) was lost before")
+                name = gpu.get("pci_address") or gpu.get("uuid")
+                comparison.change_topology(f"gpu:{index} ({name}) was lost before")
     lost_gpus = [
         index
         for index, gpu in before.items()
@@ -103,8 +105,7 @@ def _compare_gpu(
             comparison.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
     for name in ("pci_address", "pcie_width"):
         if old.get(name) != new.get(name) and name in old and name in new:
-            comparison.topology += 1
-            comparison.changes.append(f"{label} {name}: {old[name]} before, {new[name]} after")
+            comparison.change_topology(f"{label} {name}: {old[name]} before, {new[name]} after")
     for name in ("row_remap_pending", "row_remap_failed"):
         if new.get(name) and not old.get(name):
             comparison.changes.append(f"{label} {name}")

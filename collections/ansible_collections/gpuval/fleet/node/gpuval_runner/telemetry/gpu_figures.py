@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from itertools import accumulate
+from typing import Any, Optional
 
 from gpuval_runner.result import number
 
@@ -47,45 +48,32 @@ class Values:
     def mean(self) -> Optional[float]:
         return self.total / self.count if self.count else None
 
-    @property
-    def p50(self) -> Optional[float]:
-        return percentile(self.whole or Counter(), 0.5)
-
-    @property
-    def p95(self) -> Optional[float]:
-        return percentile(self.whole or Counter(), 0.95)
+    p50 = property(lambda self: percentile(self.whole or Counter(), 0.5))
+    p95 = property(lambda self: percentile(self.whole or Counter(), 0.95))
 
 
-class GpuFigure(NamedTuple):
-    """A metric of a GPU: of which reading, what of its values, and whether of busy samples alone."""
-
-    name: str
-    reading: str
-    what: str
-    busy: bool = False
-
-
+#: A metric of a GPU: its name, of which reading, what of its values, and whether of busy samples alone.
 FIGURES = (
-    GpuFigure("gpu_temperature_max_celsius", "temperature_celsius", "most"),
-    GpuFigure("gpu_temperature_p95_celsius", "temperature_celsius", "p95"),
-    GpuFigure("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most"),
-    GpuFigure("gpu_power_mean_watts", "power_watts", "mean"),
-    GpuFigure("gpu_power_p50_watts", "power_watts", "p50"),
-    GpuFigure("gpu_power_max_watts", "power_watts", "most"),
-    GpuFigure("gpu_power_limit_watts", "power_limit_watts", "last"),
-    GpuFigure("gpu_power_busy_mean_watts", "power_watts", "mean", busy=True),
-    GpuFigure("gpu_sm_clock_busy_mean_hertz", "sm_clock_hertz", "mean", busy=True),
-    GpuFigure("gpu_utilisation_mean_ratio", "utilisation_ratio", "mean"),
-    GpuFigure("gpu_memory_used_max_bytes", "memory_used_bytes", "most"),
-    GpuFigure("gpu_throttle_thermal_ratio", "throttle_thermal", "mean"),
-    GpuFigure("gpu_throttle_power_ratio", "throttle_power", "mean"),
-    GpuFigure("gpu_throttle_hardware_ratio", "throttle_hardware", "mean"),
-    GpuFigure("gpu_pcie_width_min_count", "pcie_width", "least"),
+    ("gpu_temperature_max_celsius", "temperature_celsius", "most", False),
+    ("gpu_temperature_p95_celsius", "temperature_celsius", "p95", False),
+    ("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most", False),
+    ("gpu_power_mean_watts", "power_watts", "mean", False),
+    ("gpu_power_p50_watts", "power_watts", "p50", False),
+    ("gpu_power_max_watts", "power_watts", "most", False),
+    ("gpu_power_limit_watts", "power_limit_watts", "last", False),
+    ("gpu_power_busy_mean_watts", "power_watts", "mean", True),
+    ("gpu_sm_clock_busy_mean_hertz", "sm_clock_hertz", "mean", True),
+    ("gpu_utilisation_mean_ratio", "utilisation_ratio", "mean", False),
+    ("gpu_memory_used_max_bytes", "memory_used_bytes", "most", False),
+    ("gpu_throttle_thermal_ratio", "throttle_thermal", "mean", False),
+    ("gpu_throttle_power_ratio", "throttle_power", "mean", False),
+    ("gpu_throttle_hardware_ratio", "throttle_hardware", "mean", False),
+    ("gpu_pcie_width_min_count", "pcie_width", "least", False),
     # A link slows down by design while its GPU is idle.
-    GpuFigure("gpu_pcie_generation_min_count", "pcie_generation", "least", busy=True),
+    ("gpu_pcie_generation_min_count", "pcie_generation", "least", True),
 )
 #: Readings of which there are percentiles.
-COUNTED = frozenset(figure.reading for figure in FIGURES if figure.what in ("p50", "p95"))
+COUNTED = frozenset(reading for _name, reading, statistic, _busy in FIGURES if statistic in ("p50", "p95"))
 POWER_RATIO = "gpu_power_busy_ratio"
 #: The clock of a busy GPU in the last tenth of the stage over that in the first, from so many points on.
 HELD_RATIO = "gpu_sm_clock_held_ratio"
@@ -120,21 +108,10 @@ def _middle(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 def percentile(counts: Counter[int], share: float) -> Optional[int]:
     """Return the value that so large a share of the counted values does not exceed (nearest rank)."""
-    total = sum(counts.values())
-    reached = 0
-    for value in sorted(counts):
-        reached += counts[value]
-        if reached >= share * total:
-            return value
-    return None
-
-
-def held_ratio(values: list[float]) -> Optional[float]:
-    """The mean of the last tenth over that of the first; None where there are too few."""
-    tenth = len(values) // 10
-    if len(values) < LEAST_POINTS or not sum(values[:tenth]):
-        return None
-    return sum(values[-tenth:]) / sum(values[:tenth])
+    values = sorted(counts)
+    reached = accumulate(counts[value] for value in values)
+    least = share * sum(counts.values())
+    return next((value for value, count in zip(values, reached) if count >= least), None)
 
 
 @dataclass
@@ -161,10 +138,14 @@ class GpuFigures:
                 self.curves.setdefault(reading, ThinnedCurve()).add(x, value)
 
     def figures(self) -> dict[str, Optional[float]]:
-        value_by_name: dict[str, Optional[float]] = {}
-        for name, reading, statistic, busy in FIGURES:
-            value_by_name[name] = getattr((self.busy if busy else self.always).get(reading), statistic, None)
+        value_by_name: dict[str, Optional[float]] = {
+            name: getattr((self.busy if is_busy else self.always).get(reading), statistic, None)
+            for name, reading, statistic, is_busy in FIGURES
+        }
         power, limit = value_by_name["gpu_power_busy_mean_watts"], value_by_name["gpu_power_limit_watts"]
         value_by_name[POWER_RATIO] = power / limit if power is not None and limit else None
-        value_by_name[HELD_RATIO] = held_ratio([clock for _, clock in self.busy_clock.points()])
+        clocks = [clock for _, clock in self.busy_clock.points()]
+        tenth = len(clocks) // 10
+        is_known = len(clocks) >= LEAST_POINTS and sum(clocks[:tenth]) != 0
+        value_by_name[HELD_RATIO] = sum(clocks[-tenth:]) / sum(clocks[:tenth]) if is_known else None
         return value_by_name

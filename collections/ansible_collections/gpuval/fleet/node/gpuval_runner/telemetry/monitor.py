@@ -149,22 +149,14 @@ class Telemetry:
         self._carried = carried
         self.summary = TelemetrySummary(time.monotonic(), period_seconds, carried.gpus)
         self.on = period_seconds > 0
-        if self.on:
-            settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
-            self._begin(settings, kmsg)
-
-    @property
-    def problem(self) -> str:
-        """Why it stopped before the stage did; empty otherwise."""
-        return self.summary.problem
-
-    def _begin(self, settings: dict[str, Any], kmsg: Path) -> None:
-        problem = self._carried.open(kmsg)
-        handle = self._carried.handle
-        position = self._carried.position = self._carried.position or kernel_log.Position.now()
-        settings = {**settings, "kmsg": handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
+        if not self.on:
+            return
+        settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
+        problem = carried.open(kmsg)
+        position = carried.position = carried.position or kernel_log.Position.now()
+        log = {"kmsg": carried.handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
         try:
-            self._helper = self._carried.begin(json.dumps(settings).encode("ascii"))
+            self._helper = carried.begin(json.dumps({**settings, **log}).encode("ascii"))
         except OSError as error:
             self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from gpuval_runner.documents import RecordCurve, RecordMetric
-from gpuval_runner.result import number
+from gpuval_runner.result import RecordCurve, RecordMetric, number
 from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, SeenGpu, TelemetryComparison, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
 from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, HELD_RATIO, POWER_RATIO, GpuFigures, Values
@@ -22,7 +21,7 @@ MAX_GPUS = 1024
 
 #: Which reading a metric is made of, to say why it is absent.
 MADE_OF = {
-    **{f.name: "throttle" if f.reading.startswith("throttle") else f.reading for f in FIGURES},
+    **{name: "throttle" if reading.startswith("throttle") else reading for name, reading, _what, _busy in FIGURES},
     POWER_RATIO: "power_limit_watts",
     HELD_RATIO: "sm_clock_hertz",
     **dict(COUNTERS),
@@ -39,7 +38,7 @@ MEMORY_ERRORS = (
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
 HOST_MADE_OF = (*((name, reading) for name, reading, _ in HOST_FIGURES), *MEMORY_ERRORS)
-OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(figure.name for figure in FIGURES if figure.busy)})
+OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(name for name, _reading, _what, is_busy in FIGURES if is_busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Where no source says that it cannot be had: no excuse.
 NO_VALUE = "its source gave no value"
@@ -93,10 +92,8 @@ class TelemetrySummary:
         kind = message.get("kind")
         if kind == "source":
             self._source = str(message.get("name"))
-        elif kind == "before":
-            self._before = _by_index(message.get("gpus"))
-        elif kind == "after":
-            self._after = _by_index(message.get("gpus"))
+        elif kind in ("before", "after"):
+            setattr(self, f"_{kind}", _by_index(message.get("gpus")))
         elif kind == "end":
             self._end = message
         elif taker := getattr(self, f"_take_{kind}", None):
@@ -182,10 +179,14 @@ class TelemetrySummary:
         rises = (self._end or {}).get("memory_errors")
         for name, reading in MEMORY_ERRORS:
             add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
-        for name, value in self._kernel_figures().items():
+        kernel = {f"kernel_{kind}_count": self._counted(self._kinds[kind]) for kind in KINDS}
+        if kernel["kernel_oom_count"] is None and self._end:
+            kernel["kernel_oom_count"] = self._end.get("oom_kills")
+        kernel["kernel_xid_critical_count"] = self._counted(sum(self._critical.values()))
+        for name, value in kernel.items():
             add(name, value)
-        for index in sorted(self._gpus):
-            for name, figure in self._gpus[index].figures().items():
+        for index, gpu_figures in sorted(self._gpus.items()):
+            for name, figure in gpu_figures.figures().items():
                 add(name, figure, f"gpu:{index}")
         compared = self._compared()
         if compared:
@@ -201,13 +202,6 @@ class TelemetrySummary:
     def _kernel_readable(self) -> bool:
         return bool(self._end and self._end.get("kernel_log"))
 
-    def _kernel_figures(self) -> dict[str, Optional[int]]:
-        """Return the counts of the kernel's log; none where it could not be read, not zero."""
-        counts = {f"kernel_{kind}_count": self._counted(self._kinds[kind]) for kind in KINDS}
-        if counts["kernel_oom_count"] is None and self._end:
-            counts["kernel_oom_count"] = self._end.get("oom_kills")
-        return {**counts, "kernel_xid_critical_count": self._counted(sum(self._critical.values()))}
-
     def _counted(self, count: int) -> Optional[int]:
         """Messages that were seen count in any case; zero is known only of a log that was read completely."""
         complete = self._kernel_readable() and not (self._end or {}).get("kernel_lost")
@@ -220,23 +214,19 @@ class TelemetrySummary:
 
     def curves(self) -> list[RecordCurve]:
         """Return the series of the GPUs, by seconds since the stage began."""
-        summary: list[RecordCurve] = []
-        for index in sorted(self._gpus):
-            for name, unit, reading, decimals in CURVES:
-                curve = self._gpus[index].curves.get(reading)
-                points = curve.points() if curve else []
-                if points:
-                    summary.append(
-                        {
-                            "name": name,
-                            "unit": unit,
-                            "scope": f"gpu:{index}",
-                            "x_unit": "seconds",
-                            "x": [round(x, 2) for x, _ in points],
-                            "y": [round(y, decimals) if decimals else round(y) for _, y in points],
-                        }
-                    )
-        return summary
+        return [
+            {
+                "name": name,
+                "unit": unit,
+                "scope": f"gpu:{index}",
+                "x_unit": "seconds",
+                "x": [round(x, 2) for x, _ in gpu.curves[reading].points()],
+                "y": [round(y, decimals or None) for _, y in gpu.curves[reading].points()],
+            }
+            for index, gpu in sorted(self._gpus.items())
+            for name, unit, reading, decimals in CURVES
+            if reading in gpu.curves
+        ]
 
     def environment(self) -> dict[str, Any]:
         """Return `telemetry` (source, cost, changes, what is absent and why) and `kernel_events`."""
@@ -253,11 +243,8 @@ class TelemetrySummary:
             telemetry["changes"] = compared.changes[:MAX_CHANGES]
         if end.get("kernel_lost"):
             telemetry["kernel_log_lost"] = "messages came faster than they could be read"
-        by_address = {gpu.get("pci_address"): index for index, gpu in (self._before or {}).items()}
-        events = [
-            {**event, "gpu": by_address[event["address"]]} if event["address"] in by_address else event
-            for event in self._events.values()
-        ]
+        by_address = {gpu.get("pci_address"): {"gpu": index} for index, gpu in (self._before or {}).items()}
+        events = [{**event, **by_address.get(event["address"], {})} for event in self._events.values()]
         return {"telemetry": telemetry, "kernel_events": events}
 
     def _reasons(self) -> dict[str, str]:
@@ -273,13 +260,9 @@ class TelemetrySummary:
         if self._end and not self._kernel_readable():
             absent["kernel_log"] = str(self._end.get("kernel_problem") or "cannot be read")
         host_absent = (self._end or {}).get("host_absent") or {}
-        absent.update(
-            {
-                k: str(host_absent[source_name])
-                for k, source_name in HOST_MADE_OF
-                if k not in present and source_name in host_absent
-            }
-        )
+        for name, reading in HOST_MADE_OF:
+            if name not in present and reading in host_absent:
+                absent[name] = str(host_absent[reading])
         return absent
 
     def _why(self, name: str, reading: str) -> str:

@@ -157,11 +157,7 @@ def apply(module, options, base):
     result = {
         "changes": changes,
         "notes": notes,
-        "management": {
-            "interfaces": list(management.carriers),
-            "peer": management.peer,
-            "reason": management.reason,
-        },
+        "management": {"interfaces": list(management.carriers), "peer": management.peer, "reason": management.reason},
         "left": [],
         "down": [],
         "interfaces": shown(state),
