@@ -51,8 +51,7 @@ def put_runs(bucket: Path, nodes: int, runs: int) -> int:
 
 def copy_cache(root: Path, copies: int) -> None:
     """The cache as that of many runs: the first one's files again and again, each with noise in its figures."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache, parquet
 
     cache = Cache(root, "benchmark")
     first = next(run for run in cache.runs() if run.state)

@@ -43,7 +43,7 @@ def test_only_runs_that_asked_the_same_are_compared():
 
 def test_a_further_attempt_counts_where_the_node_passed():
     told = flakiness(history("PPF", retried={1, 2}))
-    assert told.retried == ("run-1",)
+    assert told.retried_runs == ["run-1"]
     assert told.flaky
 
 

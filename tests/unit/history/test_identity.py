@@ -1,13 +1,13 @@
 """Which machine a node was in each run, and which GPU was where."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import database, identity
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import cache, identity
 
 
 @pytest.fixture
 def resolved(tmp_path):
     """Machines by (run, node) and GPUs by (run, node, index), from facts by run: node -> (machine id, serial, GPUs)."""
-    connection = database.connect(tmp_path)
+    connection = cache.connect(tmp_path)
 
     def resolve(*runs):
         execute = connection.execute

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import export
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import output
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
@@ -52,7 +52,7 @@ def data(tmp_path_factory):
         cache = Cache(root / "cache", "place")
         sync(store, cache)
         path = root / "history.parquet"
-        export.write(History(cache, Question(), CHECKS), path, cache.draft, dry=False)
+        output.export(History(cache, Question(), CHECKS), path, cache.draft, dry=False)
         cache.close()
     finally:
         embedded.stop()

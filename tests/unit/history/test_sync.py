@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, export, table
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, output, table
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
@@ -303,7 +303,7 @@ def test_questions_that_have_no_answer_say_what_to_do(bucket):
 def exported(bucket, path, **asked):
     bucket.sync()
     question = Question.of(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
-    return export.write(History(bucket.cache, question, CHECKS), path, bucket.cache.draft, dry=False)
+    return output.export(History(bucket.cache, question, CHECKS), path, bucket.cache.draft, dry=False)
 
 
 def test_records_are_exported_for_a_document_database_and_as_parquet(bucket, tmp_path):

@@ -52,11 +52,11 @@ def test_drift_beyond_noise_is_found(runs, total, percent):
 
 def test_a_line_is_reported_as_it_is():
     trend = trend_of([100, 99, 98, 97, 96])
-    assert (trend.runs, trend.median) == (5, 98)
-    assert trend.slope == pytest.approx(-1 / 98)
-    assert trend.total == pytest.approx(-4 / 98)
+    assert trend.median == 98
+    assert trend.per_run_ratio == pytest.approx(-1 / 98)
+    assert trend.total_ratio == pytest.approx(-4 / 98)
     assert trend.drifts
-    assert trend.low == pytest.approx(trend.high)
+    assert trend.low_ratio == pytest.approx(trend.high_ratio)
 
 
 def test_one_odd_run_is_no_drift():
@@ -67,7 +67,7 @@ def test_one_odd_run_is_no_drift():
 def test_a_drift_of_two_percent_or_less_is_none():
     values = [100 * (1 - 0.019 * run / 9) for run in range(10)]
     assert not trend_of(values).drifts
-    assert abs(trend_of(values).total) < MIN_TOTAL
+    assert abs(trend_of(values).total_ratio) < MIN_TOTAL
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0], [-1.0, -1.0, 1.0, 1.0]])
@@ -86,15 +86,15 @@ def test_students_quantiles_join_without_a_step():
 @given(FIGURES, st.floats(1e-3, 1e3))
 def test_the_unit_does_not_matter(values, factor):
     one, other = trend_of(values), trend_of([value * factor for value in values])
-    assert other.slope == pytest.approx(one.slope, rel=1e-6, abs=1e-9)
-    assert other.scatter == pytest.approx(one.scatter, rel=1e-6, abs=1e-9)
+    assert other.per_run_ratio == pytest.approx(one.per_run_ratio, rel=1e-6, abs=1e-9)
+    assert other.scatter_ratio == pytest.approx(one.scatter_ratio, rel=1e-6, abs=1e-9)
 
 
 @given(FIGURES)
 def test_the_other_way_round_it_is_the_opposite(values):
     one, other = trend_of(values), trend_of(values[::-1])
-    assert other.total == pytest.approx(-one.total, abs=1e-9)
-    assert one.low <= one.total <= one.high
+    assert other.total_ratio == pytest.approx(-one.total_ratio, abs=1e-9)
+    assert one.low_ratio <= one.total_ratio <= one.high_ratio
 
 
 @given(FIGURES, st.floats(0, 10), st.floats(0, 10))

@@ -1,8 +1,6 @@
-"""History: the reports of all runs in the bucket, for a node, a part, a SKU or the fleet.
-
-The bucket is authoritative. ``sync`` copies changed reports into a cache of Parquet files, a folder for each run, which
-DuckDB reads; the cache may be deleted at any time.
-"""
+"""History: the reports of all runs in the bucket, for a node, a part, a SKU or the fleet. The bucket is authoritative.
+``sync`` copies changed reports into a cache of Parquet files, a folder for each run, which DuckDB reads; the cache may
+be deleted at any time."""
 
 from __future__ import annotations
 

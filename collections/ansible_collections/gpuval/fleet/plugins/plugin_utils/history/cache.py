@@ -24,8 +24,36 @@ import orjson
 import psutil
 
 from ..runs import folder as run_folder
-from . import database
-from .database import text
+from . import HistoryError
+
+#: Exceptions of DuckDB, without which there is no history.
+ERRORS: tuple[type[Exception], ...] = ()
+try:
+    import duckdb
+
+    ERRORS = (duckdb.Error,)
+except ImportError as error:
+    lacking = str(error)
+
+#: Max memory of DuckDB; it spills the rest to disk.
+MEMORY = "1GB"
+THREADS = 4
+#: Max line of one node.
+MAX_LINE_BYTES = 64 << 20
+
+_VERSIONS = "MAP(VARCHAR, VARCHAR)"
+_METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR, revision INTEGER)[]"
+#: Columns of a node's line (projection.line_of).
+COLUMNS = {
+    "node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": _VERSIONS, "verdict": "VARCHAR",
+    "class": "VARCHAR", "flaky": "BOOLEAN", "renumbered": "VARCHAR[]",
+    "failed": "STRUCT(name VARCHAR, part VARCHAR, verdict VARCHAR)[]", "versions": _VERSIONS,
+    "refused": "STRUCT(stage VARCHAR, reason VARCHAR)[]", "machine_id": "VARCHAR", "serial": "VARCHAR",
+    "kind": "VARCHAR", "gpu_count": "INTEGER",
+    "gpus": 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]',
+    "records": f"STRUCT(stage VARCHAR, workload VARCHAR, state VARCHAR, retried BOOLEAN, setup VARCHAR, "
+    f"versions {_VERSIONS}, metrics {_METRICS})[]",
+}  # fmt: skip
 
 #: Version of the files' format; a cache of another version is rebuilt.
 FORMAT = 6
@@ -80,31 +108,24 @@ class CachedRun:
 
 
 class Cache:
-    """The cache of one bucket; holds the connection with which its files are written."""
+    """The cache of the bucket that ``bucket`` identifies; holds the connection with which its files are written."""
 
     def __init__(self, root: Path, bucket: str) -> None:
-        """``bucket`` identifies the bucket."""
         self.path = root / hashlib.sha256(bucket.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
             number = leftover.name.removeprefix(_TEMPORARY)
             if not number.isdecimal() or not psutil.pid_exists(int(number)):
                 shutil.rmtree(leftover, ignore_errors=True)
+        self.lock = self.path / ".lock"
         self._temporary = self.path / f"{_TEMPORARY}{os.getpid()}"
-        self.connection = database.connect(self._temporary)
+        self.connection = connect(self._temporary)
+        #: A file that ends with the cache.
+        self.draft = self._temporary / "export"
 
     def close(self) -> None:
         self.connection.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
-
-    @property
-    def draft(self) -> Path:
-        """A file that ends with the cache."""
-        return self._temporary / "export"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / ".lock"
 
     def run(self, folder: str) -> CachedRun:
         return CachedRun(self.path / hashlib.sha256(folder.encode()).hexdigest()[:16])
@@ -120,8 +141,43 @@ class Cache:
         for name, (columns, order) in _SELECTED.items():
             target = run.path / f".{name}.parquet"
             self.connection.execute(
-                f"COPY (SELECT * FROM (SELECT ? AS folder, {columns.format(lines=database.json_lines(draft))}) "
+                f"COPY (SELECT * FROM (SELECT ? AS folder, {columns.format(lines=json_lines(draft))}) "
                 f"ORDER BY {order}) TO {text(str(target))} (FORMAT parquet, COMPRESSION zstd)",
                 [folder],
             )
             target.replace(run.file(name))
+
+
+def connect(temporary: Path) -> Any:
+    """An in-memory database that spills into ``temporary``, without extensions from the internet. Raises HistoryError
+    without DuckDB."""
+    if not ERRORS:
+        raise HistoryError(f"the history needs DuckDB on the controller ({lacking}): run `make setup`")
+    temporary.mkdir(parents=True, exist_ok=True)
+    return duckdb.connect(
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "memory_limit": MEMORY,
+            "threads": str(min(THREADS, os.cpu_count() or 1)),
+            "temp_directory": str(temporary),
+            "preserve_insertion_order": "false",
+        }
+    )
+
+
+def json_lines(path: Path) -> str:
+    """The table of a file of nodes' lines, for FROM."""
+    fields = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in COLUMNS.items())
+    form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
+    return f"read_json({text(str(path))}, columns={{{fields}}}, {form})"
+
+
+def parquet(*paths: Path) -> str:
+    """The table of Parquet files, for FROM."""
+    return f"read_parquet([{', '.join(text(str(path)) for path in paths)}])"
+
+
+def text(value: str) -> str:
+    """A text of SQL."""
+    return "'" + value.replace("'", "''") + "'"

@@ -24,11 +24,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Flakiness:
-    """``retried``: runs passed only on a further attempt. ``changes``: from PASS to FAIL or back on the same hardware,
+    """``retried_runs`` passed only on a further attempt. ``changes``: from PASS to FAIL or back on the same hardware,
     ``pattern`` the verdicts of that stretch (P, F)."""
 
     judged: int
-    retried: tuple[str, ...]
+    retried: int
+    retried_runs: list[str]
     changes: int
     pattern: str
 
@@ -38,11 +39,8 @@ class Flakiness:
 
 
 def flakiness(history: Iterable[Judged]) -> Flakiness:
-    """Of one machine's runs in their order.
-
-    INCOMPLETE is no evidence about the machine and is ignored. A GPU that falls off the bus and comes back is no change
-    of hardware; one that was not there before is.
-    """
+    """Of one machine's runs in their order. INCOMPLETE is no evidence about the machine and is ignored. A GPU that
+    falls off the bus and comes back is no change of hardware; one that was not there before is."""
     judged = [run for run in history if run.verdict in _FINAL]
     by_asked: dict[Hashable, list[Judged]] = defaultdict(list)
     for run in judged:
@@ -54,8 +52,8 @@ def flakiness(history: Iterable[Judged]) -> Flakiness:
             moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))
             if moved > changes:
                 changes, pattern = moved, "".join(verdict[0] for verdict in verdicts)
-    retried = tuple(run.run_id for run in judged if run.retried and run.verdict == "PASS")
-    return Flakiness(len(judged), retried, changes, pattern)
+    retried = [run.run_id for run in judged if run.retried and run.verdict == "PASS"]
+    return Flakiness(len(judged), len(retried), retried, changes, pattern)
 
 
 def _same_hardware(history: Sequence[Judged]) -> list[list[Judged]]:

@@ -1,51 +1,77 @@
-"""The history as files for other programs: JSON, or CSV for spreadsheets."""
+"""The history as files for other programs: JSON, CSV for spreadsheets, and the chosen stages of all judged runs as one
+file for databases and notebooks: JSON lines for MongoDB, or Parquet."""
 
 from __future__ import annotations
 
 import csv
+import filecmp
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import schemas
+from ..core import files, schemas
 from ..core.escape import csv_cell
-from . import HistoryError, export
+from . import HistoryError
+from .cache import text
+from .query import History
 from .table import change_text
 
 #: The lists of the document that get a CSV file each; the rows take the name that was asked for.
 TABLES = ("rows", "figures", "flaky", "drifts", "refused")
+PIECE = 1 << 20
+#: By suffix: the options of COPY, and the time of the run as the format has it.
+FORMATS = {
+    ".jsonl": ("FORMAT json", "{'$date': r.time}"),
+    ".parquet": ("FORMAT parquet, COMPRESSION zstd", "CAST(r.time AS TIMESTAMP)"),
+}
+#: Field names of MongoDB have no dots.
+_FIELDS = "map_from_entries([{{'k': replace(e.key, '.', '_'), 'v': e.value}} for e in map_entries({})])"
+_RECORDS = """
+WITH own AS (SELECT DISTINCT no, node FROM chosen), measured AS (
+    SELECT c.no, m.node, m.stage, list({{'name': m.metric, 'unit': m.unit, 'part': m.part, 'gpu': p.gpu,
+        'value': m.value}} ORDER BY m.metric, m.part) AS metrics
+    FROM chosen c JOIN runs r USING (no) JOIN metrics m ON m.folder = r.folder AND m.node = c.node {wanted}
+    LEFT JOIN parts p ON p.no = c.no AND p.node = c.node AND m.part = 'gpu:' || p."index"
+    WHERE coalesce(c.part = m.part, TRUE) GROUP BY ALL
+)
+SELECT r.run_id || '/' || rec.node || '/' || rec.stage AS _id, r.run_id, {time} AS "time", r.profile, rec.node,
+    k.machine, k.sku, {labels} AS labels, rec.stage, rec.workload, rec.state, rec.retried, {versions} AS versions,
+    n.verdict, n.class, n.flaky, coalesce(x.metrics, []) AS metrics
+FROM own o JOIN runs r USING (no) JOIN records rec ON rec.folder = r.folder AND rec.node = o.node
+JOIN machines k ON k.no = o.no AND k.node = o.node JOIN nodes n ON n.folder = r.folder AND n.node = o.node
+LEFT JOIN measured x ON x.no = o.no AND x.node = o.node AND x.stage = rec.stage
+ORDER BY o.no, rec.node, rec.stage"""
 
 
 def check_name(path: Path) -> None:
     """Raises HistoryError, before the bucket is read."""
-    if path.suffix not in (".json", ".csv", *export.FORMATS):
+    if path.suffix not in (".json", ".csv", *FORMATS):
         raise HistoryError(f"OUTPUT={path}: the file's name must end in .json, .csv, .jsonl or .parquet")
 
 
-def files(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
+def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
     """Files to write: one JSON document, or a CSV file for each non-empty list."""
     check_name(path)
     if path.suffix == ".json":
         schemas.validate("history", document, what=str(path))
         return {path: (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()}
-    texts = {}
-    for name in TABLES:
-        target = path if name == "rows" else path.with_suffix(f".{name}.csv")
-        rows = list(_flat(name, document[name]))
-        if rows or name == "rows":
-            texts[target] = _csv(rows)
-    return texts
+    tables = {name: list(_flat(name, document[name])) for name in TABLES}
+    return {
+        path if name == "rows" else path.with_suffix(f".{name}.csv"): _csv(rows)
+        for name, rows in tables.items()
+        if rows or name == "rows"
+    }
 
 
 def _flat(name: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """One level of keys: a figure has a line for each of its runs, lists become text."""
     for entry in entries:
         if name == "figures":
-            shared = {key: value for key, value in entry.items() if key != "runs"}
-            for run in entry["runs"]:
-                yield {**shared, **run}
+            yield from (
+                {key: value for key, value in {**entry, **run}.items() if key != "runs"} for run in entry["runs"]
+            )
         else:
             yield {key: _text(key, value) for key, value in entry.items() if not isinstance(value, dict)}
 
@@ -57,10 +83,31 @@ def _text(key: str, value: Any) -> Any:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO()
+    stream = io.StringIO()
     if rows:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(rows[0])
-        for row in rows:
-            writer.writerow([csv_cell(value) for value in row.values()])
-    return text.getvalue().encode()
+        csv.writer(stream, lineterminator="\n").writerows(
+            [rows[0], *([csv_cell(value) for value in row.values()] for row in rows)]
+        )
+    return stream.getvalue().encode()
+
+
+def export(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
+    """Write the file, by way of ``draft``; returns its path if it is new or changed. Raises HistoryError."""
+    if history.empty:
+        raise HistoryError("the bucket has no run: nothing to export")
+    options, time = FORMATS[path.suffix]
+    select = _RECORDS.format(
+        time=time,
+        labels=_FIELDS.format("n.labels"),
+        versions=_FIELDS.format("map_concat(coalesce(n.versions, MAP {}), rec.versions)"),
+        wanted="SEMI JOIN wanted w ON w.stage = m.stage AND w.metric = m.metric" if history.question.metrics else "",
+    )
+    history.execute("SET preserve_insertion_order = true")
+    history.execute(f"COPY ({select}) TO {text(str(draft))} ({options})")
+    if path.exists() and filecmp.cmp(path, draft, shallow=False):
+        return []
+    if not dry:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("rb") as stream:
+            files.replace(path, iter(lambda: stream.read(PIECE), b""))
+    return [str(path)]

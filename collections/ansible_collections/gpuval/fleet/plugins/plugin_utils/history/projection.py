@@ -1,11 +1,9 @@
-"""What the history keeps of a run's nodes: lines from run.json and report.json. Pure.
-
-Records reach a report only after ``accept_record``; free text is bounded here.
-"""
+"""What the history keeps of a run's nodes: lines from run.json and report.json. Pure. Records reach a report only after
+``accept_record``; free text is bounded here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.escape import one_line
@@ -23,14 +21,10 @@ MAX_WORD = 128
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
     """One expected node of a run (``gpuval.run/1``), with its entry in the report, unpacked, where it has one."""
     line = {
-        "node": name,
-        "stages": [*expected["stages"], *expected.get("gang_stages", ())],
-        "sku": one_line(expected["sku"], MAX_WORD),
-        "labels": {label: one_line(text, MAX_WORD) for label, text in (expected.get("labels") or {}).items()},
-        "gpus": [],
-        "refused": [],
-        "records": [],
-    }
+        "node": name, "stages": [*expected["stages"], *expected.get("gang_stages", ())],
+        "sku": one_line(expected["sku"], MAX_WORD), "labels": _bounded(expected.get("labels") or {}),
+        "gpus": [], "refused": [], "records": [],
+    }  # fmt: skip
     return line if judged is None else {**line, **_of_report(judged)}
 
 
@@ -61,18 +55,14 @@ def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "stage": stage["name"],
-        "workload": stage.get("workload"),
-        "state": stage["state"],
-        "retried": stage["flaky"],
-        "setup": " ".join(stage.get("setup", {}).values()),
-        "versions": _bounded(stage.get("versions", {})),
+        "stage": stage["name"], "workload": stage.get("workload"), "state": stage["state"], "retried": stage["flaky"],
+        "setup": " ".join(stage.get("setup", {}).values()), "versions": _bounded(stage.get("versions", {})),
         "metrics": [metric for metric in node["metrics"].get(stage["name"], ()) if metric["value"] is not None],
-    }
+    }  # fmt: skip
 
 
-def _bounded(versions: Mapping[str, Any]) -> dict[str, str]:
-    return {name: one_line(text, MAX_WORD) for name, text in versions.items()}
+def _bounded(texts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: one_line(text, MAX_WORD) for name, text in texts.items()}
 
 
 def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,19 +76,13 @@ def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
     kind = node.get("catalogue_sku") or ", ".join(models)[:MAX_WORD]
     if node["accelerator"] == sku_catalogue.CPU and not models:
         kind = sku_catalogue.CPU
-    return {
-        "machine_id": _word(identity.get("machine_id")),
-        "serial": _word(identity.get("serial")),
-        "kind": kind or None,
-        "gpu_count": _gpu_count(node["metrics"].get(FACTS, ())),
-        "gpus": gpus,
-    }
-
-
-def _gpu_count(metrics: Iterable[Mapping[str, Any]]) -> int | None:
-    counts = {metric["value"] for metric in metrics if (metric["name"], metric["scope"]) == ("gpu_count", "node")}
+    facts = node["metrics"].get(FACTS, ())
+    counts = {metric["value"] for metric in facts if (metric["name"], metric["scope"]) == ("gpu_count", "node")}
     count = counts.pop() if len(counts) == 1 else None
-    return int(count) if count is not None and 0 <= count < 10_000 else None
+    return {
+        **{key: _word(identity.get(key)) for key in ("machine_id", "serial")}, "kind": kind or None, "gpus": gpus,
+        "gpu_count": int(count) if count is not None and 0 <= count < 10_000 else None,
+    }  # fmt: skip
 
 
 def _word(text: Any) -> str | None:

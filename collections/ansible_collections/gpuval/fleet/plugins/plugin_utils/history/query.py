@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from ..judge import sku_catalogue
 from ..judge.check import Check
 from ..judge.peer_groups import LEAST, MOST
 from . import HistoryError, identity
-from .cache import TABLES, Cache
-from .database import parquet
+from .cache import TABLES, Cache, parquet
 from .flaky import Judged, flakiness
-from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Trend, trend_of
+from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, trend_of
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
@@ -81,6 +81,11 @@ class Question:
     def subject(self) -> str:
         return next((kind for kind in ("node", "serial", "sku") if getattr(self, kind)), "fleet")
 
+    @property
+    def value(self) -> str:
+        """The name of the subject; empty for the fleet."""
+        return self.node or self.serial or self.sku
+
 
 class History:
     """The cached runs as tables: runs, nodes, records, metrics, and the identities."""
@@ -88,11 +93,8 @@ class History:
     def __init__(self, cache: Cache, question: Question, checks: Iterable[Check]) -> None:
         self.question = question
         self.execute = cache.connection.execute
-        cached = [(run, run.state) for run in cache.runs()]
-        cached = sorted(
-            ((run, state) for run, state in cached if state), key=lambda it: (it[1]["created_at"], it[1]["run_id"])
-        )
-        self.runs = [state for _, state in cached]
+        cached = [(state, run) for run in cache.runs() if (state := run.state)]
+        cached.sort(key=lambda pair: (pair[0]["created_at"], pair[0]["run_id"]))
         self.empty = not cached
         if self.empty:
             return
@@ -100,12 +102,11 @@ class History:
             "CREATE OR REPLACE TEMP TABLE runs (folder VARCHAR, no INTEGER, run_id VARCHAR, time VARCHAR, "
             "profile VARCHAR, shown BOOLEAN)"
         )
-        for number, state in enumerate(self.runs):
+        for number, (state, _) in enumerate(cached):
             row = [state["folder"], number, state["run_id"], state["created_at"], state["profile"]]
-            recent = not question.since or state["created_at"] >= question.since
-            self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, recent])
+            self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, state["created_at"] >= question.since])
         for name in TABLES:
-            files = parquet(*(run.file(name) for run, _ in cached))
+            files = parquet(*(run.file(name) for _, run in cached))
             columns = _PLACED if name == "metrics" else "*"
             self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM {files}")
         identity.resolve(cache.connection)
@@ -128,31 +129,27 @@ class History:
             select = "SELECT no, node, NULL AS part FROM machines WHERE lower(sku) = lower($1)"
         else:
             select = "SELECT no, node, NULL AS part FROM machines WHERE $1 = ''"
-        name = "" if question.subject == "fleet" else getattr(question, question.subject)
         self.execute(
             f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT c.* FROM ({select}) c JOIN runs USING (no) WHERE shown",
-            [name],
+            [question.value],
         )
-        (count,) = self.execute("SELECT count(*) FROM chosen").fetchone()
-        if not count and question.subject != "fleet":
-            raise HistoryError(self._unknown(name))
+        if question.value and not self._table("SELECT no FROM chosen LIMIT 1"):
+            raise HistoryError(self._unknown())
 
-    def _unknown(self, subject: str) -> str:
-        since = f" since {self.question.since}" if self.question.since else ""
-        text = f"no run{since} knows the {self.question.subject} {subject!r}"
-        if self.question.subject == "serial":
+    def _unknown(self) -> str:
+        question = self.question
+        since = f" since {question.since}" if question.since else ""
+        text = f"no run{since} knows the {question.subject} {question.value!r}"
+        if question.subject == "serial":
             return (
                 f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as in its facts"
             )
-        column = self.question.subject
-        names = [
-            name for (name,) in self.execute(f"SELECT DISTINCT {column} FROM machines ORDER BY 1 LIMIT 9").fetchall()
-        ]
-        return f"{text}; known are {', '.join(names[:8])}{' and more' if len(names) > 8 else ''}"
+        rows = self.execute(f"SELECT DISTINCT {question.subject} FROM machines ORDER BY 1 LIMIT 9").fetchall()
+        return f"{text}; known are {', '.join(name for (name,) in rows[:8])}{' and more' if len(rows) > 8 else ''}"
 
     def _choose_metrics(self, checks: Iterable[Check]) -> None:
         """The table ``wanted``: stage and metric. Those that required checks judge, or those asked for."""
-        judged = {(one.stage, one.metric) for one in checks if one.required and one.metric}
+        chosen = {(check.stage, check.metric) for check in checks if check.required and check.metric}
         self.execute("CREATE OR REPLACE TEMP TABLE wanted (stage VARCHAR, metric VARCHAR)")
         if self.question.metrics:
             stored = self.execute("SELECT DISTINCT stage, metric FROM metrics").fetchall()
@@ -166,17 +163,13 @@ class History:
                 near = sorted({metric for _, metric in stored if any(word in metric for word in self.question.metrics)})
                 hint = f"; there are {some_of(near)}" if near else "; METRIC='training_*' asks for several"
                 raise HistoryError(f"no record has the metric {', '.join(self.question.metrics)}{hint}")
-        else:
-            chosen = judged
-        rows = sorted(chosen)
-        self.execute("INSERT INTO wanted SELECT unnest($1), unnest($2)", [[a for a, _ in rows], [b for _, b in rows]])
+        columns = list(map(list, zip(*sorted(chosen), strict=True))) or [[], []]
+        self.execute("INSERT INTO wanted SELECT unnest($1), unnest($2)", columns)
         self._gather_figures()
 
     def _gather_figures(self) -> None:
-        """The tables ``groups`` (columns of GROUP) and ``figures``.
-
-        Of figures there are millions: they name run, node, group and subject by number and hash.
-        """
+        """The tables ``groups`` (columns of GROUP) and ``figures``. Of figures there are millions: they name run, node,
+        group and subject by number and hash."""
         units = "TRUE" if self.question.metrics else f"unit IN ({', '.join(repr(unit) for unit in SPEEDS)})"
         self.execute(
             """CREATE OR REPLACE TEMP TABLE contexts AS
@@ -208,8 +201,10 @@ class History:
 
     def document(self) -> dict[str, Any]:
         question = self.question
-        query = {"subject": question.subject, "metrics": list(question.metrics), "since": question.since or None}
-        query["value"] = None if question.subject == "fleet" else getattr(question, question.subject)
+        query = {
+            "subject": question.subject, "metrics": list(question.metrics), "since": question.since or None,
+            "value": question.value or None,
+        }  # fmt: skip
         document: dict[str, Any] = {
             "schema": SCHEMA, "asked": query, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
             "drift_count": 0, "held_count": 0, "refused": [], "refused_count": 0,
@@ -217,20 +212,18 @@ class History:
         }  # fmt: skip
         if self.empty:
             return document
-        document["rows"] = self._node_rows() if question.subject in ("node", "serial") else self._run_rows()
-        document["figures"] = self._figures()
-        flaky = self._flaky()
-        document |= {"flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky)}
-        count, drifts = self._drifts()
-        document |= {"held_count": count, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
-        self._add_changes(document["drifts"])
+        rows = self._node_rows() if question.subject in ("node", "serial") else self._run_rows()
+        flaky, (count, drifts) = self._flaky(), self._drifts()
+        self._add_changes(drifts[:MAX_DRIFTS])
         refused = self._table(
             "SELECT run_id, node, unnest(refused, max_depth := 2) FROM nodes JOIN runs USING (folder) "
             "WHERE (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node"
         )
-        document["refused"] = refused[:MAX_REFUSED]
-        document["refused_count"] = len(refused)
-        return document
+        return document | {
+            "rows": rows, "figures": self._figures(), "flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky),
+            "drifts": drifts[:MAX_DRIFTS], "drift_count": len(drifts), "held_count": count,
+            "refused": refused[:MAX_REFUSED], "refused_count": len(refused),
+        }  # fmt: skip
 
     def _table(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         answer = self.execute(sql, list(parameters))
@@ -295,34 +288,15 @@ class History:
             LEFT JOIN (SELECT no, node, list(gpu) AS gpus FROM parts GROUP BY ALL) g ON g.no = m.no AND g.node = m.node
             WHERE r.shown ORDER BY m.machine, r.no"""
         )
+        rows = itertools.chain.from_iterable(iter(lambda: answer.fetchmany(10_000), []))
         flaky: list[dict[str, Any]] = []
-        machine: str | None = None
-        nodes: list[str] = []
-        history: list[Judged] = []
-
-        def settle() -> None:
-            found_flakiness = flakiness(history)
-            if found_flakiness.flaky:
-                flaky.append(
-                    {
-                        "node": nodes[-1],
-                        "machine": machine,
-                        "judged": found_flakiness.judged,
-                        "retried": len(found_flakiness.retried),
-                        "retried_runs": list(found_flakiness.retried),
-                        "changes": found_flakiness.changes,
-                        "pattern": found_flakiness.pattern,
-                    }
-                )
-
-        while rows := answer.fetchmany(10_000):
-            for name, node, run_id, profile, stages, verdict, retried, gpus in rows:
-                if name != machine:
-                    settle()
-                    machine, nodes, history = name, [], []
-                nodes.append(node)
+        for machine, group in itertools.groupby(rows, lambda row: row[0]):
+            node, history = "", []
+            for _, node, run_id, profile, stages, verdict, retried, gpus in group:  # noqa: B007 - the last one names it
                 history.append(Judged(run_id, (profile, *stages), verdict, retried, frozenset(gpus)))
-        settle()
+            judged = flakiness(history)
+            if judged.flaky:
+                flaky.append({"node": node, "machine": machine, **vars(judged)})
         return sorted(flaky, key=lambda row: (-row["retried"] - row["changes"], row["node"]))
 
     def _drifts(self) -> tuple[int, list[dict[str, Any]]]:
@@ -335,10 +309,8 @@ class History:
         return total, drifts
 
     def _series(self, kind: str) -> tuple[int, list[dict[str, Any]]]:
-        """The drifting series of parts, or of the medians of all nodes of a kind (``fleet``).
-
-        What stands within MIN_TOTAL of itself cannot drift by more, and stays in DuckDB.
-        """
+        """The drifting series of parts, or of the medians of all nodes of a kind (``fleet``). What stands within
+        MIN_TOTAL of itself cannot drift by more, and stays in DuckDB."""
         # a part has one figure per run; a mean of millions is cheap, a median of each is not
         subject, value, condition = "subject_key", "avg(value)", ""
         if kind == "fleet":
@@ -374,7 +346,7 @@ class History:
                 trend = trend_of(figures, floor=0.0 if kind == "fleet" else floor)
                 if trend is not None and trend.drifts:
                     drifts.append(
-                        {**_trend_fields(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
+                        {**vars(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
                          "group_key": group_key, "subject_key": subject_key}
                     )  # fmt: skip
         return count, drifts
@@ -386,14 +358,14 @@ class History:
         self.execute(
             "CREATE OR REPLACE TEMP TABLE flagged (one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN)"
         )
-        columns = [
-            list(range(len(drifts))), *([one[key] for one in drifts] for key in ("group_key", "subject_key")),
-            [one["of"] == "fleet" for one in drifts],
-        ]  # fmt: skip
+        keys = [
+            (number, drift.pop("group_key"), drift.pop("subject_key"), drift["of"] == "fleet")
+            for number, drift in enumerate(drifts)
+        ]
         self.execute(
             "INSERT INTO flagged SELECT unnest($1::INTEGER[]), unnest($2::UBIGINT[]), unnest($3::UBIGINT[]), "
             "unnest($4::BOOLEAN[])",
-            columns,
+            list(map(list, zip(*keys, strict=True))),
         )
         self.execute(
             """CREATE OR REPLACE TEMP TABLE flagged_runs AS
@@ -423,14 +395,12 @@ class History:
         ).fetchall():
             versions[one, run_id][name] = some_of(values, 4)
         for number, drift in enumerate(drifts):
-            del drift["group_key"], drift["subject_key"]
             _, node, machine, part, gpu, _ = places[number][-1]
             runs = list(dict.fromkeys(moment[0] for moment in places[number]))
-            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": runs}
-            drift["nodes"] = max(moment[5] for moment in places[number])
             moves = {moment[0]: {"node": moment[1], "place": moment[3]} for moment in places[number] if moment[1]}
             states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in runs]
-            drift["changes"] = _changes(states)
+            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": runs,
+                      "nodes": max(moment[5] for moment in places[number]), "changes": _changes(states)}  # fmt: skip
 
 
 def _check(failed: Mapping[str, str]) -> str:
@@ -438,25 +408,12 @@ def _check(failed: Mapping[str, str]) -> str:
     return f"{failed['name']}{part}" + (" (missing)" if failed["verdict"] == "missing" else "")
 
 
-def _trend_fields(trend: Trend) -> dict[str, Any]:
-    return {
-        "median": trend.median, "per_run_ratio": trend.slope, "total_ratio": trend.total, "low_ratio": trend.low,
-        "high_ratio": trend.high, "scatter_ratio": trend.scatter,
-    }  # fmt: skip
-
-
 def _changes(states: Sequence[tuple[str, Mapping[str, str]]]) -> list[dict[str, str]]:
     """Values that differ from one run to the next; a value missing in one of them is no change."""
-    changes = []
-    for (_, before), (run_id, after) in zip(states, states[1:]):
-        for name in sorted(before.keys() & after.keys()):
-            if before[name] != after[name]:
-                changes.append(
-                    {
-                        "run_id": run_id,
-                        "what": name,
-                        "before": one_line(before[name], 128),
-                        "after": one_line(after[name], 128),
-                    }
-                )
+    changes = [
+        {"run_id": run_id, "what": name, "before": one_line(before[name], 128), "after": one_line(after[name], 128)}
+        for (_, before), (run_id, after) in itertools.pairwise(states)
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
     return changes[:MAX_CHANGES]

@@ -13,8 +13,8 @@ from ..core import files, schemas
 from ..core.escape import one_line
 from ..records import report_file
 from ..store import stored_runs
-from . import HistoryError, database, projection
-from .cache import Cache, CachedRun
+from . import HistoryError, projection
+from .cache import ERRORS, Cache, CachedRun
 
 MAX_REPORT_BYTES = 2 << 30
 MAX_PROBLEMS = 100
@@ -46,32 +46,26 @@ class Synced:
 
 
 def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
-    """Read the objects that changed; drop runs from the cache that are gone from the bucket.
-
-    ``show`` gets a line for each run that is read. Raises RunError if another process holds the cache, or
-    the bucket has too many folders.
-    """
+    """Read the objects that changed; drop runs from the cache that are gone from the bucket. ``show`` gets a line for
+    each run that is read. Raises RunError if another process holds the cache, or the bucket has too many folders."""
     late = HistoryError(
         f"another `make history` has held {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
     )
     with files.locked(cache.lock, LOCK_SECONDS, late):
         synced = Synced()
-        runs = {}
+        runs = []
         for folder, entry in stored_runs.run_files(store, synced.add_listed):
-            cached = cache.run(folder)
-            run = _read_run(store, cached, entry, synced)
-            if run is not None:
-                runs[folder] = cached, entry, run["run_id"], run["folder"] == folder
+            if run := _read_run(store, cache.run(folder), entry, synced):
+                runs.append((run["folder"] != folder, folder, run["run_id"]))
         folders: dict[str, str] = {}
-        for folder, (_, _, run_id, _) in sorted(runs.items(), key=lambda item: (not item[1][3], item[0])):
-            if run_id in folders:
+        for _, folder, run_id in sorted(runs):
+            if folders.setdefault(run_id, folder) != folder:
                 synced.add_problem(f"{folder}/run.json belongs to run {run_id}, like {folders[run_id]}: ignored")
-            folders.setdefault(run_id, folder)
         for folder in folders.values():
             _bring(store, cache, folder, synced, show)
-        paths = {cached.path for cached, *_ in runs.values()}
+        kept = {cache.run(folder) for _, folder, _ in runs}
         for cached in cache.runs():
-            if cached.path not in paths:
+            if cached not in kept:
                 synced.forgotten += bool(cached.state)
                 cached.remove()
         synced.runs = len(folders)
@@ -114,17 +108,11 @@ def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) 
                 synced.read += 1
             with tempfile.TemporaryDirectory(dir=cached.path) as draft:
                 cache.write(cached, folder, _lines(store, entry, run, Path(draft) / "report.json"))
-        except (*DAMAGES, *database.errors()) as error:
+        except (*DAMAGES, *ERRORS) as error:
             refused = one_line(f"{key} is refused, so run {run['run_id']} is not judged: {error}")
             cache.write(cached, folder, (projection.line_of(name, node, None) for name, node in run["nodes"].items()))
-        state = {
-            "folder": folder,
-            "stamps": stamps,
-            "run_id": run["run_id"],
-            "created_at": one_line(run["created_at"], 32),
-            "profile": one_line(run["profile"], 64),
-            "refused": refused,
-        }
+        texts = {"created_at": one_line(run["created_at"], 32), "profile": one_line(run["profile"], 64)}
+        state = {"folder": folder, "stamps": stamps, "run_id": run["run_id"], **texts, "refused": refused}
         cached.write_state(state)
     if state["refused"]:
         synced.add_problem(state["refused"])
@@ -141,7 +129,11 @@ def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Pat
 
 
 def _judged_nodes(store: Store, entry: Entry, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
-    _download(store, entry, draft)
+    if entry.size > MAX_REPORT_BYTES:
+        raise ValueError(f"{entry.size:,} bytes, over the limit of {MAX_REPORT_BYTES:,}")
+    with draft.open("wb") as stream:  # in pieces: the report of a thousand nodes has 30 MB
+        for start in range(0, entry.size, PIECE):
+            stream.write(store.get_range(entry.key, start, min(start + PIECE, entry.size)))
     report = report_file.walk(draft)
     head = {"fleet": {"checks": [], "problems": []}, **next(report)}
     schemas.validate("report", head, what="report")
@@ -151,12 +143,3 @@ def _judged_nodes(store: Store, entry: Entry, run: Mapping[str, Any], draft: Pat
     for node in report:
         schemas.validate("report", {**head, "nodes": [node]}, what="report")
         yield report_file.unpack_node(node, tables)
-
-
-def _download(store: Store, entry: Entry, path: Path) -> None:
-    """In pieces: the report of a thousand nodes has 30 MB."""
-    if entry.size > MAX_REPORT_BYTES:
-        raise ValueError(f"{entry.size:,} bytes, over the limit of {MAX_REPORT_BYTES:,}")
-    with path.open("wb") as stream:
-        for start in range(0, entry.size, PIECE):
-            stream.write(store.get_range(entry.key, start, min(start + PIECE, entry.size)))

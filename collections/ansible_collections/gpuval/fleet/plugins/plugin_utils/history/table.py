@@ -26,15 +26,9 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     if not rows:
         return [f"history of {subject}{since}: no run in the bucket; `make validate` starts one"]
     runs = len({row["run_id"] for row in rows})
-    texts = [
-        f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}",
-        "",
-    ]
-    texts += _rows(document)
-    texts += _figures(document)
-    texts += _flaky(document)
-    texts += _drifts(document)
-    return texts + _refused(document)
+    first = f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}"
+    parts = (_rows, _figures, _flaky, _drifts, _refused)
+    return [first, "", *(line for part in parts for line in part(document))]
 
 
 def _rows(document: Mapping[str, Any]) -> list[str]:
@@ -101,9 +95,8 @@ def _flaky(document: Mapping[str, Any]) -> list[str]:
         reasons = []
         if entry["retried"]:
             where = some_of(entry["retried_runs"], MAX_NAMED)
-            reasons.append(
-                f"passed only on a further attempt in {entry['retried']} of {_count(entry['judged'], 'run')} ({where})"
-            )
+            of_runs = _count(entry["judged"], "run")
+            reasons.append(f"passed only on a further attempt in {entry['retried']} of {of_runs} ({where})")
         if entry["changes"] > 1:
             pattern = entry["pattern"] if len(entry["pattern"]) <= 40 else f"...{entry['pattern'][-37:]}"
             reasons.append(f"{pattern}: {entry['changes']} changes between PASS and FAIL on the same hardware")
@@ -139,11 +132,9 @@ def place(drift: Mapping[str, Any]) -> str:
 def drift_text(drift: Mapping[str, Any]) -> str:
     """The size of the drift with its confidence interval."""
     first, last = (_human(drift["values"][end], drift["unit"]) for end in (0, -1))
-    runs = len(drift["values"])
-    return (
-        f"{_percent(drift['total_ratio'])} over {runs} runs ({_percent(drift['per_run_ratio'])} per run; "
-        f"{_percent(drift['low_ratio'])} to {_percent(drift['high_ratio'])}){_direction(drift)}: {first} to {last}"
-    )
+    total, per_run, low, high = (_percent(drift[f"{name}_ratio"]) for name in ("total", "per_run", "low", "high"))
+    runs = f"over {len(drift['values'])} runs ({per_run} per run; {low} to {high})"
+    return f"{total} {runs}{_direction(drift)}: {first} to {last}"
 
 
 def change_text(change: Mapping[str, Any]) -> str:
@@ -153,11 +144,8 @@ def change_text(change: Mapping[str, Any]) -> str:
 def _direction(drift: Mapping[str, Any]) -> str:
     if units.compatible(drift["unit"], "seconds"):
         return " slower" if drift["total_ratio"] > 0 else " faster"
-    if (
-        any(units.compatible(drift["unit"], one) for one in ("bytes/s", "TFLOP/s"))
-        or "/s" in drift["unit"]
-        or (drift["unit"].endswith("_per_second"))
-    ):
+    per_second = "/s" in drift["unit"] or drift["unit"].endswith("_per_second")
+    if per_second or any(units.compatible(drift["unit"], unit) for unit in ("bytes/s", "TFLOP/s")):
         return " faster" if drift["total_ratio"] > 0 else " slower"
     return ""
 
@@ -166,9 +154,9 @@ def _refused(document: Mapping[str, Any]) -> list[str]:
     records = document["refused"]
     if not records:
         return []
-    texts = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
-    texts += [f"  {row['run_id']} {row['node']} {row['stage']}: {row['reason']}" for row in records[:MAX_LISTED]]
-    return texts + _more(document["refused_count"])
+    texts = [f"  {row['run_id']} {row['node']} {row['stage']}: {row['reason']}" for row in records[:MAX_LISTED]]
+    count = document["refused_count"]
+    return ["", f"refused as evidence: {_count(count, 'record')}", *texts, *_more(count)]
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -25,30 +25,25 @@ _STUDENT = {2: 14.089, 3: 7.4533, 4: 5.5976, 5: 4.7733, 6: 4.3168, 7: 4.0293, 8:
 
 @dataclass(frozen=True)
 class Trend:
-    """A slope, relative to the median of the figures: 0.01 is 1 % per run.
+    """A slope, relative to the median of the figures: 0.01 is 1 % per run. ``total_ratio`` is what it comes to from the
+    first run to the last, ``low_ratio`` and ``high_ratio`` hold it with CONFIDENCE; ``scatter_ratio`` is the standard
+    deviation around the line."""
 
-    ``total`` is what it comes to from the first run to the last, ``low`` and ``high`` hold it with CONFIDENCE;
-    ``scatter`` is the standard deviation around the line, relative too.
-    """
-
-    runs: int
     median: float
-    slope: float
-    total: float
-    low: float
-    high: float
-    scatter: float
+    per_run_ratio: float
+    total_ratio: float
+    low_ratio: float
+    high_ratio: float
+    scatter_ratio: float
 
     @property
     def drifts(self) -> bool:
-        return abs(self.total) > MIN_TOTAL and (self.low > 0 or self.high < 0)
+        return abs(self.total_ratio) > MIN_TOTAL and (self.low_ratio > 0 or self.high_ratio < 0)
 
 
 def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
-    """The trend of the figures of runs in their order; None below four runs, or if the median is 0.
-
-    ``floor`` is the min scatter to assume, relative to the median.
-    """
+    """The trend of the figures of runs in their order; None below four runs, or if the median is 0. ``floor`` is the
+    min scatter to assume, relative to the median."""
     count = len(values)
     if count < MIN_RUNS:
         return None
@@ -67,7 +62,7 @@ def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
     spread = count * (count * count - 1) / 12  # the sum of squares of 0, 1, ... around their mean
     margin = student(freedom) * scatter / math.sqrt(spread) * (count - 1)
     total = slope * (count - 1)
-    return Trend(count, median, slope, total, total - margin, total + margin, deviation)
+    return Trend(median, slope, total, total - margin, total + margin, deviation)
 
 
 def student(freedom: int) -> float:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..core.paths import project_path
 from ..core.step_options import PathText, StoreOptions
-from ..history import HistoryError, database, export, table
+from ..history import HistoryError, table
 from ..history import output as output_files
-from ..history.cache import Cache
+from ..history.cache import ERRORS, Cache
 from ..history.query import History, Question
 from ..history.sync import sync
 from ..judge.criteria import beside_shipped
@@ -44,9 +44,11 @@ def show_history(
         synced = sync(open_store(store).store(), cache, action.display.display)
         history = History(cache, question, checks)
         document = history.document()
-        is_export = output and output.suffix in export.FORMATS
-        written = export.write(history, output, cache.draft, dry=action.check_mode) if output and is_export else []
-    except database.errors() as error:
+        is_export = output and output.suffix in output_files.FORMATS
+        written = (
+            output_files.export(history, output, cache.draft, dry=action.check_mode) if output and is_export else []
+        )
+    except ERRORS as error:
         raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error
     finally:
         cache.close()
@@ -64,7 +66,7 @@ def show_history(
 
 def _write(action, path: Path, document) -> list[str]:
     """The files that are new or say something else than before."""
-    files = output_files.files(path, document)
+    files = output_files.documents(path, document)
     changed = [target for target, data in files.items() if not target.exists() or target.read_bytes() != data]
     if not action.check_mode:
         for target in changed:
