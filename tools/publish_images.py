@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 from ansible_collections.gpuval.fleet.plugins.module_utils.image_builder import Builder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images, published, sbom
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images, sbom
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 
 NAMES = ("loading", "training", "inference")
@@ -52,7 +52,7 @@ def main() -> int:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     if options.merge:
-        merge(options.output, published.FILE)
+        merge(options.output, images.PUBLISHED)
         return 0
     if not (options.vendor and options.registry and options.tag):
         parser.error("give a vendor, --registry and --tag")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images, published
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,8 +21,8 @@ RELEASE = {"schema": "gpuval.published/1", "vendors": {"nvidia": {"training": TR
 def release(tmp_path, monkeypatch):
     path = tmp_path / "published.yml"
     path.write_text(yaml.safe_dump(RELEASE))
-    document = published.read(path)
-    monkeypatch.setattr(published, "read", lambda: document)
+    document = images.read_published(path)
+    monkeypatch.setattr(images, "read_published", lambda: document)
 
 
 def default(**settings):
@@ -34,7 +34,7 @@ def default(**settings):
 
 
 def test_a_checkout_promises_no_image():
-    assert published.read()["vendors"] == {}
+    assert images.read_published()["vendors"] == {}
     assert default() == {}
 
 
@@ -74,4 +74,4 @@ def test_a_release_joins_its_vendors_and_refuses_to_name_none(tmp_path):
         part = {**RELEASE, "vendors": {vendor: {"training": TRAINING}}}
         (tmp_path / f"made/{vendor}.yml").write_text(yaml.safe_dump(part))
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)
-    assert set(published.read(tmp_path / "published.yml")["vendors"]) == {"nvidia", "amd"}
+    assert set(images.read_published(tmp_path / "published.yml")["vendors"]) == {"nvidia", "amd"}

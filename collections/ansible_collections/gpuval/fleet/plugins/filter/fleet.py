@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import published
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
@@ -46,7 +46,7 @@ def job_workloads(
 def published_images(sku: str) -> dict[str, dict[str, str]]:
     """The entries of ``gpuval_images`` that a release published for a SKU or a vendor; empty for ``auto``."""
     known = sku_catalogue.named(sku)
-    return published.images(known.vendor if known else sku)
+    return images.published_images(known.vendor if known else sku)
 
 
 @_filter

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...module_utils.image_archive import sha256_of
 from .images import ImagesError
 
 #: Folders of docker/ in every build context, besides the image's own.
@@ -37,8 +38,7 @@ class BuildContext:
         total = hashlib.sha256()
         total.update(json.dumps([self.folder, base, sorted(arguments.items())]).encode())
         for name, path in sorted(self.files.items()):
-            with path.open("rb") as stream:
-                total.update(f"\n{name} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+            total.update(f"\n{name} {sha256_of(path)}".encode())
             total.update(b" x" if self._is_program(path) else b"")
         return total.hexdigest()
 
@@ -50,8 +50,7 @@ class BuildContext:
                 info = tarfile.TarInfo(name)
                 info.mode = 0o755 if self._is_program(path) else 0o644
                 with path.open("rb") as stream:
-                    info.size = stream.seek(0, io.SEEK_END)
-                    stream.seek(0)
+                    info.size = os.fstat(stream.fileno()).st_size
                     tar.addfile(info, stream)
 
     def _is_program(self, path: Path) -> bool:
@@ -63,21 +62,17 @@ def gather(
     docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
 ) -> BuildContext:
     """Return the context of `docker/<folder>`, or of an absolute folder as it is. Raises ``ImagesError``."""
-    if not (docker / folder / "Dockerfile").is_file():
+    root = docker / folder  # the folder alone where it is absolute
+    if not (root / "Dockerfile").is_file():
+        remedy = "set container_image_folder to the folder docker/ of a checkout"
         raise ImagesError(
-            f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of a checkout, or "
-            "name one of its folders in gpuval_images.<name>.folder"
+            f"{root} has no Dockerfile: {remedy}, or name one of its folders in gpuval_images.<name>.folder"
         )
     if Path(folder).is_absolute():
-        root = Path(folder)
-        return BuildContext(
-            WHOLE, {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-        )
-    files = {}
+        return BuildContext(WHOLE, _below(root, root, frozenset()))
+    files = {name: docker / name for name in SHARED.get(folder, ())}
     for part in (*COMMON, folder, "local"):
-        files.update(_below(docker, docker / part))
-    for name in SHARED.get(folder, ()):
-        files[name] = docker / name
+        files |= _below(docker, docker / part, _LEFT_OUT)
     if wheels:
         wheel_files = sorted([*wheels.glob("*.whl"), *wheels.glob("*.tar.gz")]) if wheels.is_dir() else []
         if not wheel_files:
@@ -91,9 +86,6 @@ def gather(
     return BuildContext(folder, files)
 
 
-def _below(root: Path, folder: Path) -> dict[str, Path]:
-    return {
-        path.relative_to(root).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not _LEFT_OUT & set(path.relative_to(root).parts)
-    }
+def _below(root: Path, folder: Path, left_out: Set[str]) -> dict[str, Path]:
+    names = {path.relative_to(root): path for path in folder.rglob("*") if path.is_file()}
+    return {name.as_posix(): path for name, path in names.items() if not left_out & set(name.parts)}

@@ -1,8 +1,6 @@
-"""Where a dataset comes from: a folder or an archive on the controller, or a folder of the bucket.
-
-In the store it is a folder of plain files with ``SHA256SUMS``, as a model is. An archive is untrusted: only plain files
-with names below its root are unpacked, within bounds.
-"""
+"""Where a dataset comes from: a folder or an archive on the controller, or a folder of the bucket. In the store it is a
+folder of plain files with ``SHA256SUMS``, as a model is. An archive is untrusted: only plain files with names below its
+root are unpacked, within bounds."""
 
 from __future__ import annotations
 
@@ -58,8 +56,8 @@ def resolve(source: DatasetSource, scratch: Path, connection: Connection) -> Mod
         rclone.fetch(connection, [f"{key}/"], scratch)
         root, origin = scratch / key, f"folder {key} of the bucket"
     else:
-        path = _path(source)
-        root, origin = path, f"folder {path}"
+        root = path = _path(source)
+        origin = f"folder {path}"
         if path.is_file():
             root, origin = scratch / source.folder, f"archive {path}"
             _check_digest(source, sha256_of(path), str(path))
@@ -69,10 +67,8 @@ def resolve(source: DatasetSource, scratch: Path, connection: Connection) -> Mod
     except StoreError as error:
         raise DatasetError(f"dataset {source.name}: {error}") from error
     if not files or len(files) > MAX_FILES:
-        raise DatasetError(
-            f"dataset {source.name}: {source.source} has {len(files)} files: give one with 1 to {MAX_FILES} files; "
-            "pack more of them into shards"
-        )
+        remedy = f"give one with 1 to {MAX_FILES} files; pack more of them into shards"
+        raise DatasetError(f"dataset {source.name}: {source.source} has {len(files)} files: {remedy}")
     dataset = ModelSource(source.folder, root, files, origin)
     if source.sha256 and not origin.startswith("archive "):
         _check_digest(source, hashlib.sha256(make_manifest(dataset).encode()).hexdigest(), f"SHA256SUMS of {origin}")
@@ -81,10 +77,8 @@ def resolve(source: DatasetSource, scratch: Path, connection: Connection) -> Mod
 
 def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
     """Unpack the plain files of a tar (also gzip, bzip2, xz) or zip archive into a new folder, at most `most_bytes`.
-
     Raises ``DatasetError`` for a broken archive, and for one with links, devices, names outside its root, too many
-    files or too many bytes.
-    """
+    files or too many bytes."""
     most_bytes = min(most_bytes, MAX_UNPACKED_BYTES)
     problem = f"dataset {name}: {archive}"
     root.mkdir(parents=True)
@@ -93,18 +87,15 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
         with closing(_members(archive)) as members:
             for member, kind, size, stream in members:
                 count, total = count + 1, total + size
-                parts = member.rstrip("/").removeprefix("./").split("/")
+                parts, shown = member.rstrip("/").removeprefix("./").split("/"), f"{problem}: {member[:200]!r}"
                 if kind:
-                    raise DatasetError(
-                        f"{problem}: {member[:200]!r} is {kind}: pack plain files and folders alone (tar --dereference)"
-                    )
+                    raise DatasetError(f"{shown} is {kind}: pack plain files and folders alone (tar --dereference)")
                 if (parts != ["."] and set(parts) & {"", ".", ".."}) or "\\" in member or not member.isprintable():
-                    raise DatasetError(f"{problem}: {member[:200]!r} is no name inside a folder: pack it anew")
+                    raise DatasetError(f"{shown} is no name inside a folder: pack it anew")
                 if count > MAX_FILES or size < 0 or total > most_bytes:
-                    raise DatasetError(
-                        f"{problem}: it unpacks to more than {MAX_FILES} files or {human_bytes(most_bytes)}: free "
-                        "space at gpuval_state_dir, or pack fewer files"
-                    )
+                    limit = f"{MAX_FILES} files or {human_bytes(most_bytes)}"
+                    remedy = "free space at gpuval_state_dir, or pack fewer files"
+                    raise DatasetError(f"{problem}: it unpacks to more than {limit}: {remedy}")
                 target = root.joinpath(*parts)
                 if stream is None:
                     target.mkdir(parents=True, exist_ok=True)
@@ -113,7 +104,7 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
                 with target.open("xb") as file:  # a name that stands twice is no dataset
                     shutil.copyfileobj(stream, file, BLOCK_BYTES)
                 if target.stat().st_size != size:
-                    raise DatasetError(f"{problem}: {member[:200]!r} ends early: pack or copy the archive again")
+                    raise DatasetError(f"{shown} ends early: pack or copy the archive again")
     except _BROKEN as error:
         raise DatasetError(
             f"{problem} cannot be unpacked ({str(error)[:200] or type(error).__name__}): give a tar (also gzip, bzip2 "
@@ -175,16 +166,12 @@ class _SmallReads:
 def _path(dataset: DatasetSource) -> Path:
     path = Path(dataset.source).expanduser()
     if not path.is_dir() and not path.is_file():
-        raise DatasetError(
-            f"gpuval_datasets: {dataset.name}: {path} does not exist on the controller: give a folder, a tar or zip "
-            f"archive, or {datasets.BUCKET}FOLDER of the bucket"
-        )
+        remedy = f"give a folder, a tar or zip archive, or {datasets.BUCKET}FOLDER of the bucket"
+        raise DatasetError(f"gpuval_datasets: {dataset.name}: {path} does not exist on the controller: {remedy}")
     return path
 
 
 def _check_digest(dataset: DatasetSource, actual: str, copy: str) -> None:
     if dataset.sha256 and actual != dataset.sha256:
-        raise DatasetError(
-            f"dataset {dataset.name}: wrong digest: {copy} has sha256 {actual}, gpuval_datasets says {dataset.sha256}: "
-            "get the right copy, or correct the sha256"
-        )
+        problem = f"wrong digest: {copy} has sha256 {actual}, gpuval_datasets says {dataset.sha256}"
+        raise DatasetError(f"dataset {dataset.name}: {problem}: get the right copy, or correct the sha256")

@@ -1,8 +1,5 @@
-"""Fetches a repository of the hub in a child process.
-
-The hub's client retries for as long as the hub tells it to wait, and shows nothing meanwhile; as a thread it could not
-be ended.
-"""
+"""Fetches a repository of the hub in a child process. The hub's client retries for as long as the hub tells it to wait,
+and shows nothing meanwhile; as a thread it could not be ended."""
 
 from __future__ import annotations
 
@@ -48,16 +45,13 @@ def fetch(
     silence_seconds: float,
     say: Callable[[str], object],
 ) -> HubAnswer:
-    """Download the repository to `root`, whose parent exists; ends when nothing arrives for `silence_seconds`.
-
-    `say` gets a line of progress every half minute.
-    """
+    """Download the repository to `root`, whose parent exists; ends when nothing arrives for `silence_seconds`. `say`
+    gets a line of progress every half minute."""
     log = root.parent / "hub.log"
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)
-    child = fork.Process(
-        target=_work, args=(writer, log, repository, root, revision, token, list(ignored)), daemon=True
-    )
+    arguments = (writer, log, repository, root, revision, token, list(ignored))
+    child = fork.Process(target=_work, args=arguments, daemon=True)
     child.start()
     writer.close()
     parent, began = Parent(), time.monotonic()
@@ -69,7 +63,10 @@ def fetch(
             if state != state_before:
                 state_before, heard = state, now
             if now - heard >= silence_seconds:
-                return HubAnswer(error=f"nothing arrived for {silence_seconds:.0f} s", status=_last_status(log))
+                # the status of the last request that the client repeats
+                codes = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
+                status = int(codes[-1]) if codes else None
+                return HubAnswer(error=f"nothing arrived for {silence_seconds:.0f} s", status=status)
             if now - began >= COPY_SECONDS:
                 return HubAnswer(error=f"not complete after {COPY_SECONDS} s")
             if now - spoke >= PROGRESS_SECONDS:
@@ -117,12 +114,6 @@ def _refusal(error: BaseException) -> HubAnswer:
             words = error.strerror if isinstance(error, OSError) else None
             return HubAnswer(error=words or type(error).__name__, status=status)
         error = before
-
-
-def _last_status(log: Path) -> int | None:
-    """Of the last request that the client repeats."""
-    codes = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
-    return int(codes[-1]) if codes else None
 
 
 def _written(root: Path) -> tuple[int, int]:

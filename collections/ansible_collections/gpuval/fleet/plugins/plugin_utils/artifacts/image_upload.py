@@ -29,10 +29,8 @@ ANSWER_SECONDS = 600.0
 
 
 def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Callable[[str], None]) -> bool:
-    """Put the archive of an image and its description into the store. Returns whether it was sent.
-
-    `entry` is that of the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone.
-    """
+    """Put the archive of an image and its description into the store. Returns whether it was sent. `entry` is that of
+    the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone."""
     _, description, parts = images.object_keys(entry["name"], entry["id"])
     path = images.archive_file(state, entry["sha256"])
     listed = images.sbom_file(state, entry["sha256"])
@@ -61,7 +59,7 @@ def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[s
         store.client.upload_file(str(path), store.connection.bucket, entry["key"], Config=config, Callback=progress.add)
     except (*CLIENT_ERRORS, OSError) as error:
         raise images.ImagesError(f"the upload of {entry['reference']} broke off: {error}. Run again") from error
-    sizes = [found.size for found in store.list(entry["key"]) if found.key == entry["key"]]
+    sizes = [stored.size for stored in store.list(entry["key"]) if stored.key == entry["key"]]
     if sizes != [entry["bytes"]]:
         raise images.ImagesError(
             f"the store has {sizes} bytes of {entry['reference']}, not {entry['bytes']}: run again"
@@ -79,16 +77,14 @@ class _UploadProgress:
     def add(self, count: int) -> None:
         with self._lock:
             self._sent += count
-            present = time.monotonic()
+            present, total = time.monotonic(), self._entry["bytes"]
             if present - self._shown < PROGRESS_SECONDS:
                 return
             self._shown = present
             speed = self._sent / (present - self._began)
-            seconds_left = (self._entry["bytes"] - self._sent) / speed
-            self._say(
-                f"{self._entry['reference']}: {self._sent / 1e9:.1f} of {self._entry['bytes'] / 1e9:.1f} GB sent, "
-                f"{speed / 1e6:.0f} MB/s, {seconds_left:.0f} s left"
-            )
+            share = f"{self._sent / 1e9:.1f} of {total / 1e9:.1f} GB sent"
+            rest = f"{speed / 1e6:.0f} MB/s, {(total - self._sent) / speed:.0f} s left"
+            self._say(f"{self._entry['reference']}: {share}, {rest}")
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:

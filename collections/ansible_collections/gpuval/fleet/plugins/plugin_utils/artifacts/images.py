@@ -1,10 +1,10 @@
 """Container images of a fleet: the declared images, their build order, and their entries in a node's plan.
-
-`gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of it.
-"""
+`gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of
+it."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,13 @@ import yaml
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
-from ..core import files, schemas
+from ..core import files, schemas, yaml_file
+from ..core.paths import COLLECTION
 from ..core.text import meant
 
 SCHEMA = "gpuval.images/1"
-PREFIX = "images/"
+PREFIX, CATALOGUE = "images/", "images.json"
+PUBLISHED = COLLECTION / "images/published.yml"
 LOCK_SECONDS = 60.0
 VENDORS = (*GPU_VENDORS, "cpu")
 KEYS = {"reference", "build", "copy", "archive", "id", "folder", "base", "vendor", "arguments"}
@@ -31,17 +33,26 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 _MOST_CHARACTERS = 512
 
 
+@functools.cache
+def read_published(path: Path = PUBLISHED) -> dict[str, Any]:
+    """Return gpuval.published/1, images that the release of this collection published; those of a checkout were not."""
+    return yaml_file.shipped(path, "published")
+
+
+def published_images(vendor: str) -> dict[str, dict[str, str]]:
+    """Return the entries of `gpuval_images` for nodes of a vendor; none where no published image is known."""
+    return {name: {"reference": reference} for name, reference in read_published()["vendors"].get(vendor, {}).items()}
+
+
 class ImagesError(StoreError):
     """The declaration of images is invalid; the message says what to change."""
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """One entry of `gpuval_images`.
-
-    `way` is how nodes get it: `build` from `docker/<folder>` or an absolute folder, `copy` of a registry's image
-    through the store, `archive`, a tar on the controller, or `registry`, from which each node pulls it.
-    """
+    """One entry of `gpuval_images`. `way` is how nodes get it: `build` from `docker/<folder>` or an absolute folder,
+    `copy` of a registry's image through the store, `archive`, a tar on the controller, or `registry`, from which each
+    node pulls it."""
 
     name: str
     reference: str
@@ -56,54 +67,45 @@ class ImageSource:
 
 def parse(images: Mapping[str, Any]) -> list[ImageSource]:
     """Return the entries of `gpuval_images`. Raises ``ImagesError`` for one that cannot be meant."""
-    return [_wanted(str(name), value) for name, value in (images or {}).items()]
+    return [_source(str(name), value) for name, value in (images or {}).items()]
 
 
-def _wanted(name: str, value: Any) -> ImageSource:
-    where = f"gpuval_images.{name}"
-    if not _NAME.fullmatch(name):
-        raise ImagesError(f"{where}: a name is made of small letters, digits, - and _, and starts with a letter")
-    if not isinstance(value, Mapping):
-        raise ImagesError(f"{where}: is {value!r}, but must describe the image: {{reference: ...}}")
+def _source(name: str, value: Any) -> ImageSource:
+    def check(right: object, key: str, problem: str) -> None:
+        if not right:
+            raise ImagesError(f"gpuval_images.{name}{key}: {problem}")
+
+    check(_NAME.fullmatch(name), "", "a name is made of small letters, digits, - and _, and starts with a letter")
+    check(isinstance(value, Mapping), "", f"is {value!r}, but must describe the image: {{reference: ...}}")
     unknown = sorted(set(value) - KEYS)
-    if unknown:
-        near = meant(unknown[0], KEYS)
-        raise ImagesError(f"{where}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
+    near = meant(unknown[0], KEYS) if unknown else ""
+    check(not unknown, "", f"unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     reference = str(value.get("reference") or "")
-    if not _REFERENCE.fullmatch(reference) or len(reference) > _MOST_CHARACTERS:
-        raise ImagesError(
-            f"{where}.reference: {reference!r} is no image; one is registry.example/name:tag, or name@sha256:..."
-        )
-    sources = [source for source in ("build", "copy", "archive") if _is_true(value.get(source))]
-    if len(sources) > 1:
-        raise ImagesError(f"{where}: {' and '.join(sources)} exclude each other")
+    is_image = _REFERENCE.fullmatch(reference) and len(reference) <= _MOST_CHARACTERS
+    form = "registry.example/name:tag, or name@sha256:..."
+    check(is_image, ".reference", f"{reference!r} is no image; one is {form}")
+    sources = [
+        source
+        for source in ("build", "copy", "archive")
+        if value.get(source) and str(value[source]).lower() not in ("false", "no", "0")
+    ]
+    check(len(sources) < 2, "", f"{' and '.join(sources)} exclude each other")
     source = sources[0] if sources else "registry"
-    if source == "build" and "@" in reference:
-        raise ImagesError(f"{where}.reference: the digest of an image that is built is not known before: name a tag")
-    identity = value.get("id") or None
-    if identity is not None and not _ID.fullmatch(str(identity)):
-        raise ImagesError(f"{where}.id: {identity!r} is no id; such as sha256: and 64 digits")
-    vendor = str(value.get("vendor") or "")
-    if vendor and vendor not in VENDORS:
-        raise ImagesError(f"{where}.vendor: {vendor!r} must be one of {', '.join(VENDORS)}")
-    arguments = value.get("arguments") or {}
-    if not isinstance(arguments, Mapping):
-        raise ImagesError(f"{where}.arguments: is {arguments!r}, but gives build arguments by name")
+    is_known = source != "build" or "@" not in reference
+    check(is_known, ".reference", "the digest of an image that is built is not known before: name a tag")
+    identity, vendor, arguments = value.get("id"), str(value.get("vendor") or ""), value.get("arguments") or {}
+    is_id = not identity or _ID.fullmatch(str(identity))
+    check(is_id, ".id", f"{identity!r} is no id; such as sha256: and 64 digits")
+    check(vendor in ("", *VENDORS), ".vendor", f"{vendor!r} must be one of {', '.join(VENDORS)}")
+    is_mapping = isinstance(arguments, Mapping)
+    check(is_mapping, ".arguments", f"is {arguments!r}, but gives build arguments by name")
     return ImageSource(
-        name=name,
-        reference=reference,
-        way=source,
+        name, reference, source, vendor=vendor, base=str(value.get("base") or ""),
         folder=str(value.get("folder") or name) if source == "build" else "",
-        base=str(value.get("base") or ""),
-        vendor=vendor,
         archive=str(value["archive"]) if source == "archive" else "",
         id=str(identity) if identity else None,
         arguments={str(key): str(value) for key, value in arguments.items()},
-    )
-
-
-def _is_true(value: Any) -> bool:
-    return bool(value) and str(value).lower() not in ("false", "no", "0")
+    )  # fmt: skip
 
 
 def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:
@@ -113,18 +115,15 @@ def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:
         for image in parse(images):
             first = by_reference.setdefault(image.reference, image)
             if first != replace(image, name=first.name):
-                raise ImagesError(
-                    f"the image {image.reference} has two declarations (gpuval_images.{first.name} and "
-                    f"gpuval_images.{image.name}): declare the same for all nodes, or use different references"
-                )
+                both = f"gpuval_images.{first.name} and gpuval_images.{image.name}"
+                remedy = "declare the same for all nodes, or use different references"
+                raise ImagesError(f"the image {image.reference} has two declarations ({both}): {remedy}")
     return list(by_reference.values())
 
 
 def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[ImageSource]:
-    """Return the images of all nodes to build, copy or take in, each after those that it is built on.
-
-    `folder` has the Dockerfiles and `bases.yml`. Raises ``ImagesError``.
-    """
+    """Return the images of all nodes to build, copy or take in, each after those that it is built on. `folder` has the
+    Dockerfiles and `bases.yml`. Raises ``ImagesError``."""
     images = merge(maps)
     builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in images)
     return with_bases(images, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
@@ -134,18 +133,15 @@ def _read_bases(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ImagesError(
-            f"{path} cannot be read ({error}): set container_image_folder to the folder docker/ of a checkout of gpuval"
-        ) from error
+        remedy = "set container_image_folder to the folder docker/ of a checkout of gpuval"
+        raise ImagesError(f"{path} cannot be read ({error}): {remedy}") from error
     schemas.validate("bases", document, what=str(path))
     return document
 
 
 def with_bases(images: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> list[ImageSource]:
-    """Return the images to build or copy, with base and arguments, in build order.
-
-    A base may be the name of another image; `bases` (gpuval.bases/1) has the default.
-    """
+    """Return the images to build or copy, with base and arguments, in build order. A base may be the name of another
+    image; `bases` (gpuval.bases/1) has the default."""
     complete = {item.reference: _with_base(item, images, bases, vendor) for item in images if item.way != "registry"}
     ordered: list[ImageSource] = []
     below: list[str] = []
@@ -171,19 +167,14 @@ def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[
         return item
     vendor = item.vendor or vendor
     if not vendor and not item.base:
-        raise ImagesError(
-            f"gpuval_images.{item.name}: the vendor of the accelerators is missing: set "
-            f"container_image_vendor, or vendor of the image, to one of {', '.join(VENDORS)}; or its base"
-        )
+        remedy = f"set container_image_vendor, or vendor of the image, to one of {', '.join(VENDORS)}; or its base"
+        raise ImagesError(f"gpuval_images.{item.name}: the vendor of the accelerators is missing: {remedy}")
     vendor_bases = bases["vendors"].get(vendor, {})
-    base, arguments = item.base, dict(vendor_bases.get(item.folder, {}).get("arguments", {}))
+    default = vendor_bases.get(item.folder, {"base": "", "arguments": {}})
+    base, arguments = item.base or default["base"], default.get("arguments", {})
     if not base:
-        if item.folder not in vendor_bases:
-            raise ImagesError(
-                f"gpuval_images.{item.name}: no base is known for {item.folder} on {vendor}; "
-                f"give gpuval_images.{item.name}.base"
-            )
-        base = vendor_bases[item.folder]["base"]
+        problem = f"no base is known for {item.folder} on {vendor}; give gpuval_images.{item.name}.base"
+        raise ImagesError(f"gpuval_images.{item.name}: {problem}")
     for _ in range(len(vendor_bases) + 1):
         ours = [other.reference for other in images if other.name == base and (other.vendor or vendor) == vendor]
         if ours:
@@ -192,7 +183,7 @@ def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[
         if base not in vendor_bases:
             break
         base = vendor_bases[base]["base"]
-    return ImageSource(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
+    return replace(item, base=base, vendor=vendor, arguments={**arguments, **item.arguments})
 
 
 def by_digest(reference: str, digest: str) -> str:
@@ -207,12 +198,10 @@ def image_plan(
     catalogue: Mapping[str, Mapping[str, Any]],
     references: Iterable[str | None] = (),
 ) -> dict[str, Any]:
-    """Return `images` of a plan: by reference, the image and its source.
-
-    `references` are the images of the plan's stages; without any, all that are declared are brought. Raises
-    ``ImagesError`` for an image that the store should have and has not.
-    """
-    declared = {wanted.reference: wanted for wanted in parse(images)}
+    """Return `images` of a plan: by reference, the image and its source. `references` are the images of the plan's
+    stages; without any, all that are declared are brought. Raises ``ImagesError`` for an image that the store should
+    have and has not."""
+    declared = {source.reference: source for source in parse(images)}
     if runtime == "host":
         return {}
     used = dict.fromkeys(reference for reference in references if reference)
@@ -227,16 +216,14 @@ def _planned(
         return {"id": source.id if source else None, "archive": None}
     built = catalogue.get(reference)
     if built is None:
-        raise ImagesError(
-            f"the image {reference} (gpuval_images.{source.name}) is not in the store: run `make build` first"
-        )
+        image = f"{reference} (gpuval_images.{source.name})"
+        raise ImagesError(f"the image {image} is not in the store: run `make build` first")
     if built.get("sha256") is None:  # built on the nodes themselves
         return {"id": None, "archive": None, "pull": False}
     if source.id and source.id != built["id"]:
-        raise ImagesError(
-            f"the image {reference} in the store is {built['id'][:19]}, but gpuval_images.{source.name}.id is "
-            f"{source.id[:19]}: build or take in the right one, or correct the id"
-        )
+        ids = f"{built['id'][:19]}, but gpuval_images.{source.name}.id is {source.id[:19]}"
+        remedy = "build or take in the right one, or correct the id"
+        raise ImagesError(f"the image {reference} in the store is {ids}: {remedy}")
     return {"id": built["id"], "archive": {"key": built["key"], "sha256": built["sha256"], "bytes": built["bytes"]}}
 
 
@@ -258,10 +245,6 @@ def object_keys(name: str, identity: str) -> tuple[str, str, str]:
     return f"{stem}.tar", f"{stem}.json", f"{stem}.cdx.json"
 
 
-def catalogue_file(state_dir: Path) -> Path:
-    return state_dir / "images.json"
-
-
 def archive_file(state_dir: Path, sha256: str) -> Path:
     """Return where the controller keeps an archive."""
     return state_dir / "images" / f"{sha256}.tar"
@@ -274,22 +257,21 @@ def sbom_file(state_dir: Path, sha256: str) -> Path:
 
 def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
     """Return the built images by reference; empty without a catalogue. Raises ``ImagesError``."""
-    path = catalogue_file(state_dir)
+    path = state_dir / CATALOGUE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         schemas.validate("images", document, what=str(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ImagesError(
-            f"{path} cannot be used: {error}. Remove it and run the playbook gpuval.fleet.build"
-        ) from error
+        remedy = "Remove it and run the playbook gpuval.fleet.build"
+        raise ImagesError(f"{path} cannot be used: {error}. {remedy}") from error
     return dict(document["images"])
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
     """Add a built image to the catalogue; one process at a time does. Returns whether that changed it."""
-    path = catalogue_file(state_dir)
+    path = state_dir / CATALOGUE
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")
     with files.locked(path.with_suffix(".json.lock"), LOCK_SECONDS, late):

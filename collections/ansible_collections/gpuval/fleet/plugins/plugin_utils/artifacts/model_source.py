@@ -1,9 +1,6 @@
-"""Where a model comes from, and how its files get into the store.
-
-A source is ``tiny`` (a Llama made on the spot), a hub repository (``org/name`` or ``hf:org/name``, with ``@revision``
-if wanted) or a local folder, which may be one of the hub's own cache. In the store a model is a folder of plain files,
-named as the hub's cache names it.
-"""
+"""Where a model comes from, and how its files get into the store. A source is ``tiny`` (a Llama made on the spot), a
+hub repository (``org/name`` or ``hf:org/name``, with ``@revision`` if wanted) or a local folder, which may be one of
+the hub's own cache. In the store a model is a folder of plain files, named as the hub's cache names it."""
 
 from __future__ import annotations
 
@@ -44,11 +41,9 @@ class ModelError(StoreError):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model on the controller.
-
-    `folder` is its name in the store, `root` where it lies, `files` the path of each file by its name below the root
-    (links included, to be followed), `origin` where it came from, with the revision if it has one.
-    """
+    """A model on the controller. `folder` is its name in the store, `root` where it lies, `files` the path of each file
+    by its name below the root (links included, to be followed), `origin` where it came from, with the revision if it
+    has one."""
 
     folder: str
     root: Path
@@ -88,19 +83,28 @@ def resolve(
     silence_seconds: float = hub.SILENCE_SECONDS,
     say: Callable[[str], object] = bool,
 ) -> ModelSource:
-    """Bring the model to the controller, below `scratch` unless it is a local folder already.
-
-    `revision` wins over the one in the source. The network is used for hub sources alone: `say` gets lines of progress,
-    and a hub that sends nothing for `silence_seconds` is an error. Raises ``ModelError``.
-    """
+    """Bring the model to the controller, below `scratch` unless it is a local folder already. `revision` wins over the
+    one in the source. The network is used for hub sources alone: `say` gets lines of progress, and a hub that sends
+    nothing for `silence_seconds` is an error. Raises ``ModelError``."""
     folder = folder_name(source)
     if source == TINY:
         return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
     on_hub = _hub(source)
-    if on_hub:
-        version = revision or on_hub["revision"]
-        return _download(on_hub["repository"], version, token, scratch / folder, folder, silence_seconds, say)
-    return _local(Path(source).expanduser(), folder, revision)
+    if not on_hub:
+        return _local(Path(source).expanduser(), folder, revision)
+    try:
+        from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
+    except ImportError as error:
+        raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
+    root, repository, version = scratch / folder, on_hub["repository"], revision or on_hub["revision"]
+    answer = hub.fetch(
+        repository, root, revision=version or None, token=token or None, ignored=HUB_IGNORED,
+        silence_seconds=silence_seconds, say=say,
+    )  # fmt: skip
+    if not answer.commit:
+        address = constants.ENDPOINT.rpartition("@")[2].rpartition("//")[2]
+        raise ModelError(_refusal(repository, version, token, address, answer))
+    return _model(folder, root, f"hub {repository}, revision {answer.commit}")
 
 
 def make_manifest(model: ModelSource) -> str:
@@ -120,10 +124,8 @@ def missing(
 
 
 def upload(model: ModelSource, connection: Connection, *, transfers: int = 8) -> None:
-    """Copy the model's files to its folder in the store, links followed. Raises ``StoreError``.
-
-    The manifest is the caller's to put, last.
-    """
+    """Copy the model's files to its folder in the store, links followed. Raises ``StoreError``. The manifest is the
+    caller's to put, last."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="gpuval-upload-") as names:
         names.writelines(f"{name}\n" for name in sorted(model.files))
         names.flush()
@@ -158,34 +160,6 @@ def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
         names = ", ".join(present) or "none"
         raise ModelError(f"{path} has no snapshot {version} (it has {names}): give one of these as the revision")
     return _model(folder, snapshots / commit, f"folder {path}, revision {commit}")
-
-
-def _download(
-    repository: str,
-    revision: str | None,
-    token: str | None,
-    root: Path,
-    folder: str,
-    silence_seconds: float,
-    say: Callable[[str], object],
-) -> ModelSource:
-    try:
-        from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
-    except ImportError as error:
-        raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
-    answer = hub.fetch(
-        repository,
-        root,
-        revision=revision or None,
-        token=token or None,
-        ignored=HUB_IGNORED,
-        silence_seconds=silence_seconds,
-        say=say,
-    )
-    if not answer.commit:
-        address = constants.ENDPOINT.rpartition("@")[2].rpartition("//")[2]
-        raise ModelError(_refusal(repository, revision, token, address, answer))
-    return _model(folder, root, f"hub {repository}, revision {answer.commit}")
 
 
 def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.HubAnswer) -> str:
@@ -235,8 +209,8 @@ def _model(folder: str, root: Path, origin: str) -> ModelSource:
         lambda name: Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES),
         _SKIPPED_FOLDERS,
     )
-    left_out = [Path(name).name for name in files if name.lower().endswith(manifest.RUNS_CODE)]
-    files = {name: path for name, path in files.items() if not name.lower().endswith(manifest.RUNS_CODE)}
+    code = [name for name in files if name.lower().endswith(manifest.RUNS_CODE)]
+    left_out = [files.pop(name).name for name in code]
     if "config.json" not in files:
         raise ModelError(f"{root} has no config.json: give the folder of a model in Hugging Face format")
     if left_out and not any(name.endswith(WEIGHTS) for name in files):
@@ -244,6 +218,5 @@ def _model(folder: str, root: Path, origin: str) -> ModelSource:
             f"{root} has its weights only in files that can run code when they are read ({', '.join(left_out[:3])}): "
             "convert them to safetensors, or take a revision that has them"
         )
-    return ModelSource(
-        folder, root, files, origin + (f"; {len(left_out)} files that can run code left out" if left_out else "")
-    )
+    remark = f"; {len(left_out)} files that can run code left out" if left_out else ""
+    return ModelSource(folder, root, files, origin + remark)

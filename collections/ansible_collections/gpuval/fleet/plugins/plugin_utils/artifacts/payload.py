@@ -18,16 +18,8 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = (
-    *("engines", "hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
-    *(
-        "cause_patterns.py",
-        "log_lines.py",
-        "root_cause.py",
-        "root_causes.json",
-        "redaction.py",
-        "visible_text.py",
-        "word_pattern.py",
-    ),
+    *("engines", "hardware", "node_directory.py", "placement.py", "requirement_trial.py", "cause_patterns.py"),
+    *("log_lines.py", "root_cause.py", "root_causes.json", "redaction.py", "visible_text.py", "word_pattern.py"),
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 
@@ -47,10 +39,12 @@ Entry = tuple[str, bytes]
 
 def runner_pyz(bytecode: bool = True) -> bytes:
     """Return the runner with its shared code as a zip application, by default with bytecode for this version of Python.
-
-    Raises ``FileNotFoundError`` when either is missing.
-    """
-    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), *_engines(), ("__main__.py", ENTRY_POINT)]
+    Raises ``FileNotFoundError`` when either is missing, SettingError for an extension's file without an engine."""
+    engines = extensions.own("engines")
+    for name in engines:
+        extensions.load_class("engines", name, ContainerEngine)
+    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
+    entries += [(f"gpuval_node/engines/{name}.py", path.read_bytes()) for name, path in engines.items()]
     return SHEBANG + _zip([*entries, *(_bytecode(entries) if bytecode else ())])
 
 
@@ -75,27 +69,14 @@ def _package(folder: Path, name: str) -> list[Entry]:
 
 def _shared() -> list[Entry]:
     entries = [("gpuval_node/__init__.py", b"")]
-    for name in SHARED:
-        path = MODULE_UTILS / name
-        entries += (
-            _package(path, f"gpuval_node/{name}") if path.is_dir() else [(f"gpuval_node/{name}", path.read_bytes())]
-        )
+    for path, name in ((MODULE_UTILS / name, f"gpuval_node/{name}") for name in SHARED):
+        entries += _package(path, name) if path.is_dir() else [(name, path.read_bytes())]
     return entries
 
 
-def _engines() -> list[Entry]:
-    """The container engines of extensions. Raises SettingError for a file without one."""
-    own = extensions.own("engines")
-    for name in own:
-        extensions.load_class("engines", name, ContainerEngine)
-    return [(f"gpuval_node/engines/{name}.py", path.read_bytes()) for name, path in own.items()]
-
-
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
-    """Bytecode: Python caches none for a zip, and compiling is half of a start's processor time.
-
-    A node whose Python is another one finds a magic number that is not its own, and compiles the source.
-    """
+    """Bytecode: Python caches none for a zip, and compiling is half of a start's processor time. A node whose Python is
+    another one finds a magic number that is not its own, and compiles the source."""
     compiled = []
     for name, source in entries:
         if not name.endswith(".py") or name == "__main__.py":

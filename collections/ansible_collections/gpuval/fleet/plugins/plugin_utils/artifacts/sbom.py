@@ -11,6 +11,9 @@ SPEC = "1.6"
 MAX_COMPONENTS = 20_000
 #: One form for all images of an id: the same image has the same document.
 _NAMESPACE = uuid.UUID("6f1c2b0e-8d0a-5c9e-9f55-6d3c7a3f1b11")
+#: By the kind of a line its number of fields, and what it lists where that is no library.
+FIELDS = {"os": 2, "deb": 3, "pypi": 2, "git": 3}
+TYPES = {"os": "operating-system", "git": "application"}
 _FIELD = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -20,24 +23,25 @@ def document(reference: str, identity: str, listing: str) -> dict[str, Any]:
     distribution = ""
     for line in listing.splitlines():
         kind, *fields = line.split("\t")
-        if not fields or not all(_FIELD.fullmatch(field) for field in fields):
+        if len(fields) != FIELDS.get(kind) or not all(_FIELD.fullmatch(field) for field in fields):
             continue
-        component = None
-        if kind == "os" and len(fields) == 2:
-            distribution = fields[0]
-            component = {"type": "operating-system", "name": fields[0], "version": fields[1]}
-        elif kind == "deb" and len(fields) == 3:
-            purl = f"pkg:deb/{_part(distribution or 'debian')}/{_part(fields[0])}@{_part(fields[1])}?arch={fields[2]}"
-            component = {"type": "library", "name": fields[0], "version": fields[1], "purl": purl}
-        elif kind == "pypi" and len(fields) == 2:
-            purl = f"pkg:pypi/{_part(re.sub(r'[-_.]+', '-', fields[0]).lower())}@{_part(fields[1])}"
-            component = {"type": "library", "name": fields[0], "version": fields[1], "purl": purl}
-        elif kind == "git" and len(fields) == 3:
-            purl = f"pkg:generic/{_part(fields[0])}@{fields[2]}?vcs_url={_part(f'git+{fields[1]}@{fields[2]}')}"
-            component = {"type": "application", "name": fields[0], "version": fields[2], "purl": purl}
-        if component and len(components) < MAX_COMPONENTS:
-            name = component.get("purl", f"os:{component['name']}")
-            components[name] = {"bom-ref": name, **component}
+        name, version = fields[0], fields[2] if kind == "git" else fields[1]
+        if kind == "os":
+            distribution, purl = name, ""
+        elif kind == "deb":
+            purl = f"pkg:deb/{_part(distribution or 'debian')}/{_part(name)}@{_part(version)}?arch={fields[2]}"
+        elif kind == "pypi":
+            purl = f"pkg:pypi/{_part(re.sub(r'[-_.]+', '-', name).lower())}@{_part(version)}"
+        else:
+            purl = f"pkg:generic/{_part(name)}@{version}?vcs_url={_part(f'git+{fields[1]}@{version}')}"
+        if len(components) < MAX_COMPONENTS:
+            component = {
+                "bom-ref": purl or f"os:{name}",
+                "type": TYPES.get(kind, "library"),
+                "name": name,
+                "version": version,
+            }
+            components[component["bom-ref"]] = {**component, **({"purl": purl} if purl else {})}
     return {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",

@@ -11,15 +11,8 @@ import json
 import struct
 from pathlib import Path
 
-VOCABULARY = 1024
-HIDDEN = 256
-INTERMEDIATE = 512
-LAYERS = 4
-HEADS = 8
-KV_HEADS = 4
-HEAD_DIM = 64
-CONTEXT = 2048
-
+VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS, CONTEXT = 1024, 256, 512, 4, 2048
+HEADS, KV_HEADS, HEAD_DIM = 8, 4, 64
 BEGIN, END, PAD, TURN = "<|begin|>", "<|end|>", "<|pad|>", "<|turn|>"
 SPECIAL = (BEGIN, END, PAD, TURN)
 
@@ -27,6 +20,31 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|turn|>{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "attention_dropout": 0.0,
+    "dtype": "bfloat16", "torch_dtype": "bfloat16",  # the latter is what readers before transformers 4.56 know
+    "head_dim": HEAD_DIM, "hidden_act": "silu", "hidden_size": HIDDEN, "initializer_range": 0.02,
+    "intermediate_size": INTERMEDIATE, "max_position_embeddings": CONTEXT, "mlp_bias": False,
+    "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "tie_word_embeddings": False, "use_cache": True, "vocab_size": VOCABULARY,
+}  # fmt: skip
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": [TURN], "chat_template": CHAT_TEMPLATE,
+    "clean_up_tokenization_spaces": False, "model_max_length": CONTEXT,
+}  # fmt: skip
+#: Weights of a layer in the order in which they are drawn, with rows and columns; norms, which are ones, have none.
+LAYER = {
+    "input_layernorm": None,
+    "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
+    "post_attention_layernorm": None,
+    "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.down_proj": (HIDDEN, INTERMEDIATE),
+}
 
 # The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
 PROSE = """
@@ -68,76 +86,25 @@ machine, and then decide.
 
 
 def write_tiny_llama(directory, seed=0):
-    """Write the model's files into `directory` (made if absent); return its path.
-
-    The bytes depend on the seed and on the versions of numpy and tokenizers alone.
-    """
+    """Write the model's files into `directory` (made if absent); return its path. The bytes depend on the seed and on
+    the versions of numpy and tokenizers alone."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
-    _write_json(folder / "config.json", _config(ids))
-    _write_json(folder / "generation_config.json", _generation_config(ids))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config())
-    _write_json(folder / "special_tokens_map.json", {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD})
+    roles = {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD}
+    ids = {f"{role}_id": tokenizer.token_to_id(token) for role, token in roles.items()}
+    documents = {
+        "config": {**CONFIG, **ids},
+        "generation_config": {**ids, "do_sample": False},
+        "tokenizer_config": {**TOKENIZER_CONFIG, **roles},
+        "special_tokens_map": roles,
+    }
+    for name, document in documents.items():
+        text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
     _write_weights(folder / "model.safetensors", seed, silent_ids=_silent_ids(tokenizer))
     return folder
-
-
-def _write_json(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _config(ids: dict[str, int]) -> dict:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": ids[BEGIN],
-        "eos_token_id": ids[END],
-        "pad_token_id": ids[PAD],
-        "dtype": "bfloat16",
-        "torch_dtype": "bfloat16",  # the name that readers before transformers 4.56 know
-        "head_dim": HEAD_DIM,
-        "hidden_act": "silu",
-        "hidden_size": HIDDEN,
-        "initializer_range": 0.02,
-        "intermediate_size": INTERMEDIATE,
-        "max_position_embeddings": CONTEXT,
-        "mlp_bias": False,
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": LAYERS,
-        "num_key_value_heads": KV_HEADS,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "vocab_size": VOCABULARY,
-    }
-
-
-def _generation_config(ids: dict[str, int]) -> dict:
-    return {
-        "bos_token_id": ids[BEGIN],
-        "eos_token_id": ids[END],
-        "pad_token_id": ids[PAD],
-        "do_sample": False,
-    }
-
-
-def _tokenizer_config() -> dict:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BEGIN,
-        "eos_token": END,
-        "pad_token": PAD,
-        "additional_special_tokens": [TURN],
-        "chat_template": CHAT_TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": CONTEXT,
-    }
 
 
 def _train_tokenizer():
@@ -157,11 +124,9 @@ def _train_tokenizer():
 
 
 def _silent_ids(tokenizer) -> list[int]:
-    """Ids whose output row is zero, so that greedy decoding never picks them.
-
-    These are the special tokens (an early end would make the amount of work a matter of chance), the ids without a
-    token, and bytes that are not text by themselves (a stream of them would carry no characters).
-    """
+    """Ids whose output row is zero, so that greedy decoding never picks them. These are the special tokens (an early
+    end would make the amount of work a matter of chance), the ids without a token, and bytes that are not text by
+    themselves (a stream of them would carry no characters)."""
     size = tokenizer.get_vocab_size()
     tokens = {i: tokenizer.decode([i], skip_special_tokens=True).strip() for i in range(size)}
     spoken = {i for i, token in tokens.items() if token and token.isascii() and token.isprintable()}
@@ -179,16 +144,8 @@ def _write_weights(path: Path, seed: int, silent_ids: list[int]) -> None:
     norm = numpy.ones(HIDDEN, dtype=numpy.float32)
     tensors = {"model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN)}
     for layer in range(LAYERS):
-        prefix = f"model.layers.{layer}"
-        tensors[f"{prefix}.input_layernorm.weight"] = norm
-        tensors[f"{prefix}.self_attn.q_proj.weight"] = matrix(HEADS * HEAD_DIM, HIDDEN)
-        tensors[f"{prefix}.self_attn.k_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
-        tensors[f"{prefix}.self_attn.v_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
-        tensors[f"{prefix}.self_attn.o_proj.weight"] = matrix(HIDDEN, HEADS * HEAD_DIM)
-        tensors[f"{prefix}.post_attention_layernorm.weight"] = norm
-        tensors[f"{prefix}.mlp.gate_proj.weight"] = matrix(INTERMEDIATE, HIDDEN)
-        tensors[f"{prefix}.mlp.up_proj.weight"] = matrix(INTERMEDIATE, HIDDEN)
-        tensors[f"{prefix}.mlp.down_proj.weight"] = matrix(HIDDEN, INTERMEDIATE)
+        for name, shape in LAYER.items():
+            tensors[f"model.layers.{layer}.{name}.weight"] = matrix(*shape) if shape else norm
     tensors["model.norm.weight"] = norm
     head = matrix(VOCABULARY, HIDDEN)
     head[silent_ids] = 0.0

@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 
 from ...module_utils.store import StoreError
 from ..artifacts import dataset_source, model_source
-from ..artifacts.round_trip import RoundTrip
+from ..artifacts.round_trip import round_trip
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
 from ..core.text import some_of
@@ -142,13 +142,8 @@ def _ready(action, label, folder, listed, **result):
 
 
 def _round_trip(action, store, access, prefix, model, source, options):
-    trip = RoundTrip(options.python, model, access, say=action.display.display)
-    try:
-        trip.before()
+    with round_trip(options.python, model, access, action.display.display):
         _upload(store, access, prefix, model, source, options)
-        trip.after()
-    finally:
-        trip.close()
 
 
 def _upload(store, access, prefix, model, source, options):
