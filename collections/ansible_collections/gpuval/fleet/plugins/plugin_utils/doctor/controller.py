@@ -82,17 +82,16 @@ def packages(
 ) -> list[DoctorRow]:
     """Packages of the shipped requirements. ``needed``: those of OPTIONAL that the inventory needs."""
     optional = OPTIONAL.keys() - set(needed)
-    missing, untested, without, broken = [], [], [], []
+    lacking: dict[bool, list[str]] = {True: [], False: []}  # by whether it is optional
+    untested, broken = [], []
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
     pinned.pop("ansible-core", None)  # it has a row of its own
     for name, pinned_version in pinned.items():
         try:
             installed = version_of(name)
         except importlib.metadata.PackageNotFoundError:
-            if name in optional:
-                without.append(name)
-            elif name not in NOT_IMPORTED:
-                missing.append(name)
+            if name not in NOT_IMPORTED:
+                lacking[name in optional].append(name)
             continue
         if installed != pinned_version:
             untested.append(f"{name} {installed} instead of {pinned_version}")
@@ -101,15 +100,16 @@ def packages(
                 load(MODULES.get(name) or name)
             except Exception as error:  # whatever a package raises that cannot be imported
                 broken.append(f"{name} ({type(error).__name__}: {error})")
-    rows: list[DoctorRow | None] = [
-        DoctorRow("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
-        DoctorRow("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
-        DoctorRow("packages", WARNING, f"untested versions: {some_of(untested)}: {_install()}") if untested else None,
-    ]
-    lines = [row for row in rows if row] or [DoctorRow("packages", OK, f"as in {requirements}")]
-    if without:
-        lines.append(DoctorRow("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
-    return lines
+    problems = (
+        (FAILED, "missing", ", ".join(lacking[False])),
+        (FAILED, "cannot be imported", some_of(broken, 3)),
+        (WARNING, "untested versions", some_of(untested)),
+    )
+    rows = [(state, f"{problem}: {names}: {_install()}") for state, problem, names in problems if names]
+    rows = rows or [(OK, f"as in {requirements}")]
+    if lacking[True]:
+        rows.append((OK, f"not installed, not needed here: {', '.join(lacking[True])}"))
+    return [DoctorRow("packages", *row) for row in rows]
 
 
 def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow:
@@ -121,24 +121,24 @@ def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow
             lacking.append(without)
     if not lacking:
         return DoctorRow("ansible.cfg", OK, str(path))
-    state = f"{path} differs from the shipped one" if path else "none in use"
-    if not path and Path("ansible.cfg").exists():
-        state = f"Ansible ignores ansible.cfg here, since others may write to {Path.cwd()}: chmod o-w {Path.cwd()}"
-        return DoctorRow("ansible.cfg", WARNING, state)
-    remedy = f"compare with {COLLECTION / 'ansible.cfg'}" if path else f"cp {COLLECTION / 'ansible.cfg'} ."
-    return DoctorRow("ansible.cfg", WARNING, f"{state} ({'; '.join(lacking)}): {remedy}")
+    shipped, here = COLLECTION / "ansible.cfg", Path.cwd()
+    if path:
+        problem = f"{path} differs from the shipped one ({'; '.join(lacking)}): compare with {shipped}"
+    elif Path("ansible.cfg").exists():
+        problem = f"Ansible ignores ansible.cfg here, since others may write to {here}: chmod o-w {here}"
+    else:
+        problem = f"none in use ({'; '.join(lacking)}): cp {shipped} ."
+    return DoctorRow("ansible.cfg", WARNING, problem)
 
 
 def ssh(find: Callable[[str], str | None], hosts: int) -> DoctorRow:
     """The ssh client, where the inventory has ``hosts`` that are reached with it."""
     if not hosts:
         return DoctorRow("ssh", OK, "no host of the inventory needs it")
-    path = find("ssh")
-    if path:
+    if path := find("ssh"):
         return DoctorRow("ssh", OK, f"{path}, for {hosts} host(s)")
-    return DoctorRow(
-        "ssh", FAILED, "no ssh on PATH: install the package openssh-client (openssh-clients on RPM systems)"
-    )
+    remedy = "install the package openssh-client (openssh-clients on RPM systems)"
+    return DoctorRow("ssh", FAILED, f"no ssh on PATH: {remedy}")
 
 
 def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> DoctorRow:

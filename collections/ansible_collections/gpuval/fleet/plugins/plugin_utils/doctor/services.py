@@ -31,14 +31,8 @@ RCLONE_SECONDS = 20
 def rclone() -> DoctorRow:
     try:
         path = find_rclone()
-        done = subprocess.run(
-            [path, "version"],
-            capture_output=True,
-            text=True,
-            timeout=RCLONE_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+        command, silent = [path, "version"], subprocess.DEVNULL
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RCLONE_SECONDS, check=True, stdin=silent)
     except StoreError as error:
         return DoctorRow("rclone", FAILED, str(error))
     except (OSError, subprocess.SubprocessError) as error:
@@ -48,9 +42,7 @@ def rclone() -> DoctorRow:
 
 def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[DoctorRow]:
     """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
-
-    An embedded store that does not run is started, and stopped again. One that runs is used where it is.
-    """
+    An embedded store that does not run is started, and stopped again. One that runs is used where it is."""
     rows = []
     try:
         access = open_store(options)
@@ -59,19 +51,20 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
             rows.append(DoctorRow("store", OK, f"{' and '.join(access.moves())}: a run will restart the store there"))
             access = open_store({**options, "address": "", "port": 0})
         if check_mode and not access.running():
-            return [DoctorRow("store", SKIPPED, _not_started(access))]
+            if isinstance(access, EmbeddedStore) and access.wanted_address:
+                listening_addresses(access.wanted_address)
+            return [DoctorRow("store", SKIPPED, "check mode starts no store: run it without --check")]
         with access.left_as_it_was() if isinstance(access, EmbeddedStore) else nullcontext():
-            found = preflight.examine(access, deadline_seconds)
-            where = found.store.connection.endpoint or "AWS"
-            ahead = skew.seconds_ahead(found.store.client.meta.endpoint_url)
+            examined = preflight.examine(access, deadline_seconds)
+            where = examined.store.connection.endpoint or "AWS"
+            ahead = skew.seconds_ahead(examined.store.client.meta.endpoint_url)
     except StoreError as error:
         return [DoctorRow("store", FAILED, str(error))]
-    rows += [DoctorRow("store", FAILED, problem) for problem in found.problems]
-    if not found.problems:
-        rows.append(
-            DoctorRow("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key")
-        )
-    remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]
+    rows += [DoctorRow("store", FAILED, problem) for problem in examined.problems]
+    if not examined.problems:
+        proof = f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"
+        rows.append(DoctorRow("store", OK, proof))
+    remarks = [preflight.tls_remark(options["endpoint"]), *examined.remarks]
     rows += [DoctorRow("store", WARNING, remark) for remark in remarks if remark]
     if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
         rows.append(DoctorRow("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
@@ -84,16 +77,8 @@ def models(
     """That the hosts over SSH cannot load what all their stages need; nothing where they can."""
     if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
         return []
-    if over_ssh == hosts:
-        return [DoctorRow("models", FAILED, launching.NO_MODEL.format(nodes="the nodes"))]
-    return [DoctorRow("models", WARNING, launching.NO_MODEL.format(nodes=f"{over_ssh} of {hosts} nodes"))]
-
-
-def _not_started(access: Any) -> str:
-    """What check mode sees of an embedded store that does not run. Raises StoreError."""
-    if isinstance(access, EmbeddedStore) and access.wanted_address:
-        listening_addresses(access.wanted_address)
-    return "check mode starts no store: run it without --check"
+    state, nodes = (FAILED, "the nodes") if over_ssh == hosts else (WARNING, f"{over_ssh} of {hosts} nodes")
+    return [DoctorRow("models", state, launching.NO_MODEL.format(nodes=nodes))]
 
 
 def disk(name: str, path: Path) -> DoctorRow:
@@ -109,9 +94,8 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
         return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")
     needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")
     names = ", ".join(dict.fromkeys(map(placement.readable, needs)))
-    return DoctorRow(
-        "workloads", OK, f"{python} finds {names}" if names else "no stage on this machine needs a package"
-    )
+    remark = f"{python} finds {names}" if names else "no stage on this machine needs a package"
+    return DoctorRow("workloads", OK, remark)
 
 
 def schedulers(action: Any, placements: Set[str], values: Mapping[str, Any]) -> list[DoctorRow]:

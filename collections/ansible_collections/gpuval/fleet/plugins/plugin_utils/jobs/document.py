@@ -35,6 +35,11 @@ GANG_KEYS = {
     "order": ("order", "inventory"),
     "join_seconds": ("join_seconds", 300),
 }
+#: What a job has like any stage.
+STAGE_KEYS = (
+    *("container", "datasets", "secrets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds"),
+    *("timeout_seconds", "inactivity_seconds", "grace_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -98,15 +103,15 @@ def _examined(path: Path, _changed: int, size: int) -> tuple[JobDocument | None,
         return None, [str(error)]
     if not _is_small(document):
         return None, [f"{path}: more than {MAX_VALUES} values: remove aliases"]
-    found = schemas.problems("job", document, what="job")
-    lines = [_placed(path, text, one.path, one.problem, one.key) for one in found]
-    if found:
-        return None, sorted(lines, key=_line)
-    files, problems = _files(path, document.get("files", ()))
-    lines += [_placed(path, text, ("files", *place), problem) for place, problem in problems]
-    lines += [_placed(path, text, place, problem) for place, problem in _doubts(document)]
-    if lines:
-        return None, sorted(lines, key=_line)
+    problems = [
+        (invalid.path, invalid.problem, invalid.key) for invalid in schemas.problems("job", document, what="job")
+    ]
+    files: dict[str, str] = {}
+    if not problems:
+        files, unread = _files(path, document.get("files", ()))
+        problems = [(*problem, "") for problem in (*unread, *_doubts(document))]
+    if problems:
+        return None, sorted((_placed(path, text, *problem) for problem in problems), key=_line)
     return _job(path, document, files), []
 
 
@@ -122,14 +127,14 @@ def _is_small(document: Any) -> bool:
     return count <= MAX_VALUES
 
 
-def _placed(path: Path, text: str, place: Sequence[str | int], problem: str, key: str = "") -> str:
-    where = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place).lstrip(".")
+def _placed(path: Path, text: str, place: Sequence[str | int], problem: str, key: str) -> str:
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
     return f"{path}:{yaml_file.line_of(text, place, key)}: {where + ': ' if where else ''}{problem}"
 
 
 def _line(problem: str) -> int:
-    found = re.search(r":(\d+): ", problem)
-    return int(found[1]) if found else 0
+    number = re.search(r":(\d+): ", problem)
+    return int(number[1]) if number else 0
 
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -146,9 +151,8 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         if not str(step["run"] if isinstance(step["run"], str) else step["run"][0]).strip():
             yield ("steps", index, "run"), "is empty: write a command"
     yield from _gang_doubts(document)
-    places: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [((), document)]
-    places += [(("steps", index), step) for index, step in enumerate(document["steps"])]
-    for place, part in places:
+    steps = [(("steps", index), step) for index, step in enumerate(document["steps"])]
+    for place, part in [((), document), *steps]:
         for name in part.get("environment", {}):
             if name.startswith(OWN_VARIABLES):
                 yield (*place, "environment", name), "gpuval sets it itself: choose another name"
@@ -166,17 +170,13 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         outputs.readers(results.get("output"))
     except SettingError as error:
         yield ("results", "output"), str(error)
-    for index, one in enumerate(results.get("patterns", ())):
+    for index, pattern in enumerate(results.get("patterns", ())):
+        place = ("results", "patterns", index, "pattern")
         try:
-            groups = re.compile(one["pattern"]).groupindex
+            if "value" not in re.compile(pattern["pattern"]).groupindex:
+                yield place, "has no group 'value': write (?P<value>...) around the number"
         except re.error as error:
-            yield ("results", "patterns", index, "pattern"), f"is not a regular expression: {error}"
-            continue
-        if "value" not in groups:
-            yield (
-                ("results", "patterns", index, "pattern"),
-                "has no group 'value': write (?P<value>...) around the number",
-            )
+            yield place, f"is not a regular expression: {error}"
 
 
 def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
@@ -200,9 +200,9 @@ def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
             yield ("steps", index, "once"), "a step with this launcher runs on all nodes: remove one of the two"
 
 
-def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple[tuple[int, ...], str]]]:
+def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
     texts: dict[str, str] = {}
-    problems: list[tuple[tuple[int, ...], str]] = []
+    problems: list[Problem] = []
     total = 0
     for index, name in enumerate(names):
         file = path.parent / name
@@ -211,59 +211,37 @@ def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple
             if total <= MAX_COPIED_BYTES:
                 texts[name] = file.read_text(encoding="utf-8")
         except FileNotFoundError:
-            beside = (one.name for one in path.parent.iterdir() if one.is_file())
-            problems.append(((index,), f"there is no file {file}{meant(name, beside)}"))
+            beside = (other.name for other in path.parent.iterdir() if other.is_file())
+            problems.append((("files", index), f"there is no file {file}{meant(name, beside)}"))
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(((index,), f"{file} cannot be read as text: {error}"))
+            problems.append((("files", index), f"{file} cannot be read as text: {error}"))
     if total > MAX_COPIED_BYTES:
-        problems.append(((), f"{total} bytes, and a job copies at most {MAX_COPIED_BYTES}: put them into its image"))
+        problem = f"{total} bytes, and a job copies at most {MAX_COPIED_BYTES}: put them into its image"
+        problems.append((("files",), problem))
     return texts, problems
 
 
 def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> JobDocument:
-    results = document.get("results", {})
-    own = (
-        *("container", "datasets", "secrets", "needs", "on_failure", "retry"),
-        *("log_max_bytes", "tags", "expected_seconds"),
-    )
-    times = ("timeout_seconds", "inactivity_seconds", "grace_seconds")
+    results, stay = document.get("results", {}), document.get("stay_alive", 0)
+    gang = {}
+    if document.get("nodes") == GANG:
+        gang = {name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}
+        gang["figures"] = results.get("node", "first")
     return JobDocument(
-        path=path,
-        name=document["name"],
-        steps=tuple(_step(step) for step in document["steps"]),
-        image=document.get("image", ""),
-        environment=_texts(document.get("environment", {})),
-        files=files,
-        patterns=tuple(results.get("patterns", ())),
-        output=tuple(results.get("output", ())),
-        csv=results.get("csv", ""),
-        gang=_gang(document),
-        stay_alive_seconds=MAX_STAY_SECONDS
-        if document.get("stay_alive") is True
-        else float(document.get("stay_alive", 0)),
-        stage={key: document[key] for key in (*own, *times) if key in document},
-    )
-
-
-def _gang(document: Mapping[str, Any]) -> dict[str, Any]:
-    if document.get("nodes") != GANG:
-        return {}
-    figures = document.get("results", {}).get("node", "first")
-    return {"figures": figures, **{name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}}
+        path, document["name"], tuple(_step(step) for step in document["steps"]), image=document.get("image", ""),
+        environment=_texts(document.get("environment", {})), files=files, patterns=tuple(results.get("patterns", ())),
+        output=tuple(results.get("output", ())), csv=results.get("csv", ""), gang=gang,
+        stay_alive_seconds=MAX_STAY_SECONDS if stay is True else float(stay),
+        stage={key: document[key] for key in STAGE_KEYS if key in document},
+    )  # fmt: skip
 
 
 def _step(step: Mapping[str, Any]) -> StepDocument:
     run = step["run"]
     command = ["bash", "-e", "-o", "pipefail", "-c", run] if isinstance(run, str) else [str(word) for word in run]
-    return StepDocument(
-        name=step["name"],
-        command=tuple(command),
-        timeout_seconds=float(step.get("timeout_seconds", 0)),
-        environment=_texts(step.get("environment", {})),
-        creates=step.get("creates", ""),
-        once=step.get("once", False),
-        launcher=step.get("launcher", NONE),
-    )
+    seconds, environment = float(step.get("timeout_seconds", 0)), _texts(step.get("environment", {}))
+    others = {key: step[key] for key in ("creates", "once", "launcher") if key in step}
+    return StepDocument(step["name"], tuple(command), seconds, environment, **others)
 
 
 def _texts(variables: Mapping[str, Any]) -> dict[str, str]:

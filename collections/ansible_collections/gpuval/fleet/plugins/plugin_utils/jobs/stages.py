@@ -54,41 +54,46 @@ def workloads(
     stays: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
-
     Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
-    work on. Raises SettingError.
-    """
+    work on. Raises SettingError."""
     wrong = problems(paths, skip, force, images, environment)
     if wrong:
         raise SettingError("; ".join(wrong))
-    jobs = [_staying(document.read(Path(path)), environment or {}) for path in paths]
-    if not stays:
-        jobs = [replace(job, stay_alive_seconds=0.0) for job in jobs]
-    chosen = [job for job in jobs if bool(job.gang) == together]
-    return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in chosen}
+    declared = {}
+    for job in _readable(paths):
+        if bool(job.gang) != together:
+            continue
+        seconds = job.stay_alive_seconds
+        if _asked(_variables(job, environment or {}), STAY_VARIABLES):
+            seconds = seconds or document.MAX_STAY_SECONDS
+        job = replace(job, stay_alive_seconds=seconds if stays else 0.0)  # noqa: PLW2901 - the same job
+        declared[job.name] = declaration(job, skip, force, images or {}, environment or {})
+    return declared
+
+
+def _readable(paths: Iterable[str | Path]) -> list[JobDocument]:
+    jobs = (document.examine(Path(path))[0] for path in paths)
+    return [job for job in jobs if job]
 
 
 def names(paths: Iterable[str | Path], *, together: bool = False) -> list[str]:
     """The names of the jobs that can be read: of all, or of those that nodes run ``together``."""
-    jobs = (document.examine(Path(path))[0] for path in paths)
-    return [job.name for job in jobs if job and (job.gang or not together)]
+    return [job.name for job in _readable(paths) if job.gang or not together]
 
 
 def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
     """The stages that the jobs need, each with the file of its job."""
-    jobs = (document.examine(Path(path))[0] for path in paths)
-    return [(job.path, name) for job in jobs if job for name in job.stage.get("needs", ())]
+    return [(job.path, name) for job in _readable(paths) for name in job.stage.get("needs", ())]
 
 
 def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
     """What is wrong with the values of the jobs' secrets; `store` has them."""
     wrong = []
-    for path in paths:
-        job = document.examine(Path(path))[0]
+    for job in _readable(paths):
         try:
-            job_secrets.values(job.stage.get("secrets", ()) if job else (), store)
+            job_secrets.values(job.stage.get("secrets", ()), store)
         except job_secrets.SecretError as error:
-            wrong.append(f"gpuval_jobs: {path}: {error}")
+            wrong.append(f"gpuval_jobs: {job.path}: {error}")
     return wrong
 
 
@@ -154,12 +159,6 @@ def declaration(
     }
 
 
-def _staying(job: JobDocument, environment: Mapping[str, Any]) -> JobDocument:
-    if not _asked(_variables(job, environment), STAY_VARIABLES):
-        return job
-    return replace(job, stay_alive_seconds=job.stay_alive_seconds or document.MAX_STAY_SECONDS)
-
-
 def _variables(job: JobDocument, environment: Mapping[str, Any]) -> dict[str, str]:
     return {**{str(name): str(value) for name, value in environment.items()}, **job.environment}
 
@@ -184,20 +183,7 @@ def _packed(job: JobDocument, skip: Iterable[str], force: Iterable[str]) -> str:
             "csv": job.csv if result_of_all else "",
             "gang": dict(job.gang),
             "stay_alive_seconds": job.stay_alive_seconds,
-            "steps": [
-                {
-                    "name": step.name,
-                    "command": list(step.command),
-                    "timeout_seconds": step.timeout_seconds,
-                    "environment": dict(step.environment),
-                    "creates": step.creates,
-                    "once": step.once,
-                    "launcher": step.launcher,
-                    "skip": step.name in skip,
-                    "force": step.name in force,
-                }
-                for step in job.steps
-            ],
+            "steps": [{**vars(step), "skip": step.name in skip, "force": step.name in force} for step in job.steps],
         },
         sort_keys=True,
     )

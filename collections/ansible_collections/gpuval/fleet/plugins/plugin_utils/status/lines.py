@@ -14,7 +14,7 @@ from ..records.brief import stage_line
 from ..records.states import FINAL_STATES
 from ..runs.state import WORKING
 from ..watch.decisions import clock
-from .status import BAD, STATES, NodeStatus, Status
+from .status import BAD, STATES, Ahead, NodeStatus, Status
 
 #: A table of more nodes shows only those that matter, and of these at most so many.
 WHOLE_TABLE_NODES = 40
@@ -56,7 +56,11 @@ def head_lines(status: Status) -> list[str]:
         lines.append(_watch_line(status))
     if status.never_started:
         return lines
-    lines += [*count_lines(status), *_waiting_line(status)]
+    lines += count_lines(status)
+    waiting = [node.name for node in status.nodes if node.state == "waiting"]
+    if waiting and not status.ended:
+        places = status.known.watch["window"]["nodes"] if status.known.watch else 0
+        lines.append(f"waiting for their turn{f' ({places} at once)' if places else ''}: {some_of(waiting)}")
     if not status.ended and not status.at_gangs:
         lines.append(_end_line(status, moment))
     return [*lines, *gang_lines(status)]
@@ -79,19 +83,16 @@ def gang_lines(status: Status) -> list[str]:
         lines.append(f"searched gang {name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
     if gangs["ended_at"] or status.ended or not gangs["rounds"]:
         return lines
-    newest, of_it = gangs["rounds"][-1], status.round
+    newest, latest = gangs["rounds"][-1], status.round
     if newest["ended_at"]:
         return [*lines, f"round {newest['name']}: ended; the next one is being prepared"]
-    if of_it is None:
+    if latest is None:
         return [*lines, f"round {newest['name']}: its nodes are not launched yet"]
-    lines.append(
-        f"round {newest['name']}: {len(of_it.nodes)} node(s) in {len(newest['gangs'])} gang(s), begun "
-        f"{clock(of_it.run_seconds)} ago"
-    )
-    if not of_it.watched:
-        lines.append(f"  {_watch_line(of_it)}")
-    lines += [f"  {line}" for line in (*count_lines(of_it), _end_line(of_it, status.known.moment))]
-    return [*lines, *(f"  {line}" for line in table_lines(of_it, of_it.nodes, complete=False))]
+    size = f"{len(latest.nodes)} node(s) in {len(newest['gangs'])} gang(s)"
+    lines.append(f"round {newest['name']}: {size}, begun {clock(latest.run_seconds)} ago")
+    of_round = [] if latest.watched else [_watch_line(latest)]
+    of_round += [*count_lines(latest), _end_line(latest, status.known.moment)]
+    return lines + [f"  {line}" for line in (*of_round, *table_lines(latest, latest.nodes, complete=False))]
 
 
 def _watch_line(status: Status) -> str:
@@ -122,12 +123,11 @@ def _resume(status: Status) -> str:
 def _end_line(status: Status, moment: datetime) -> str:
     if status.left < 0:
         return f"the deadline passed {clock(-status.left)} ago"
-    deadline = f"deadline {_at(moment, status.left)} (in {clock(status.left)})"
+    deadline = f"deadline {_at(moment, Ahead(status.left))} (in {clock(status.left)})"
     if status.end is None:
         return f"expected end unknown; {deadline}"
-    mark = "" if status.end.exact else "not before "
     late = ": after the deadline, which cancels open stages" if status.end.seconds > status.left else ""
-    return f"expected end {mark}{_at(moment, status.end.seconds)} (in {clock(status.end.seconds)}){late}; {deadline}"
+    return f"expected end {_at(moment, status.end)} (in {clock(status.end.seconds)}){late}; {deadline}"
 
 
 def count_lines(status: Status) -> list[str]:
@@ -141,20 +141,9 @@ def count_lines(status: Status) -> list[str]:
     parts = []
     for stage, counts in stages.items():
         open_count = counts.pop("missing", 0) + counts.pop("pending", 0)
-        texts = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-        if open_count:
-            texts.append(f"{open_count} open")
-        parts.append(f"{stage} {', '.join(texts)}")
+        ordered = [*sorted(counts.items(), key=lambda item: (-item[1], item[0])), ("open", open_count)]
+        parts.append(f"{stage} {', '.join(f'{count} {state}' for state, count in ordered if count)}")
     return [*lines, *([f"stages: {' | '.join(parts)}"] if parts else [])]
-
-
-def _waiting_line(status: Status) -> list[str]:
-    waiting = [node.name for node in status.nodes if node.state == "waiting"]
-    if not waiting or status.ended:
-        return []
-    places = status.known.watch["window"]["nodes"] if status.known.watch else 0
-    limit = f" ({places} at once)" if places else ""
-    return [f"waiting for their turn{limit}: {some_of(waiting)}"]
 
 
 def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) -> list[str]:
@@ -180,12 +169,11 @@ def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) 
 def _row(node: NodeStatus, moment: datetime) -> tuple[str, ...]:
     attempt = node.attempts.get(node.stage, 1)
     stage = node.stage + (f" #{attempt}" if attempt > 1 else "")
-    if node.stage_state in FINAL_STATES and node.stage_state != "success":
-        stage += f" {node.stage_state}"
+    state = node.stages.get(node.stage)
+    if state in FINAL_STATES and state != "success":
+        stage += f" {state}"
     heard = "-" if node.age is None else f"{clock(node.age)} ago"
-    end = "-"
-    if node.ahead is not None:
-        end = ("" if node.ahead.exact else "not before ") + _at(moment, node.ahead.seconds)
+    end = "-" if node.ahead is None else _at(moment, node.ahead)
     message = one_line(node.message, MESSAGE_CHARACTERS)
     return (node.name, node.state, stage or "-", heard, _progress(node), end, message)
 
@@ -197,9 +185,8 @@ def _progress(node: NodeStatus) -> str:
         return stages
     if not node.expected:
         return f"{stages}, {clock(node.elapsed)}"
-    if node.over_time:
-        return f"{stages}, {clock(node.elapsed)} of {clock(node.expected)}: over time"
-    return f"{stages}, {clock(node.elapsed)} of {clock(node.expected)} ({node.elapsed / node.expected:.0%})"
+    share = ": over time" if node.over_time else f" ({node.elapsed / node.expected:.0%})"
+    return f"{stages}, {clock(node.elapsed)} of {clock(node.expected)}{share}"
 
 
 def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
@@ -208,34 +195,29 @@ def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
     for node in sorted(nodes, key=lambda item: item.name):
         for stage, state in node.stages.items():
             if state == "success":
-                lines.setdefault(stage, []).append(done_line(status, node.name, stage))
+                lines.setdefault(stage, []).append(done_line(status, node, stage))
     return [line for of_stage in lines.values() for line in of_stage]
 
 
-def done_line(status: Status, node: str, stage: str) -> str:
-    brief = status.known.briefs[node][stage]
-    return stage_line(node, stage, brief.figures, brief.duration_seconds)
+def done_line(status: Status, node: NodeStatus, stage: str) -> str:
+    brief = status.known.briefs[node.name][stage]
+    return stage_line(node.name, stage, brief.figures, brief.duration_seconds)
 
 
 def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines: bool) -> list[str]:
-    """Changes since an earlier look: stages that began or ended, nodes that fell silent or were given up.
-
-    With `lines` a successful stage is shown by its own line.
-    """
+    """Changes since an earlier look: stages that began or ended, nodes that fell silent or were given up. With `lines`
+    a successful stage is shown by its own line."""
     old = {node.name: node for node in before.nodes}
     texts = []
     for node in nodes:
         earlier = old.get(node.name)
         for stage, state in node.stages.items():
             attempt = node.attempts.get(stage, 1)
-            if state in ("missing", "pending"):
+            is_known = earlier and (earlier.stages.get(stage), earlier.attempts.get(stage, 1)) == (state, attempt)
+            if is_known or state in ("missing", "pending"):
                 continue
-            if earlier and (earlier.stages.get(stage), earlier.attempts.get(stage, 1)) == (state, attempt):
-                continue
-            if lines and state == "success":
-                texts.append(done_line(after, node.name, stage))
-            else:
-                texts.append(_change(after, node.name, stage, state, attempt))
+            as_line = lines and state == "success"
+            texts.append((done_line if as_line else _change)(after, node, stage))
         if earlier is None:
             texts.append(f"{node.name}: joined the run")
         elif node.state != earlier.state and (node.state in BAD - {"failed"} or earlier.state in ("silent", "lost")):
@@ -256,9 +238,9 @@ def round_changes(before: Status, after: Status) -> list[str]:
     return texts + changes(earlier, after.round, after.round.nodes, lines=False)
 
 
-def _change(status: Status, node: str, stage: str, state: str, attempt: int) -> str:
-    brief = status.known.briefs[node][stage]
-    line = f"{node} {stage}: {state}"
+def _change(status: Status, node: NodeStatus, stage: str) -> str:
+    brief, state, attempt = status.known.briefs[node.name][stage], node.stages[stage], node.attempts.get(stage, 1)
+    line = f"{node.name} {stage}: {state}"
     if attempt > 1:
         line += f" (attempt {attempt})"
     if state in FINAL_STATES and brief.duration_seconds is not None:
@@ -271,13 +253,11 @@ def progress_line(status: Status) -> str:
     counts = count_lines(status)
     parts = [f"{status.known.moment:%H:%M:%S} {counts[0]}", *counts[1:]]
     if status.end is not None:
-        parts.append(
-            f"expected end {'' if status.end.exact else 'not before '}{_at(status.known.moment, status.end.seconds)}"
-        )
+        parts.append(f"expected end {_at(status.known.moment, status.end)}")
     if not status.watched and not status.ended:
         parts.append(_watch_line(status))
     return " | ".join(parts)
 
 
-def _at(moment: datetime, seconds: float) -> str:
-    return f"{moment + timedelta(seconds=seconds):%H:%M:%S}"
+def _at(moment: datetime, ahead: Ahead) -> str:
+    return f"{'' if ahead.exact else 'not before '}{moment + timedelta(seconds=ahead.seconds):%H:%M:%S}"

@@ -33,8 +33,8 @@ class StatusReader:
         self._briefs: dict[str, dict[str, StageBrief]] = {}
         self._refused: dict[str, list[str]] = {}
         self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
-        self._gangs: tuple[dict[str, Any], datetime] | None = None
-        self._seen_gangs: str | None = None
+        #: gpuval.gangs/1, and the entry that it was read from.
+        self._gangs: tuple[dict[str, Any], Entry] | None = None
         self._round: StatusReader | None = None
         self._progress = f"{self._folder}/{publishing.PROGRESS_FILE}"
         self._schemas = {
@@ -44,10 +44,8 @@ class StatusReader:
         }
 
     def look(self) -> StoredStatus:
-        """What the store has now, of the run and of the newest round of its gangs.
-
-        Raises RunError, StoreError; what was read before is kept then.
-        """
+        """What the store has now, of the run and of the newest round of its gangs. Raises RunError, StoreError; what
+        was read before is kept then."""
         stored = self._look()
         if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
             return stored
@@ -56,25 +54,25 @@ class StatusReader:
             self._look_at_gangs()
         except Damaged as error:
             refused.append(f"refused: {error}")
-        document, modified = self._gangs if self._gangs else (None, None)
+        document, entry = self._gangs if self._gangs else (None, None)
         of_round = self._round.look() if self._round else None
         if of_round:
             refused += of_round.refused
+        modified = entry.modified if entry else None
         return replace(stored, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
 
     def _look_at_gangs(self) -> None:
         key = gang_document.key_of(self._run)
-        entry = next((one for one in self._store.listing(key)[0] if one.key == key), None)
+        entry = next((entry for entry in self._store.listing(key)[0] if entry.key == key), None)
         if entry is None:
-            self._gangs = self._seen_gangs = self._round = None
+            self._gangs = self._round = None
             return
-        if self._seen_gangs != entry.stamp:
+        if self._gangs is None or self._gangs[1].stamp != entry.stamp:
             raw = self._store.get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
             if raw is None:
                 return
-            self._gangs = (stored_runs.read_document(raw, "gangs", key), entry.modified)
-            self._seen_gangs = entry.stamp
-        rounds = self._gangs[0]["rounds"] if self._gangs else []
+            self._gangs = (stored_runs.read_document(raw, "gangs", key), entry)
+        rounds = self._gangs[0]["rounds"]
         folder = f"{self._folder}/{gang_document.FOLDER}/{rounds[-1]['name']}" if rounds else ""
         if self._round is None or self._round._folder != folder:
             run = stored_runs.read_run(self._store, folder) if folder else None
@@ -110,21 +108,19 @@ class StatusReader:
         return MAX_RECORD_BYTES if self._is_record(entry.key) else stored_runs.MAX_DOCUMENT_BYTES
 
     def _read(self, entry: Entry, raw: bytes | None) -> None:
-        key = entry.key
         if raw is None:
-            self._forget({key})
+            self._forget({entry.key})
             return
-        schema = self._schemas.get(key)
-        self._drop(key)
+        self._drop(entry.key)
         try:
-            self._accept(entry, raw, schema)
+            self._accept(entry, raw)
         except Damaged as error:  # what was read before counts, and it is read again
-            self._refused[key] = [f"refused: {error}"]
+            self._refused[entry.key] = [f"refused: {error}"]
             return
-        self._seen[key] = entry.stamp
+        self._seen[entry.key] = entry.stamp
 
-    def _accept(self, entry: Entry, raw: bytes, schema: str | None) -> None:
-        key = entry.key
+    def _accept(self, entry: Entry, raw: bytes) -> None:
+        key, schema = entry.key, self._schemas.get(entry.key)
         if schema == "run":
             run = stored_runs.take_run(raw, self._folder)
             if run["run_id"] != self._run["run_id"]:
@@ -138,7 +134,14 @@ class StatusReader:
                 raise run_folder.RunError(f"{key} in the store is that of another run")
             self._documents[key] = (document, entry.modified)
         else:
-            self._accept_record(entry, raw)
+            evidence = RunEvidence()
+            if record := take_record(evidence, self._run, key, raw):
+                self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)
+                return
+            self._refused[key] = [
+                f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}"
+                for problem in evidence.problems
+            ]
 
     def _use_progress(self, listed: Mapping[str, Entry]) -> None:
         """Use the controller's summary of the records that it read, where they have not changed since."""
@@ -152,29 +155,14 @@ class StatusReader:
         if summary["run_id"] != self._run["run_id"]:
             return
         for key, entry in listed.items():
-            parts = parse_key(self._folder, key)
-            if parts is None:
+            if (parts := parse_key(self._folder, key)) is None:
                 continue
-            fields = summary["records"].get(f"{parts[1]}/{parts[2]}")
-            if fields is None or fields["stamp"] != entry.stamp or not self._expected(parts[1], parts[2]):
-                continue
-            brief_fields = {name: value for name, value in fields.items() if name != "stamp"}
-            self._briefs.setdefault(parts[2], {})[parts[1]] = StageBrief(**brief_fields, modified=entry.modified)
-            self._seen[key] = entry.stamp
-
-    def _expected(self, stage: str, node: str) -> bool:
-        return stage in self._run["nodes"].get(node, {"stages": []})["stages"]
-
-    def _accept_record(self, entry: Entry, raw: bytes) -> None:
-        evidence = RunEvidence()
-        record = take_record(evidence, self._run, entry.key, raw)
-        if record is not None:
-            self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)
-            return
-        self._refused[entry.key] = [
-            f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}"
-            for problem in evidence.problems
-        ]
+            _, stage, node = parts
+            fields = dict(summary["records"].get(f"{stage}/{node}") or {"stamp": ""})
+            is_expected = stage in self._run["nodes"].get(node, {"stages": []})["stages"]
+            if fields.pop("stamp") == entry.stamp and is_expected:
+                self._briefs.setdefault(node, {})[stage] = StageBrief(**fields, modified=entry.modified)
+                self._seen[key] = entry.stamp
 
     def _forget(self, keys: set[str]) -> None:
         for key in keys:

@@ -1,7 +1,5 @@
-"""The status of a run from what the store has of it: states, order and expected ends of its nodes. Pure.
-
-All ages are seconds by the store's clock, so a wrong clock of a controller or a reader does not matter.
-"""
+"""The status of a run from what the store has of it: states, order and expected ends of its nodes. Pure. All ages are
+seconds by the store's clock, so a wrong clock of a controller or a reader does not matter."""
 
 from __future__ import annotations
 
@@ -67,7 +65,6 @@ class NodeStatus:
     name: str
     state: str
     stage: str
-    stage_state: str
     age: float | None
     elapsed: float | None
     expected: float | None
@@ -113,20 +110,14 @@ class Status:
         return verdict["verdict"] if verdict else None
 
     @property
-    def at_work(self) -> int:
-        return sum(node.state in ("running", "silent", "waiting") for node in self.nodes)
-
-    @property
     def over(self) -> bool:
         """Nothing more is expected: the run has ended, or no node works and no controller watches."""
         if self.ended or self.never_started:
             return True
-        if self.known.controller and self.known.controller.name in BEFORE_WORK:
+        if (self.known.controller and self.known.controller.name in BEFORE_WORK) or self.at_gangs:
             return False
-        if self.at_gangs:
-            return False
-        late = self.left < -DEADLINE_SLACK_SECONDS
-        return not (self.watched or self.judging) and (self.at_work == 0 or late)
+        at_work = any(node.state in ("running", "silent", "waiting") for node in self.nodes)
+        return not (self.watched or self.judging) and (not at_work or self.left < -DEADLINE_SLACK_SECONDS)
 
     @property
     def overdue(self) -> bool:
@@ -143,32 +134,26 @@ class Status:
     @property
     def judging(self) -> bool:
         """Its controller's watch has ended; it may still collect and judge."""
-        if _deserted(self.known):
-            return False
         watch = self.known.watch
         ages = [age for age in (self.heartbeat_age or 0.0, self.gangs_age) if age is not None]
-        return watch is not None and watch["state"] == "ended" and min(ages) < JUDGING_SECONDS
+        has_ended = watch is not None and watch["state"] == "ended"
+        return has_ended and min(ages) < JUDGING_SECONDS and not _deserted(self.known)
 
     @property
     def gangs_age(self) -> float | None:
         """Seconds since the controller's last update of the gangs, or of their newest round; None without gangs."""
-        stored = self.known
-        if stored.gangs is None or stored.gangs_modified is None:
+        if self.known.gangs_modified is None:
             return None
-        ages = [_seconds(stored.moment, stored.gangs_modified)]
-        if self.round is not None and self.round.heartbeat_age is not None:
-            ages.append(self.round.heartbeat_age)
-        return min(ages)
+        age = _seconds(self.known.moment, self.known.gangs_modified)
+        of_round = self.round.heartbeat_age if self.round else None
+        return age if of_round is None else min(age, of_round)
 
     @property
     def at_gangs(self) -> bool:
         """Its gangs are at work: they have not ended, and their controller sent a heartbeat recently."""
-        age = self.gangs_age
-        if self.ended or age is None or self.known.gangs is None or self.known.gangs["ended_at"]:
-            return False
-        if _deserted(self.known):
-            return False
-        return age < JUDGING_SECONDS
+        age, gangs = self.gangs_age, self.known.gangs
+        is_open = not self.ended and gangs is not None and not gangs["ended_at"]
+        return is_open and age is not None and age < JUDGING_SECONDS and not _deserted(self.known)
 
     @property
     def accepted(self) -> bool:
@@ -197,22 +182,19 @@ def status_of(stored: StoredStatus) -> Status:
     verdict = final_verdict(stored)
     verdicts = verdict["nodes"] if verdict else {}
     nodes = [_node(name, stored, verdicts.get(name)) for name in run["nodes"]]
-    seconds_left = float(run["deadline_seconds"]) - begun
-    ended = run["finished_at"] is not None
-    if ended:
+    if run["finished_at"] is not None:
         nodes = [replace(node, ahead=None) for node in nodes]
     else:
         nodes = _in_turn(nodes, watch["window"]["nodes"] if watch else 0)
-    ahead = [node.ahead for node in nodes if node.ahead is not None]
     open_ended = any(node.ahead is None and node.state in ("silent", "running", "waiting") for node in nodes)
     end = None
-    if ahead and not ended:
-        end = Ahead(max(one.seconds for one in ahead), all(one.exact for one in ahead) and not open_ended)
+    if ahead := [node.ahead for node in nodes if node.ahead is not None]:
+        end = Ahead(max(time.seconds for time in ahead), all(time.exact for time in ahead) and not open_ended)
     return Status(
         known=stored,
         nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
         run_seconds=run_seconds,
-        left=seconds_left,
+        left=float(run["deadline_seconds"]) - begun,
         end=end,
         watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(stored),
         heartbeat_age=passed if watch else None,
@@ -225,11 +207,13 @@ def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
     briefs = stored.briefs.get(name, {})
     watched = (stored.watch or {}).get("nodes", {}).get(name, {})
     launch = watched.get("launch") or {}
-    expected, heartbeat = _expectations(stored.watch, watched)
+    # a waiting node has no plan yet, and gets one like the others
+    plans = (stored.watch or {}).get("plans", [])[watched.get("plan") or 0 :]
+    plan: Mapping[str, Any] = plans[0] if plans else {"stages": {}, "heartbeat_seconds": DEFAULT_HEARTBEAT_SECONDS}
+    expected, heartbeat = plan["stages"], plan["heartbeat_seconds"]
     states = {stage: briefs[stage].state if stage in briefs else "missing" for stage in stages}
-    ages = [_seconds(stored.moment, one.modified) for one in briefs.values()]
-    launched = _launched_seconds(stored, launch)
-    age = min([*ages, *([] if launched is None else [launched])], default=None)
+    ages = [_launched_seconds(stored, launch), *(_seconds(stored.moment, brief.modified) for brief in briefs.values())]
+    age = min((seconds for seconds in ages if seconds is not None), default=None)
     state = _state(stored, states, briefs, watched, age, heartbeat)
     if verdict is not None and state not in ("not started", "lost"):
         state = _OF_VERDICT[verdict]
@@ -239,19 +223,12 @@ def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
     if brief and brief.state == "running" and brief.duration_seconds is not None:
         elapsed = brief.duration_seconds + _seconds(stored.moment, brief.modified)
     return NodeStatus(
-        name=name,
-        state=state,
-        stage=stage,
-        stage_state=states.get(stage, ""),
-        age=age,
-        elapsed=elapsed,
-        expected=expected.get(stage),
-        ahead=_ahead(state, stages, states, expected, stage, elapsed),
-        message=_message(state, launch, brief, verdict),
-        stages=states,
-        attempts={stage: one.attempt for stage, one in briefs.items()},
+        name=name, state=state, stage=stage, age=age, elapsed=elapsed,
+        expected=expected.get(stage), ahead=_ahead(state, states, expected, stage, elapsed),
+        message=_message(state, launch, brief, verdict), stages=states,
+        attempts={name: brief.attempt for name, brief in briefs.items()},
         remedy=str(launch.get("remedy") or "") if state == "not started" else "",
-    )
+    )  # fmt: skip
 
 
 def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float | None:
@@ -265,17 +242,6 @@ def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float |
         return None
 
 
-def _expectations(
-    watch: Mapping[str, Any] | None, watched: Mapping[str, Any]
-) -> tuple[Mapping[str, float | None], float]:
-    plans = watch["plans"] if watch else []
-    index = watched.get("plan") or 0  # a waiting node has no plan yet, and gets one like the others
-    if index >= len(plans):
-        return {}, DEFAULT_HEARTBEAT_SECONDS
-    plan = plans[index]
-    return plan["stages"], plan["heartbeat_seconds"]
-
-
 def _state(
     stored: StoredStatus,
     states: Mapping[str, str],
@@ -284,21 +250,21 @@ def _state(
     age: float | None,
     heartbeat: float,
 ) -> str:
-    if any(state in FAILED_STATES for state in states.values()):
+    reached, launch = set(states.values()), watched.get("launch") or {}
+    if reached & FAILED_STATES:
         return "failed"
-    launch = watched.get("launch") or {}
-    if states and all(state in FINAL_STATES for state in states.values()):
-        return "done" if all(state == "success" for state in states.values()) else "incomplete"
-    began = any(one.started for one in briefs.values())
-    ended = stored.run["finished_at"] is not None
-    if not began and launch.get("state") not in LAUNCHED and launch.get("state") not in (None, "unknown"):
+    if reached and reached <= FINAL_STATES:
+        return "done" if reached == {"success"} else "incomplete"
+    began = any(brief.started for brief in briefs.values())
+    is_waiting = not began and launch.get("state") not in LAUNCHED
+    if is_waiting and launch.get("state") not in (None, "unknown"):
         return "not started"
     contact = launch.get("contact") or {}
     if contact.get("class") == "lost_contact" or str(contact.get("message", "")).startswith(launch_errors.LOST):
         return "lost"
-    if ended:
+    if stored.run["finished_at"] is not None:
         return "incomplete" if began else "not started"
-    if not began and launch.get("state") not in LAUNCHED:
+    if is_waiting:
         return "waiting"
     limit = (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS
     return "silent" if age is not None and age > max(limit, SILENT_HEARTBEATS * heartbeat) else "running"
@@ -306,11 +272,11 @@ def _state(
 
 def _stage_shown(state: str, states: Mapping[str, str]) -> str:
     """The stage to show: the one that failed, else the running one, else the next one or the last."""
-    orders = [FAILED_STATES, ("running",)] if state == "failed" else [("running",), ("cancelled", "skipped")]
-    for group in (*orders, ("pending", "missing")):
-        for stage, its_state in states.items():
-            if its_state in group:
-                return stage if group != ("pending", "missing") or state not in ("not started", "waiting") else ""
+    groups = [FAILED_STATES, ("running",)] if state == "failed" else [("running",), ("cancelled", "skipped")]
+    for group in (*groups, ("pending", "missing")):
+        for stage, reached in states.items():
+            if reached in group:
+                return "" if group == ("pending", "missing") and state in ("not started", "waiting") else stage
     return list(states)[-1] if states else ""
 
 
@@ -334,53 +300,42 @@ def _message(state: str, launch: Mapping[str, Any], brief: StageBrief | None, ve
 
 
 def _ahead(
-    state: str,
-    stages: Sequence[str],
-    states: Mapping[str, str],
-    expected: Mapping[str, float | None],
-    stage: str,
-    elapsed: float | None,
+    state: str, states: Mapping[str, str], expected: Mapping[str, float | None], stage: str, elapsed: float | None
 ) -> Ahead | None:
     """The time that a node still needs; also of a failed one, whose other stages may continue."""
-    open_stages = [name for name in stages if states[name] not in FINAL_STATES]
+    open_stages = [name for name, reached in states.items() if reached not in FINAL_STATES]
     if state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
         return None
     seconds, exact = 0.0, True
     for name in open_stages:
-        of_it = expected.get(name)
-        exact = exact and of_it is not None
+        usual = expected.get(name)
         spent = elapsed or 0.0 if name == stage and states[name] == "running" else 0.0
-        exact = exact and not (of_it is not None and spent > of_it)
-        seconds += max(0.0, (of_it or 0.0) - spent)
-    if seconds == 0.0 and not exact:
-        return None
-    return Ahead(seconds, exact)
+        exact = exact and usual is not None and spent <= usual
+        seconds += max(0.0, (usual or 0.0) - spent)
+    return Ahead(seconds, exact) if seconds or exact else None
 
 
 def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
     """The nodes, with the expected ends of waiting ones after those at work: `places` at once, 0 is all."""
     working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
-    free = sorted(ahead.seconds for ahead in working)
     exact = all(ahead.exact for ahead in working)
-    if places:  # a silent node keeps its place for an unknown time
-        free = free + [0.0] * max(0, places - len(free) - hidden)
+    # a silent node keeps its place for an unknown time
+    free = [ahead.seconds for ahead in working] + [0.0] * max(0, places - len(working) - hidden)
     heapq.heapify(free)
-    result = []
+    ordered = []
     for node in nodes:
-        if node.state != "waiting" or node.ahead is None:
-            result.append(node)
-            continue
-        begins = 0.0
-        if places:
-            if not free:
-                result.append(replace(node, ahead=None))
-                continue
-            begins = heapq.heappop(free)
-            heapq.heappush(free, begins + node.ahead.seconds)
         time = node.ahead
-        result.append(replace(node, ahead=Ahead(begins + time.seconds, time.exact and (exact or begins == 0.0))))
-    return result
+        if node.state == "waiting" and time is not None:
+            if places and not free:
+                time = None
+            else:
+                begins = free[0] if places else 0.0
+                time = Ahead(begins + time.seconds, time.exact and (exact or begins == 0.0))
+                if places:
+                    heapq.heapreplace(free, time.seconds)
+        ordered.append(replace(node, ahead=time))
+    return ordered
 
 
 def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:
