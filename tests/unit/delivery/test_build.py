@@ -20,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     log_bundle,
     pack,
     report_conversion,
-    vendor_output,
+    stage_file,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
@@ -435,10 +435,10 @@ def test_a_host_name_that_is_a_word_of_other_nodes_does_not_stop_the_delivery(fo
 
 @pytest.mark.parametrize("kind", ["member", "header"])
 def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(folder, monkeypatch, kind):
-    monkeypatch.setattr(vendor_output, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(stage_file, "MAX_UNPACKED_BYTES", 1 << 20)
     read = []
-    limited = vendor_output._Limited.read
-    monkeypatch.setattr(vendor_output._Limited, "read", lambda self, size: read.append(size) or limited(self, size))
+    limited = stage_file._Limited.read
+    monkeypatch.setattr(stage_file._Limited, "read", lambda self, size: read.append(size) or limited(self, size))
     entry = tarfile.TarInfo("x")
     entry.size = 64 << 20
     if kind == "header":
@@ -448,7 +448,7 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(folder, monkeypa
         packed.write(entry.tobuf())
         for _ in range(64):
             packed.write(b"\0" * (1 << 20))
-    assert vendor_output.gathered(archive).texts == {}
+    assert stage_file.gathered(archive).texts == {}
     assert sum(read) < 4 << 20
     make(folder)
 

@@ -5,6 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.image_archive import sha256_of
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, destination, pack
 
@@ -55,7 +56,7 @@ def server(request):
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / "a.txt").write_text("acceptance")
-    return pack.File("a.txt", 10, pack.digest(tmp_path / "a.txt"))
+    return pack.File("a.txt", 10, sha256_of(tmp_path / "a.txt"))
 
 
 def send(server, tmp_path, *files):
@@ -75,7 +76,7 @@ def test_what_marks_a_delivery_as_complete_is_sent_last(server, tmp_path):
     for path in paths:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("acceptance")
-    files = [pack.File(path, 10, pack.digest(tmp_path / path)) for path in paths]
+    files = [pack.File(path, 10, sha256_of(tmp_path / path)) for path in paths]
     assert send(server, tmp_path, *files).sent == 23
     assert list(server.put)[-2:] == ["/b/to/x/manifest.json", "/b/to/x/SHA256SUMS"]
     types = {path.rpartition("/")[2]: kind for path, kind in server.types.items()}

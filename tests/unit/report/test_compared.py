@@ -8,7 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import causes, compared, next_steps
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.results import DELIVERY
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 

@@ -42,9 +42,9 @@ _LONGEST_BEFORE = 24
 _PORT_OR_MASK = re.compile(r":\d{1,5}(?!\d)|/\d{1,2}(?!\d)", re.ASCII)
 _INTERNAL = tuple(
     ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "198.18.0.0/15")
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "198.18.0.0/15",
+                    "fc00::/7", "fe80::/10", "fec0::/10")
 )  # fmt: skip
-_INTERNAL6 = tuple(ipaddress.ip_network(network) for network in ("fc00::/7", "fe80::/10", "fec0::/10"))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -74,60 +74,55 @@ def is_own(address: str) -> bool:
 class Addresses:
     """Finds internal addresses, and those of ``known`` (IP addresses) and ``macs`` in any case."""
 
-    def __init__(self, addresses: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
+    def __init__(self, replace: Replace, addresses: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
         spelled = (canonical(address) for address in addresses)
         self.known = frozenset(address for address in spelled if address and is_own(address))
         self.macs = frozenset(mac for mac in map(canonical_mac, macs) if mac)
+        self._replace = replace
 
-    def hide(self, text: str, replace: Replace) -> str:
+    def hide(self, text: str) -> str:
         """The text with each address replaced by what ``replace`` returns."""
         if ":" in text or "-" in text:
-            text = _MAC.sub(lambda match: self._mac(match, replace), text)
+            text = _MAC.sub(self._mac, text)
         if ":" in text:
-            text = _IPV6.sub(lambda match: self._ipv6(match, replace), text)
-            text = _GUID.sub(lambda match: self._put(replace, MAC, match.group().replace(":", "").lower(), match), text)
-        text = _IPV4.sub(lambda match: self._ipv4(match, replace), text)
-        text = _DASHED.sub(lambda match: self._dashed(match, replace), text)
-        text = _DOTTED_MAC.sub(lambda match: self._mac(match, replace), text)
-        if self.macs:
-            text = _BARE_MAC.sub(lambda match: self._bare(match, replace), text)
-        return text
+            text = _IPV6.sub(self._ipv6, text)
+            text = _GUID.sub(lambda match: self._put(MAC, match.group().replace(":", "").lower(), match.group()), text)
+        text = _IPV4.sub(self._ipv4, text)
+        text = _DASHED.sub(self._dashed, text)
+        text = _DOTTED_MAC.sub(self._mac, text)
+        return _BARE_MAC.sub(self._bare, text) if self.macs else text
 
-    @staticmethod
-    def _put(replace: Replace, kind: str, address: str, match: re.Match[str]) -> str:
-        instead = replace(kind, address)
-        return match.group() if instead is None else instead
+    def _put(self, kind: str, address: str, text: str) -> str:
+        instead = self._replace(kind, address)
+        return text if instead is None else instead
 
-    def _mac(self, match: re.Match[str], replace: Replace) -> str:
+    def _mac(self, match: re.Match[str]) -> str:
         mac = canonical_mac(match.group())
         if mac is None or ("-" in match.group() and mac.isdecimal() and mac not in self.macs):
             return match.group()  # numbers between dashes are a date and a time
-        return self._put(replace, MAC, mac, match)
+        return self._put(MAC, mac, match.group())
 
-    def _bare(self, match: re.Match[str], replace: Replace) -> str:
+    def _bare(self, match: re.Match[str]) -> str:
         mac = match.group().lower()
-        return self._put(replace, MAC, mac, match) if mac in self.macs else match.group()
+        return self._put(MAC, mac, match.group()) if mac in self.macs else match.group()
 
-    def _ipv6(self, match: re.Match[str], replace: Replace) -> str:
+    def _ipv6(self, match: re.Match[str]) -> str:
         """A port or a colon may follow an address: the longest part of the match that is an internal address counts."""
         text = match.group()
         before, _colon, _port = text.rpartition(":")
         for form in (text, before.rstrip(":") or text):
             address = canonical(form)
-            if address is None:
-                continue
-            if address in self.known or any(ipaddress.ip_address(address) in network for network in _INTERNAL6):
-                instead = replace(ADDRESS, address)
-                return text if instead is None else instead + text[len(form) :]
+            if address and (address in self.known or _internal(address)):
+                return self._put(ADDRESS, address, form) + text[len(form) :]
         return text
 
-    def _dashed(self, match: re.Match[str], replace: Replace) -> str:
+    def _dashed(self, match: re.Match[str]) -> str:
         address = canonical(match.group(1).replace("-", "."))
         if address is None or not (address in self.known or _internal(address)):
             return match.group()
-        return self._put(replace, ADDRESS, address, match)
+        return self._put(ADDRESS, address, match.group())
 
-    def _ipv4(self, match: re.Match[str], replace: Replace) -> str:
+    def _ipv4(self, match: re.Match[str]) -> str:
         address, more = match.group(1), match.group(2)
         if canonical(address) is None:
             return match.group()
@@ -137,8 +132,7 @@ class Addresses:
             before = match.string[max(0, match.start() - _LONGEST_BEFORE) : match.start()]
             if _VERSION_BEFORE.search(before) and not _PORT_OR_MASK.match(match.string, match.end()):
                 return match.group()
-        instead = replace(ADDRESS, address)
-        return match.group() if instead is None else instead + more
+        return self._put(ADDRESS, address, address) + more
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -1,8 +1,6 @@
-"""Make a delivery from the results of a run: a folder or an archive, the same bytes for the same results.
-
-Files are written one at a time into a draft next to the delivery and scanned for secrets and internal names. Only then
-does the draft replace the delivery. Memory holds one stage of one node at a time.
-"""
+"""Make a delivery from the results of a run: a folder or an archive, the same bytes for the same results. Files are
+written one at a time into a draft next to the delivery and scanned for secrets and internal names. Only then does the
+draft replace the delivery. Memory holds one stage of one node at a time."""
 
 from __future__ import annotations
 
@@ -11,11 +9,13 @@ import io
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.image_archive import sha256_of
 from ...module_utils.redaction import SHORTEST_SECRET
 from ..core import files
 from ..core.escape import clean_text, csv_cell
@@ -27,11 +27,11 @@ from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, EvidenceRefus
 from ..report import write_file
 from ..report.html import html_report
 from ..report.markdown import markdown_report
+from ..report.page.results import DELIVERY
 from ..report.perf import perf_csv
-from ..report.place import DELIVERY
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
-from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
+from . import DeliveryError, log_bundle, pack, report_conversion, stage_file
 from .conversion import DeliveryConverter, InternalData
 from .ordinary_names import is_ordinary
 from .scan import DeliveryScan, ScanTargets, own_terms, own_words, problems
@@ -44,6 +44,8 @@ MIN_LOG_BYTES = 256 << 10
 LOCK_SECONDS = 2.0
 PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
+#: A stage of a node in index.csv.
+IndexRow = tuple[str, ...]
 
 README = Path(__file__).with_name("README.md.txt")
 
@@ -75,18 +77,17 @@ class Built:
     changed: bool
     files: list[pack.File]
     bytes: int
-    within: dict[str, int] = field(default_factory=dict)
-    ordinary: list[str] = field(default_factory=list)
-    own_terms: int = 0
+    within: dict[str, int]
+    ordinary: list[str]
+    own_terms: int
 
 
 def check(request: Request, sensitive: Sensitive) -> None:
-    """Check the request before anything is written: ids are unambiguous, and the name reveals nothing internal.
-
-    Raises DeliveryError.
-    """
+    """Check the request before anything is written: ids are unambiguous, and the name reveals nothing internal. Raises
+    DeliveryError."""
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
-    if has_secret or any(request.name.lower() == name.lower() for name in _internal_names(request.ids)):
+    internal = {name.lower() for name in request.ids if not is_ordinary(name)}
+    if has_secret or request.name.lower() in internal - {identity.lower() for identity in request.ids.values()}:
         raise DeliveryError(
             f"{'a secret is in' if has_secret else 'a worker has'} the name {request.name}: "
             "set another delivery_name (default: the run's id)"
@@ -123,25 +124,19 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     names = [node["name"] for node in report["nodes"]]
     for node in _with_progress(names, "read", say):
         _add_sensitive(request.folder, node, sensitive, scratch)
-    converter = DeliveryConverter(_known(request, sensitive))
+    converter = _converter(request, sensitive)
     order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
     rows = []
     for node in _with_progress(order, "written", say):
         rows += _stages(request.folder, report["run"], node, converter, draft, scratch)
     manifest = {
-        "schema": "gpuval.delivery/1",
-        "name": request.name,
-        "run_id": converter.text(report["run"]["run_id"]),
-        "verdict": report["verdict"],
-        "counts": report["counts"],
-        "judged_at": report["run"]["judged_at"],
+        "schema": "gpuval.delivery/1", "name": request.name, "run_id": converter.text(report["run"]["run_id"]),
+        "verdict": report["verdict"], "counts": report["counts"], "judged_at": report["run"]["judged_at"],
         "nodes": [{"id": request.ids[node["name"]], "verdict": node["verdict"]} for node in order],
-        "replaced": {},
-    }
+    }  # fmt: skip
     say("delivery: writing the report")
     _forms(report, converter, request.name, draft, scratch, rows)
-    for kind, _original in converter.placeholders:
-        manifest["replaced"][kind] = manifest["replaced"].get(kind, 0) + 1
+    manifest["replaced"] = dict(Counter(kind for kind, _original in converter.placeholders))
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
     targets = ScanTargets(
@@ -159,22 +154,16 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
             f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}. "
             "This is a bug in gpuval: report it with the line in question"
         )  # fmt: skip
-    _write_names(request, converter)
-    changed, of_target = _publish(request, draft, sealed)
-    return Built(
-        request.target,
-        changed,
-        sealed if request.form == "folder" else [of_target],
-        sum(file.bytes for file in sealed) if request.form == "folder" else of_target.bytes,
-        within=scan.within,
-        ordinary=sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name),
-        own_terms=len(common),
-    )
-
-
-def _internal_names(ids: Mapping[str, str]) -> list[str]:
-    ids_lower = {identity.lower() for identity in ids.values()}
-    return [name for name in ids if not is_ordinary(name) and name.lower() not in ids_lower]
+    originals = {  # for the operator alone: a customer asks by id or placeholder
+        "ids": dict(sorted(request.ids.items())),
+        "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
+    }
+    names_file = request.directory / f"{request.name}.names.json"
+    files.replace(names_file, (json.dumps(originals, indent=1) + "\n").encode(), files.PRIVATE)
+    changed, delivered = _publish(request, draft, sealed)
+    ordinary = sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name)
+    total = sum(file.bytes for file in delivered)
+    return Built(request.target, changed, delivered, total, scan.within, ordinary, len(common))
 
 
 def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object]) -> Iterator[Any]:
@@ -187,27 +176,23 @@ def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object])
         yield item
 
 
-def _known(request: Request, sensitive: Sensitive) -> InternalData:
+def _converter(request: Request, sensitive: Sensitive) -> DeliveryConverter:
     aliases, shared = sensitive.alias_ids(request.ids, own_words(COLLECTION) if sensitive.claimed else ())
-    names = set(request.ids)
-    return InternalData(
+    data = InternalData(
         names=request.ids,
-        aliases={alias: identity for alias, identity in aliases.items() if alias not in names},
-        secrets=frozenset(sensitive.secrets),
-        addresses=frozenset(sensitive.addresses),
-        macs=frozenset(sensitive.macs),
-        hosts=frozenset((sensitive.hosts | shared) - names - set(aliases)),
-        users=frozenset(sensitive.users),
+        aliases={alias: identity for alias, identity in aliases.items() if alias not in request.ids},
+        hosts=frozenset((sensitive.hosts | shared) - request.ids.keys() - aliases.keys()),
         folders=sensitive.folders,
         run_id=request.folder.path.name,
-        claimed=frozenset(sensitive.claimed),
+        **{key: frozenset(getattr(sensitive, key)) for key in ("secrets", "addresses", "macs", "users")},
     )
+    return DeliveryConverter(data)
 
 
 def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
     """Add a node's own sensitive data, before the first of its texts is converted."""
     sensitive.add_facts(node, read_object(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
-    gathered = vendor_output.gathered(log_bundle.archive_file(folder.path, node))
+    gathered = stage_file.gathered(log_bundle.archive_file(folder.path, node))
     sensitive.addresses |= gathered.addresses
     sensitive.macs |= gathered.macs
     if gathered.texts:
@@ -222,14 +207,14 @@ def _stages(
     converter: DeliveryConverter,
     draft: Path,
     scratch: Path,
-) -> list[tuple[str, ...]]:
+) -> list[IndexRow]:
     """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
     name, identity = node["name"], converter.name(node["name"])
     tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
     evidence.mkdir(parents=True)
-    rows: list[tuple[str, ...]] = []
+    rows: list[IndexRow] = []
     logs_left = MAX_LOGS_BYTES_OF_A_NODE
     for stage in node["stages"]:
         record, refused = _record(folder, run, name, stage["name"])
@@ -239,10 +224,12 @@ def _stages(
         # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
         metrics = [{**metric, "scope": converter.short(metric["scope"])} for metric in head.pop("metrics")]
         own_fields = {key: head[key] for key in stage_file.OWN_FIELDS}
-        head = {key: converter.document(value) for key, value in head.items()}
-        head = {**head, **own_fields, "node": identity, "metrics": metrics}
-        parts = [(title, converter.text(clean_text(text))) for title, text in
-                 vendor_output.parts(tools, facts, stage["name"])]  # fmt: skip
+        converted = {key: converter.document(value) for key, value in head.items()}
+        head = {**converted, **own_fields, "node": identity, "metrics": metrics}
+        parts = [
+            (title, converter.text(clean_text(text)))
+            for title, text in stage_file.vendor_parts(tools, facts, stage["name"])
+        ]
         log = _log(folder.evidence_file(name, stage["name"], "logs"), min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left)))
         logs_left -= len(log)
         parts.append(("log", converter.text(log)))
@@ -309,23 +296,14 @@ def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, 
 
 
 def _forms(
-    report: dict[str, Any],
-    converter: DeliveryConverter,
-    name: str,
-    draft: Path,
-    scratch: Path,
-    rows: list[tuple[str, ...]],
+    report: dict[str, Any], converter: DeliveryConverter, name: str, draft: Path, scratch: Path, rows: list[IndexRow]
 ) -> None:
     """Every form of the report, made from the converted one, with README.md and index.csv."""
-    run, counts = report["run"], report["counts"]
+    nodes, passed, failed, incomplete = (report["counts"][word] for word in ("expected", "PASS", "FAIL", "INCOMPLETE"))
     readme = README.read_text(encoding="utf-8").format(
-        run_id=converter.text(run["run_id"]),
-        verdict=report["verdict"],
-        nodes=counts["expected"],
-        passed=counts["PASS"],
-        failed=counts["FAIL"],
-        incomplete=counts["INCOMPLETE"],
-    )
+        run_id=converter.text(report["run"]["run_id"]), verdict=report["verdict"], nodes=nodes, passed=passed,
+        failed=failed, incomplete=incomplete,
+    )  # fmt: skip
     (draft / "README.md").write_text(readme, encoding="utf-8")
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -333,50 +311,36 @@ def _forms(
     writer.writerows([csv_cell(cell) for cell in row] for row in rows)
     (draft / "index.csv").write_text(stream.getvalue(), encoding="utf-8")
     converted = report_conversion.converted(report, converter, name)
-    forms = {
-        "report.html": lambda: html_report(converted, scratch, DELIVERY),
-        "report.md": lambda: markdown_report(converted, DELIVERY),
-        "perf.csv": lambda: perf_csv(converted),
-        "report.json": lambda: report_file.lines(converted),
-    }
-    for form, text in forms.items():
-        write_file(draft / form, text())
+    write_file(draft / "report.html", html_report(converted, scratch, DELIVERY))
+    write_file(draft / "report.md", markdown_report(converted, DELIVERY))
+    write_file(draft / "perf.csv", perf_csv(converted))
+    write_file(draft / "report.json", report_file.lines(converted))
 
 
-def _write_names(request: Request, converter: DeliveryConverter) -> None:
-    """Ids and placeholders with their originals, for the operator alone: a customer asks by id or placeholder."""
-    path = request.directory / f"{request.name}.names.json"
-    names = {
-        "ids": dict(sorted(request.ids.items())),
-        "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
-    }
-    files.replace(path, (json.dumps(names, indent=1) + "\n").encode(), files.PRIVATE)
-
-
-def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, pack.File]:
-    """Replace the delivery by the draft unless they are the same. Returns whether it changed, and the archive."""
+def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, list[pack.File]]:
+    """Replace the delivery by the draft unless they are the same. Returns whether it changed, and the files to send."""
     target = request.target
     if request.form == "folder":
         if pack.same(target, sealed):
-            return False, sealed[-1]
+            return False, sealed
         old = target.with_name(f".{target.name}.old")
         _remove(old)
         if target.is_dir() and not target.is_symlink():
             target.rename(old)
         draft.rename(target)
         _remove(old)
-        return True, sealed[-1]
+        return True, sealed
     packed = target.with_name(f".{target.name}.draft")
     try:
         pack.archive(draft, sealed, packed, request.name, request.form)
-        file = pack.File(target.name, packed.stat().st_size, pack.digest(packed))
+        file = pack.File(target.name, packed.stat().st_size, sha256_of(packed))
         sums = request.directory / f"{target.name}.sha256"
         text = pack.sums([file])
-        if target.is_file() and pack.digest(target) == file.sha256 and sums.is_file() and sums.read_text() == text:
-            return False, file
+        if target.is_file() and sha256_of(target) == file.sha256 and sums.is_file() and sums.read_text() == text:
+            return False, [file]
         packed.replace(target)
         files.replace(sums, text.encode(), 0o644)
-        return True, file
+        return True, [file]
     finally:
         packed.unlink(missing_ok=True)
 

@@ -1,14 +1,12 @@
-"""Text as the customer may read it: unique ids for workers, placeholders for internal addresses, no secrets.
-
-One object serves a whole delivery, so that an address has the same placeholder throughout.
-"""
+"""Text as the customer may read it: unique ids for workers, placeholders for internal addresses, no secrets. One object
+serves a whole delivery, so that an address has the same placeholder throughout."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,11 +32,8 @@ MAX_PLACEHOLDERS = 1 << 17
 
 @dataclass(frozen=True)
 class InternalData:
-    """Sensitive data of a run, which must not be in a delivery.
-
-    names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id; those that only
-    the node itself gave are ``claimed``. hosts: names of other machines. users, folders: of the controller.
-    """
+    """Sensitive data of a run, which must not be in a delivery. names: worker to unique id. aliases: other names of a
+    node (host name, DNS name) to its unique id. hosts: names of other machines. users, folders: of the controller."""
 
     names: Mapping[str, str]
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +44,6 @@ class InternalData:
     users: frozenset[str] = frozenset()
     folders: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
-    claimed: frozenset[str] = frozenset()
 
 
 class DeliveryConverter:
@@ -62,11 +56,9 @@ class DeliveryConverter:
         self._counts: dict[str, int] = {}
         self._names = {**data.aliases, **data.names}
         self._by_lower = {name.lower(): identity for name, identity in self._names.items()}
-        self._addresses = addresses.Addresses(
-            [*data.addresses, *(name for name in self._names if addresses.canonical(name))], data.macs
-        )
-        self._address_names = {addresses.canonical(name): identity for name, identity in self._names.items()
-                               if addresses.canonical(name)}  # fmt: skip
+        self._address_names = {address: identity for name, identity in self._names.items()
+                               if (address := addresses.canonical(name))}  # fmt: skip
+        self._addresses = addresses.Addresses(self._replacement, [*data.addresses, *self._address_names], data.macs)
         self.literal = {name: identity for name, identity in self._names.items()
                         if not is_ordinary(name) and not addresses.canonical(name)}  # fmt: skip
         self._name_pattern = _names_pattern(self.literal, data.run_id)
@@ -77,7 +69,8 @@ class DeliveryConverter:
         hidden = [text.encode() for text in {*self._addresses.known, *self.literal}]
         encoded = {form for raw in hidden if len(raw) >= SHORTEST_ENCODED for form in base64_forms(raw)}
         self._encoded = re.compile(any_of(form.decode() for form in encoded))
-        self._texts: dict[str, str] = {}
+        #: For texts that recur in documents.
+        self.short = functools.lru_cache(maxsize=1 << 16)(self.text)
 
     def name(self, worker: str) -> str:
         """The unique id of a node."""
@@ -93,41 +86,29 @@ class DeliveryConverter:
     def _plain(self, text: str) -> str:
         """Names and addresses converted; URL-encoded text is not decoded."""
         if self._encoded.search(text):
-            text = _BASE64.sub(self._base64, text)
+            text = _BASE64.sub(lambda match: HIDDEN if self._encoded.search(match.group()) else match.group(), text)
         for folder, replacement in self._folders:
             if folder in text:
                 text = re.sub(re.escape(folder) + r"(?![\w.-])", replacement.replace("\\", r"\\"), text)
         if "/home/" in text:
             text = _HOME.sub("/home/user", text)
-        text = self._addresses.hide(text, self._replacement)
+        text = self._addresses.hide(text)
         text = self._name_pattern.sub(self._identity, text)
         text = self._host_pattern.sub(lambda match: self._placeholder("host", match["word"].lower()), text)
         return self._user_pattern.sub(lambda _match: "user", text)
-
-    def short(self, text: str) -> str:
-        """A text that recurs in documents, converted once."""
-        converted = self._texts.get(text)
-        if converted is None:
-            if len(self._texts) > 1 << 16:
-                self._texts.clear()
-            converted = self._texts[text] = self.text(text)
-        return converted
 
     def document(self, value: Any) -> Any:
         """JSON with every text in it converted, keys too."""
         if isinstance(value, str):
             return self.short(value)
         if isinstance(value, Mapping):
-            return {self.short(key): self._value(key, item) for key, item in value.items()}
+            nodes = {key: value[key] for key in ("node", "worker") if isinstance(value.get(key), str)}
+            # the name of a node is converted even if it is an ordinary word
+            ids = {key: self.known.names[name] for key, name in nodes.items() if name in self.known.names}
+            return {self.short(key): ids[key] if key in ids else self.document(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.document(item) for item in value]
         return value
-
-    def _value(self, key: str, value: Any) -> Any:
-        """The value of a node field is converted even if it is an ordinary word."""
-        if key in ("node", "worker") and isinstance(value, str) and value in self.known.names:
-            return self.known.names[value]
-        return self.document(value)
 
     def _percent(self, match: re.Match[str]) -> str:
         """The first of its decodings with something to hide, converted; hidden completely if it decodes further, since
@@ -137,9 +118,6 @@ class DeliveryConverter:
             if hidden != plain:
                 return HIDDEN if "%" in plain else hidden
         return match.group()
-
-    def _base64(self, match: re.Match[str]) -> str:
-        return HIDDEN if self._encoded.search(match.group()) else match.group()
 
     def _replacement(self, kind: str, address: str) -> str | None:
         if kind == addresses.ADDRESS and address in self._address_names:
@@ -184,13 +162,3 @@ def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
 def _tokens_pattern(words: Iterable[str]) -> re.Pattern[str]:
     pattern = any_of({form for word in words for form in (word, word.lower(), word.upper())})
     return re.compile(rf"(?<![A-Za-z0-9_-])(?P<word>{pattern})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])")
-
-
-def home_folders(home: str, project: str) -> dict[str, str]:
-    """Folders of the controller that contain user names, with their replacements."""
-    replacements = {}
-    for folder, replacement in ((project, "project"), (home, "~")):
-        path = PurePosixPath(folder)
-        if len(path.parts) > 2:
-            replacements[str(path)] = replacement
-    return replacements

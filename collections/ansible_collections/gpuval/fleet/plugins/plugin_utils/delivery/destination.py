@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 from ...module_utils.store import Connection
@@ -70,10 +69,8 @@ def send_to_folder(root: Path, source: Path, files: Sequence[pack.File], folder:
 def send(
     connection: Connection | None, source: Path, files: Sequence[pack.File], target: str, show: Callable[[str], object]
 ) -> SentFiles:
-    """Send files from below ``source`` to ``target`` in their order by batches; a second call resumes.
-
-    ``target`` is a folder, or with a connection a path below its bucket. Raises DeliveryError.
-    """
+    """Send files from below ``source`` to ``target`` in their order by batches; a second call resumes. ``target`` is a
+    folder, or with a connection a path below its bucket. Raises DeliveryError."""
     progress = SentFiles()
     for batch in _batches(files):
         sent = _send_batch(connection, source, [file.path for file in batch], target)
@@ -111,7 +108,16 @@ def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str
         for problem, fallback in FALLBACKS:
             if connection and problem in process.stderr and fallback[0] not in more:
                 return _send_batch(connection, source, paths, target, *more, *fallback)
-        _raise_failure(process.stderr, connection, target)
+        failures = [line for line in _log_lines(process.stderr) if line.get("level") in ("error", "critical")]
+        failure = failures[0] if failures else {"msg": process.stderr[-800:]}
+        reason = one_line(f"{failure.get('object', '')} {failure['msg']}".strip())
+        if "no space left on device" in reason:
+            raise OSError(errno.ENOSPC, "No space left on device", target)
+        where = f"{connection.bucket}/{target}" if connection else target
+        remedy = "delivery_destination, delivery_s3_endpoint and the keys" if connection else "that folder"
+        raise DeliveryError(
+            f"cannot send to {where}: {reason}. Check {remedy}, then run `make deliver` again: it resumes"
+        )
     lines = _log_lines(process.stderr)
     sent = sum(line["msg"].startswith("Copied") for line in lines)
     unverified = [line["object"] for line in lines if line["msg"] == SAME_SIZE]
@@ -120,14 +126,3 @@ def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str
 
 def _log_lines(output: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def _raise_failure(output: str, connection: Connection | None, target: str) -> NoReturn:
-    failures = [line for line in _log_lines(output) if line.get("level") in ("error", "critical")]
-    failure = failures[0] if failures else {"msg": output[-800:]}
-    reason = one_line(f"{failure.get('object', '')} {failure['msg']}".strip())
-    if "no space left on device" in reason:
-        raise OSError(errno.ENOSPC, "No space left on device", target)
-    where = f"{connection.bucket}/{target}" if connection else target
-    remedy = "delivery_destination, delivery_s3_endpoint and the keys" if connection else "that folder"
-    raise DeliveryError(f"cannot send to {where}: {reason}. Check {remedy}, then run `make deliver` again: it resumes")

@@ -20,15 +20,8 @@ from ..runs import folder as runs_folder
 #: Files of the results: reports, evidence, and the controller's state of launches and watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom"),
-    *("perf.csv", "perf.html", "failed_nodes.txt", "network/*"),
-    *(
-        "nodes/*/*.json",
-        "nodes/*/*.log",
-        "nodes/*/*.csv",
-        ".state/*.json",
-        ".state/launches/*.json",
-        ".state/plans/*.json",
-    ),
+    *("perf.csv", "perf.html", "failed_nodes.txt", "network/*", "nodes/*/*.json", "nodes/*/*.log", "nodes/*/*.csv"),
+    *(".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
     *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
     *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )
@@ -68,10 +61,9 @@ def unknown_run(results: Path, run_id: str) -> str:
     if run_id in ("", runs_folder.LATEST):
         return ""
     folder = runs_folder.find(results, run_id)
-    if _is_of_run(folder.path):
-        return ""
     try:
-        folder.read_run()
+        if not _is_of_run(folder.path):
+            folder.read_run()
     except runs_folder.RunError as error:
         return str(error)
     return ""
@@ -109,16 +101,14 @@ def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes:
 
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
     """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
-
-    `nodes` are those asked now. A node without evidence now keeps its earlier evidence, and is named nevertheless.
-    """
+    `nodes` are those asked now. A node without evidence now keeps its earlier evidence, and is named nevertheless."""
     folder = logs_folder(run_folder)
     folder.mkdir(parents=True, exist_ok=True)
     states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}
     runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": states})
     target = folder / f"logs-{run_id}.tar.gz"
-    digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, SecretRedactor(hidden)))
-    runs_folder.write_bytes(folder / "MANIFEST", _manifest(digests))
+    manifest = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, SecretRedactor(hidden)))
+    runs_folder.write_bytes(folder / "MANIFEST", manifest)
     without = {node: entry["message"] for node, entry in states.items() if entry["state"] != GATHERED}
     return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(states), "without": without}
 
@@ -130,18 +120,9 @@ def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) 
         if path.name != target.name:
             yield f"logs/{path.name}", path.read_bytes()
     yield "nodes.json", (folder / "nodes.json").read_bytes()
-    paths = set()
-    for pattern in RESULTS:
-        for path in sorted(run_folder.glob(pattern)):
-            if (
-                path in paths
-                or path.name in SECRET_FILES
-                or not path.is_file()
-                or path.is_symlink()
-                or path.stat().st_size > MAX_FILE_BYTES
-            ):
-                continue
-            paths.add(path)
+    for path in dict.fromkeys(path for pattern in RESULTS for path in sorted(run_folder.glob(pattern))):
+        is_plain = path.name not in SECRET_FILES and path.is_file() and not path.is_symlink()
+        if is_plain and path.stat().st_size <= MAX_FILE_BYTES:
             yield f"results/{path.relative_to(run_folder).as_posix()}", redact.data(path.read_bytes())
     for name in STORE_LOGS:
         path = store / name
@@ -149,29 +130,26 @@ def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) 
             yield f"store/{name}", redact.data(path.read_bytes()[-MAX_STORE_LOG_BYTES:])
 
 
-def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> dict[str, str]:
-    """Write the archive, the manifest as its last file. Returns the SHA-256 of each other file."""
-    draft, digests = target.with_name(f".{target.name}.{secrets.token_hex(4)}"), {}
+def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> bytes:
+    """Write the archive, the manifest as its last file, which it returns: the SHA-256 of each other file."""
+    draft, sums = target.with_name(f".{target.name}.{secrets.token_hex(4)}"), []
+
+    def add(name: str, data: bytes) -> None:
+        entry = tarfile.TarInfo(f"{top}/{name}")
+        entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
+        archive.addfile(entry, io.BytesIO(data))
+
     try:
         with tarfile.open(draft, "w:gz", compresslevel=6) as archive:
             for name, data in files:
-                digests[name] = hashlib.sha256(data).hexdigest()
-                _add(archive, f"{top}/{name}", data)
-            _add(archive, f"{top}/MANIFEST", _manifest(digests))
+                sums.append((name, hashlib.sha256(data).hexdigest()))
+                add(name, data)
+            manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums)).encode()
+            add("MANIFEST", manifest)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    return digests
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
-    archive.addfile(entry, io.BytesIO(data))
-
-
-def _manifest(digests: Mapping[str, str]) -> bytes:
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
+    return manifest
 
 
 def secrets_of_store(directory: Path) -> set[str]:

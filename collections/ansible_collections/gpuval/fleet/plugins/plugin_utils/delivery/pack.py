@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.image_archive import sha256_of
 from ..core import schemas
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
@@ -29,29 +30,26 @@ class File:
     sha256: str
 
 
-def digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def file_of(folder: Path, path: str) -> File:
+    return File(path, (folder / path).stat().st_size, sha256_of(folder / path))
 
 
 def files_of(folder: Path) -> list[File]:
     """All files below a folder in the order of their paths, hidden ones too."""
-    paths = sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file())
-    return [File(name, path.stat().st_size, digest(path)) for name, path in paths]
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [file_of(folder, path) for path in paths]
 
 
 def seal(folder: Path, summary: Mapping[str, Any]) -> list[File]:
-    """Write manifest.json (``summary`` and the files) and SHA256SUMS, which covers the manifest too.
-
-    Returns all files, those two last: who sends them in this order is done when the last one is there.
-    """
+    """Write manifest.json (``summary`` and the files) and SHA256SUMS, which covers the manifest too. Returns all files,
+    those two last: who sends them in this order is done when the last one is there."""
     files = files_of(folder)
     manifest = {**summary, "files": [vars(file) for file in files]}
     schemas.validate("delivery", manifest, what=MANIFEST)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    files.append(File(MANIFEST, (folder / MANIFEST).stat().st_size, digest(folder / MANIFEST)))
+    files.append(file_of(folder, MANIFEST))
     (folder / SUMS).write_text(sums(files), encoding="utf-8")
-    return [*files, File(SUMS, (folder / SUMS).stat().st_size, digest(folder / SUMS))]
+    return [*files, file_of(folder, SUMS)]
 
 
 def sums(files: Iterable[File]) -> str:
@@ -68,11 +66,7 @@ def archive(folder: Path, files: Iterable[File], target: Path, top: str, form: s
     """Pack the files below a folder named ``top`` as tar.gz or zip. Same files, same bytes."""
     if form == "zip":
         _zip(folder, files, target, top)
-    else:
-        _tar(folder, files, target, top)
-
-
-def _tar(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
+        return
     with (
         target.open("wb") as raw,
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed,
@@ -92,5 +86,4 @@ def _zip(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
             entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
             entry.file_size = file.bytes  # so that it knows where it needs the larger format
             with (folder / file.path).open("rb") as stream, out.open(entry, "w") as packed:
-                while piece := stream.read(PIECE_BYTES):
-                    packed.write(piece)
+                shutil.copyfileobj(stream, packed, PIECE_BYTES)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..report.place import DELIVERY
+from ..report.page.results import DELIVERY
 from ..report.summary import summary_lines
 from .conversion import DeliveryConverter
 from .stage_file import without_internal
@@ -15,23 +15,18 @@ _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_
 
 
 def converted(original: dict[str, Any], converter: DeliveryConverter, name: str) -> dict[str, Any]:
-    """The report converted node by node; consumes ``original``, since memory should not hold two reports.
-
-    Nodes are in the order of their ids, which reveals nothing of the inventory.
-    """
+    """The report converted node by node; consumes ``original``, since memory should not hold two reports. Nodes are in
+    the order of their ids, which reveals nothing of the inventory."""
     nodes = original.pop("nodes")
     nodes.reverse()
     nodes_converted = []
     while nodes:
         nodes_converted.append(_node(nodes.pop(), converter))
-    nodes_converted.sort(key=lambda node: node["name"])
     report = {
-        "schema": original["schema"],
+        **{key: original[key] for key in ("schema", "run", "verdict", "counts")},
         "run": {**_converted(original["run"], converter), "bucket": "delivery", "folder": name},
-        "verdict": original["verdict"],
-        "counts": original["counts"],
         "summary": [],
-        "nodes": nodes_converted,
+        "nodes": sorted(nodes_converted, key=lambda node: node["name"]),
         "fleet": _converted(original["fleet"], converter),
     }
     report["summary"] = summary_lines(report)

@@ -1,8 +1,6 @@
-"""The final scan of a delivery: no known secret, address or worker name in its bytes, in any encoding.
-
-It reads the written bytes, takes what to search for from inventory, settings and run.json, and shares no code with the
-redactor and the conversion, so it finds their bugs. What those know beyond it, it searches for as well.
-"""
+"""The final scan of a delivery: no known secret, address or worker name in its bytes, in any encoding. It reads the
+written bytes, takes what to search for from inventory, settings and run.json, and shares no code with the redactor and
+the conversion, so it finds their bugs. What those know beyond it, it searches for as well."""
 
 from __future__ import annotations
 
@@ -94,15 +92,13 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class DeliveryScan:
-    """Searches for secrets, addresses of nodes, and names of workers that are no id.
-
-    Secrets among ``own_terms`` are skipped: gpuval's own text contains them.
-    """
+    """Searches for secrets, addresses of nodes, and names of workers that are no id. Secrets among ``own_terms`` are
+    skipped: gpuval's own text contains them."""
 
     def __init__(self, targets: ScanTargets, ids: Collection[str], own_terms: Collection[str] = ()) -> None:
         ids_lower = {identity.lower() for identity in ids}
         secrets = [secret for secret in targets.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
-        self._secrets = sorted({form for secret in secrets for form in (secret, *_in_json(secret), *_in_hex(secret))})
+        self._secrets = sorted({form for secret in secrets for form in _forms_of(secret)})
         parsed = {address for address in map(_address, targets.addresses | targets.names) if address}
         hosts = {str(address) for address in parsed
                  if not (address.is_loopback or address.is_unspecified or address.is_multicast)} - set(ids)  # fmt: skip
@@ -119,7 +115,13 @@ class DeliveryScan:
 
     def file(self, path: Path) -> list[str]:
         """Kinds of finding in a file: `a secret`, `the address of a node`, `the name of a worker`, without the text."""
-        return list(dict.fromkeys(kind for text in _pieces(path) for kind in self.text(text)))
+        kinds: dict[str, None] = {}
+        with path.open("rb") as stream:
+            before = b""
+            while piece := stream.read(PIECE_BYTES):
+                kinds |= dict.fromkeys(self.text((before + piece).decode("utf-8", "replace")))
+                before = piece[-OVERLAP:]
+        return list(kinds)
 
     def text(self, text: str) -> Iterator[str]:
         yield from self._plain(text)
@@ -160,12 +162,11 @@ def _in_base64(text: str) -> set[str]:
     return forms
 
 
-def _in_json(text: str) -> set[str]:
-    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-
-
-def _in_hex(text: str) -> set[str]:
-    return {text.encode().hex(), text.encode().hex().upper()}
+def _forms_of(text: str) -> tuple[str, ...]:
+    """As it is, in JSON, and in hexadecimal."""
+    hexadecimal = text.encode().hex()
+    in_json = (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    return (text, *in_json, hexadecimal, hexadecimal.upper())
 
 
 def _unquotings(text: str) -> Iterator[str]:
@@ -176,14 +177,6 @@ def _unquotings(text: str) -> Iterator[str]:
             return
         yield plain
         text = plain
-
-
-def _pieces(path: Path) -> Iterator[str]:
-    with path.open("rb") as stream:
-        before = b""
-        while piece := stream.read(PIECE_BYTES):
-            yield (before + piece).decode("utf-8", "replace")
-            before = piece[-OVERLAP:]
 
 
 def problems(scan: DeliveryScan, folder: Path, names: Iterable[str]) -> list[str]:

@@ -10,22 +10,20 @@ import re
 import shlex
 import socket
 from collections.abc import Container, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
 from ..records import environment
-from .conversion import home_folders
 from .ordinary_names import is_ordinary
 
 #: Variables of a node with its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 USERS = ("ansible_user", "ansible_ssh_user")
-URLS = ("gpuval_s3_endpoint",)
-HOSTS = ("gpuval_store_address",)
-VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *URLS, *HOSTS, "gpuval_environment", "gpuval_secrets", "gpuval_node_ids")
+URL, HOST, ENVIRONMENT, SECRETS = "gpuval_s3_endpoint", "gpuval_store_address", "gpuval_environment", "gpuval_secrets"
+VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, URL, HOST, ENVIRONMENT, SECRETS, "gpuval_node_ids")
 #: The end of variables that name a file of secrets.
 _FILES = ("_file", "_path", "_dir")
 
@@ -62,27 +60,31 @@ class Sensitive:
         self.users |= {os.environ.get("USER", ""), os.environ.get("SUDO_USER", ""), home.name} - {""}
         with contextlib.suppress(KeyError, OSError):
             self.users.add(getpass.getuser())
-        self.folders |= home_folders(str(home), str(project))
+        for folder, replacement in ((PurePosixPath(project), "project"), (PurePosixPath(home), "~")):
+            if len(folder.parts) > 2:
+                self.folders[str(folder)] = replacement
 
     def add_variables(self, node: str, values: Mapping[str, Any]) -> None:
         """Variables of a node of the inventory."""
+        texts = {name: str(value) for name, value in values.items() if isinstance(value, str)}
         for name in ADDRESSES:
-            self._machine(_text(values.get(name)), node)
+            self._machine(texts.get(name, ""), node)
         for name in ARGUMENTS:
-            for user, host in jumps(_text(values.get(name))):
+            for user, host in jumps(texts.get(name, "")):
                 self._machine(host, None)
-                self.users |= {user} - {""}
-        self.users |= {_text(values.get(name)) for name in USERS} - {""}
-        self.secrets |= {_text(value) for name, value in values.items() if is_secret_variable(name)} - {""}
-        for name in URLS:
-            self._machine(urlsplit(_text(values.get(name))).hostname or "", None)
-        for name in HOSTS:
-            self._machine(_text(values.get(name)), None)
-        secrets = values.get("gpuval_secrets")
-        self.secrets |= {_text(value) for value in secrets.values()} - {""} if isinstance(secrets, Mapping) else set()
-        variables = values.get("gpuval_environment")
-        if isinstance(variables, Mapping):
-            self.secrets |= {_text(value) for name, value in variables.items() if is_secret_variable(str(name))} - {""}
+                self.users.add(user)
+        self.users |= {texts.get(name, "") for name in USERS}
+        self._machine(urlsplit(texts.get(URL, "")).hostname or "", None)
+        self._machine(texts.get(HOST, ""), None)
+        secrets, variables = (
+            values[name] if isinstance(values.get(name), Mapping) else {} for name in (SECRETS, ENVIRONMENT)
+        )
+        declared = [
+            value for entries in (values, variables) for name, value in entries.items() if is_secret_variable(str(name))
+        ]
+        self.secrets |= {str(value) for value in (*declared, *secrets.values()) if isinstance(value, str)}
+        self.users.discard("")
+        self.secrets.discard("")
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
         """From a node's facts: the host name that it claims, and the MAC addresses of its interfaces."""
@@ -94,10 +96,8 @@ class Sensitive:
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
     def alias_ids(self, names: Mapping[str, str], own_words: Container[str]) -> tuple[dict[str, str], set[str]]:
-        """Aliases by the id of the only node that has them, and aliases that several nodes share.
-
-        A node cannot claim what is an id, or a word of gpuval's: that would change the texts of all nodes.
-        """
+        """Aliases by the id of the only node that has them, and aliases that several nodes share. A node cannot claim
+        what is an id, or a word of gpuval's: that would change the texts of all nodes."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias
@@ -111,25 +111,21 @@ class Sensitive:
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
         name = name.strip().strip("[]")
-        if not name:
-            return
         try:
-            address = ipaddress.ip_address(name.partition("%")[0])
+            self.addresses.add(str(ipaddress.ip_address(name.partition("%")[0])))
         except ValueError:
-            if is_ordinary(name):
+            if is_ordinary(name):  # as no name is
                 return
             if node is None:
                 self.hosts.add(name)
             else:
                 self.aliases.setdefault(name, set()).add(node)
                 (self.claimed if claimed else self._declared).add(name)
-            return
-        self.addresses.add(str(address))
 
 
 def jumps(arguments: str) -> list[tuple[str, str]]:
     """User (may be empty) and host of each machine that SSH arguments jump over."""
-    hops = [place for chain in _JUMP_OPTIONS.findall(arguments) for place in chain.split(",")]
+    hops = [hop for chain in _JUMP_OPTIONS.findall(arguments) for hop in chain.split(",")]
     for command in _PROXY_COMMAND.findall(arguments):
         try:
             words = shlex.split(command.strip("\"'"))
@@ -141,14 +137,10 @@ def jumps(arguments: str) -> list[tuple[str, str]]:
                 skip = not skip and word in _WITH_VALUE
             elif "%" not in word:
                 hops.append(word)
-    return [_place(place) for place in hops if place]
-
-
-def _place(text: str) -> tuple[str, str]:
-    user, _at, host = text.removeprefix("ssh://").rpartition("@")
-    host = host.strip("\"'")
-    return user, host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.split(":")[0]
-
-
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, str) else ""
+    machines = []
+    for hop in filter(None, hops):
+        user, _at, host = hop.removeprefix("ssh://").rpartition("@")
+        host = host.strip("\"'")
+        is_bracketed = host.startswith("[") and "]" in host
+        machines.append((user, host[1 : host.index("]")] if is_bracketed else host.split(":")[0]))
+    return machines

@@ -1,15 +1,23 @@
-"""The file of one stage on one node: a JSON header, the output of the vendor's tool, the log.
-
-The header has the size of each part in bytes, so that no line of a log can pose as the start of another part.
-"""
+"""The file of one stage on one node: a JSON header, the output of the vendor's tool (from the archive that `make logs`
+fetched, else from the node's facts), the log. The header has the size of each part in bytes, so that no line of a log
+can pose as the start of another part."""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import io
 import json
+import re
+import tarfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ...module_utils.engines import engine_types
+from ..core.escape import one_line
+from ..records import environment
 from ..records.documents import Record
 from ..records.properties import properties_of
 
@@ -27,40 +35,51 @@ _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duratio
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
 #: They name a machine within its own network and mean nothing to a customer.
 INTERNAL = frozenset({"hostname", "machine_id", "boot_id"})
+#: Files in the archive of a node. ``SHORT`` ones go into the file of each stage, all of them into that of `facts`.
+SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")
+LONG = ("gpu/nvidia-driver.txt", "gpu/nvidia-smi-q.txt", "gpu/nvidia-smi-topo.txt", "gpu/nvidia-smi-nvlink.txt",
+        "gpu/amd-smi-static.txt", "gpu/amd-smi-topology.txt", "gpu/hl-smi-q.txt")  # fmt: skip
+ADDRESSES = "network/addresses.txt"
+MAX_PART_BYTES = 1 << 20
+MAX_ARCHIVE_BYTES = 64 << 20
+MAX_MEMBERS = 4096
+#: Of the unpacked stream, headers and what is skipped included.
+MAX_UNPACKED_BYTES = 128 << 20
+
+_INET = re.compile(r"\binet6? ([0-9A-Fa-f:.]+)")
+_LINK = re.compile(r"\blink/(?:ether|infiniband) ([0-9A-Fa-f:]+)")
+_COLUMNS = ("name", "serial", "uuid", "pci_address", "driver_version", "firmware_version", "temperature_celsius",
+            "power_draw_watts", "power_limit_watts", "core_clock_hertz", "memory_used_bytes",
+            "memory_bytes", "ecc_mode", "ecc_uncorrected_count", "pcie_generation", "pcie_width")  # fmt: skip
 
 
 def header(
     run: Mapping[str, Any],
     node: Mapping[str, Any],
     stage: Mapping[str, Any],
-    record: Mapping[str, Any] | None,
+    record: Record | None,
     facts: Record | None,
 ) -> dict[str, Any]:
     """The header, with names and addresses not converted yet."""
-    fields_known = record or {}
-    fields = {key: fields_known[key] if key in fields_known else stage.get(key) for key in _RECORD}
+    recorded: Mapping[str, Any] = record or {}
+    reported = properties_of(facts) if facts else {}
+    fields = {key: recorded[key] if key in recorded else stage.get(key) for key in _RECORD}
     return {
-        "schema": SCHEMA,
-        "run_id": run["run_id"],
-        "profile": run["profile"],
-        "node": node["name"],
-        "stage": stage["name"],
-        "verdict": node["verdict"],
-        "class": node.get("class"),
-        "sku": node.get("catalogue_sku") or node["sku"],
-        "accelerator": node["accelerator"],
+        "schema": SCHEMA, "run_id": run["run_id"], "profile": run["profile"], "node": node["name"],
+        "stage": stage["name"], "verdict": node["verdict"], "class": node.get("class"),
+        "sku": node.get("catalogue_sku") or node["sku"], "accelerator": node["accelerator"],
         "gpus": node["identity"].get("gpus", []),
-        "software": _software(facts),
+        "software": {name: reported[key] for name, key in SOFTWARE.items() if key in reported},
         **fields,
-        "metrics": fields_known.get("metrics", []),
-        "environment": without_internal(fields_known.get("environment") or {}),
-        "earlier_attempts": [{key: one.get(key) for key in _EARLIER} for one in fields_known.get("attempts", [])],
+        "metrics": recorded.get("metrics", []),
+        "environment": without_internal(recorded.get("environment") or {}),
+        "earlier_attempts": [{key: earlier.get(key) for key in _EARLIER} for earlier in recorded.get("attempts", [])],
         "checks": [
             {key: check[key] for key in _CHECK}
             for check in node["checks"]
             if check["stage"] == stage["name"] or not check["stage"]
         ],
-    }
+    }  # fmt: skip
 
 
 def without_internal(value: Any) -> Any:
@@ -72,12 +91,6 @@ def without_internal(value: Any) -> Any:
     return value
 
 
-def _software(facts: Record | None) -> dict[str, str]:
-    """Versions that the node runs, from its facts."""
-    reported = properties_of(facts) if facts else {}
-    return {name: reported[known] for name, known in SOFTWARE.items() if known in reported}
-
-
 def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:
     """The whole file; ``parts`` are the title and the text of what follows the header, each a section of its own."""
     texts = [(title, text if not text or text.endswith("\n") else f"{text}\n") for title, text in parts]
@@ -87,3 +100,73 @@ def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[by
     for title, data in encoded:
         out += [f"\n===== {title} =====\n".encode(), data]
     return out
+
+
+@dataclass
+class Gathered:
+    """Texts by file name in the archive, and the node's own addresses."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    addresses: set[str] = field(default_factory=set)
+    macs: set[str] = field(default_factory=set)
+
+
+class _Limited(io.RawIOBase):
+    """A stream that ends with an error after MAX_UNPACKED_BYTES: a small archive may unpack to any size."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream, self._left = stream, MAX_UNPACKED_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        return data
+
+
+def gathered(archive: Path) -> Gathered:
+    """The tools' output in an archive of `make logs`; empty if the archive is missing, damaged or too large."""
+    outputs, names = Gathered(), {*SHORT, *LONG, ADDRESSES}
+    with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError):
+        if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
+            return outputs
+        with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
+            for count, member in enumerate(packed):
+                if count > MAX_MEMBERS or not names:
+                    break
+                if member.name not in names or not member.isfile():
+                    continue
+                names.discard(member.name)
+                part = packed.extractfile(member)
+                text = part.read(MAX_PART_BYTES).decode("utf-8", "replace") if part else ""
+                if member.name == ADDRESSES:
+                    outputs.addresses, outputs.macs = set(_INET.findall(text)), set(_LINK.findall(text))
+                else:
+                    outputs.texts[member.name] = text
+    return outputs
+
+
+def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
+    """Titles and texts for the file of a stage."""
+    names = [*SHORT, *LONG] if stage == "facts" else SHORT
+    chosen = [
+        (f"vendor tool: {name.removeprefix('gpu/').removesuffix('.txt')}, when logs were gathered", texts[name])
+        for name in names
+        if texts.get(name, "").strip()
+    ]
+    return chosen or [("vendor tool: accelerators, when facts were gathered", from_facts(facts))]
+
+
+def from_facts(facts: Mapping[str, Any] | None) -> str:
+    """A table of the accelerators as the facts stage read them from the vendor's tool."""
+    gpus = environment.objects((facts or {}).get("environment"), "gpus[]")
+    if not gpus:
+        return "no accelerator, or no facts\n"
+    lines = []
+    for gpu in gpus:
+        lines.append(f"{one_line(str(gpu.get('vendor') or ''), 40)} accelerator {one_line(str(gpu.get('index')), 20)}")
+        for column in _COLUMNS:
+            if gpu.get(column) is not None:
+                lines.append(f"    {column:<24}: {one_line(str(gpu[column]), 200)}")
+    return "\n".join(lines) + "\n"

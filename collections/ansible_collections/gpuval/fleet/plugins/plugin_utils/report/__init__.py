@@ -1,7 +1,5 @@
 """The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
-
-``report.html`` also shows the curves that lie beside it, where they do.
-"""
+``report.html`` also shows the curves that lie beside it, where they do."""
 
 from __future__ import annotations
 
@@ -33,10 +31,7 @@ def write_forms(
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Path]:
     """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv`` and ``images``
-    are those of ``models.forms``.
-
-    Each file is replaced at once, so that a reader never sees half of it.
-    """
+    are those of ``models.forms``. Each file is replaced at once, so that a reader never sees half of it."""
     directory.mkdir(parents=True, exist_ok=True)
     with results.reading(report, directory) as (files, curves):
         forms: dict[str, Callable[[], str | Iterable[str]]] = {

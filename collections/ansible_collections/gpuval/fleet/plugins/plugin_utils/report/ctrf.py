@@ -1,8 +1,6 @@
-"""ctrf-report.json: the Common Test Report Format (https://ctrf.io), which CI systems and their reporters read.
-
-A test for each check. Missing evidence is ``other``: it neither passed nor failed. ``rawStatus`` is the check's own
-verdict.
-"""
+"""ctrf-report.json: the Common Test Report Format (https://ctrf.io), which CI systems and their reporters read. A test
+for each check. Missing evidence is ``other``: it neither passed nor failed. ``rawStatus`` is the check's own
+verdict."""
 
 from __future__ import annotations
 
@@ -28,15 +26,12 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
     """The file in pieces, with a line for each test: of a thousand nodes there are 200,000."""
     run, suites = report["run"], list(suites_of(report))
     counted = Counter(_STATUS[check["verdict"]] for suite in suites for check in suite["checks"])
-    start = _milliseconds(run["created_at"])
-    stop = _milliseconds(run["finished_at"] or run["judged_at"])
+    times = (run["created_at"], run["finished_at"] or run["judged_at"])
+    start, stop = (round(1000 * datetime.fromisoformat(time).timestamp()) for time in times)
     head = {
-        "reportFormat": "CTRF",
-        "specVersion": SPECIFICATION,
-        "runId": run["run_id"],
-        "timestamp": run["judged_at"],
+        "reportFormat": "CTRF", "specVersion": SPECIFICATION, "runId": run["run_id"], "timestamp": run["judged_at"],
         "generatedBy": "gpuval",
-    }
+    }  # fmt: skip
     environment = {
         "reportName": f"gpuval {run['run_id']}",
         "testEnvironment": run["profile"],
@@ -90,12 +85,7 @@ def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any
         "trace": "\n".join(one_line(line, 1400) for line in lines),
         "labels": {"severity": check["severity"], "kind": check["kind"]},
     }
-    value = check["value"]
-    if value is not None:
+    if (value := check["value"]) is not None:
         text = one_line(value, 300) if isinstance(value, str) else value
         details["extra"] = {"value": text, "unit": one_line(check["unit"], 64)}
     return details
-
-
-def _milliseconds(time: str) -> int:
-    return round(1000 * datetime.fromisoformat(time).timestamp())

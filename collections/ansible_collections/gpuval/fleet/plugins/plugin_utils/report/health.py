@@ -24,10 +24,8 @@ _hidden = SecretRedactor()
 
 
 def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring the verdicts of a run that has ended into the file, and into ``<file>.prom``. Returns all entries.
-
-    Raises RunError for a file that is damaged or locked, and OSError.
-    """
+    """Bring the verdicts of a run that has ended into the file, and into ``<file>.prom``. Returns all entries. Raises
+    RunError for a file that is damaged or locked, and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command has locked {path} for {TURN_SECONDS:.0f} s: end it, then `make report`")
     with files.locked(path.with_name(f".{path.name}.lock"), TURN_SECONDS, late):
@@ -73,16 +71,10 @@ def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, A
             continue
         action, reason = (node.get("action") or {"name": None})["name"], (headline(node) or {"reason": ""})["reason"]
         if node["verdict"] == failed_checks.PASS:
-            reason = ""
-            if verdict != failed_checks.PASS:
-                action, reason = "retest", REPAIRED
+            action, reason = (action, "") if verdict == failed_checks.PASS else ("retest", REPAIRED)
         entries[name] = {
-            "verdict": verdict,
-            "run_id": run["run_id"],
-            "finished_at": run["finished_at"],
-            "class": one_line(node["class"], 96) if node.get("class") else None,
-            "action": action,
-            "reason": one_line(_hidden(reason), 240),
-            "open": sorted(decision.open),
-        }
+            "verdict": verdict, "run_id": run["run_id"], "finished_at": run["finished_at"],
+            "class": one_line(node["class"], 96) if node.get("class") else None, "action": action,
+            "reason": one_line(_hidden(reason), 240), "open": sorted(decision.open),
+        }  # fmt: skip
     return entries

@@ -26,9 +26,9 @@ from ..judge.verdict import headline
 from ..runs import folder as run_folder
 from ..runs import origin
 from . import not_tested, template
-from .page import causes, checks, compared, curves, environment, figures, next_steps, nodes, results
+from .page import causes, checks, compared, curves, figures, next_steps, nodes, results
 from .page.encode import Shared, script_json, short
-from .place import RESULTS, Place
+from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
 from .summary import MAX_LINE, bad_nodes, node_lines, places, reasons
 
@@ -47,11 +47,9 @@ _VERDICT_WORDS = {
 }
 
 
-def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: Place = RESULTS) -> str:
+def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: EvidencePlace = RESULTS) -> str:
     """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there.
-
-    ``evidence`` gives the paths of those files as the page's reader has them.
-    """
+    ``evidence`` gives the paths of those files as the page's reader has them."""
     with results.reading(report, directory) as (files, drawn):
         return page_of(report, directory, files, drawn, evidence)
 
@@ -61,7 +59,7 @@ def page_of(
     directory: Path | None,
     files: results.Files,
     drawings: Iterator[results.NodeCurves],
-    evidence: Place = RESULTS,
+    evidence: EvidencePlace = RESULTS,
 ) -> str:
     """The page of a report whose results are being read: they are waited for when all else is made."""
     linked = evidence.linked(files)
@@ -69,7 +67,11 @@ def page_of(
     folder = directory if evidence is RESULTS else None
     comparison = compared.of_results(report, folder) if folder else compared.Comparison()
     tabled, spread, node_table = checks.table(report), figures.figures_of(report), nodes.table(report)
-    texts = Shared()
+    bad, texts = bad_nodes(report), Shared()
+    failures = causes.failures(bad)
+    begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
+    lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # which have a place of their own here
+    inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
         "nodes": _nodes(report, tabled, texts, linked),
         "place": evidence.path,
@@ -78,33 +80,11 @@ def page_of(
         "main": _main_figures(node_table, comparison),
     }
     parts = {
-        **_shown(report, folder),
-        "has_models": directory is not None and (directory / "perf.html").is_file(),
-        "comparison": comparison,
-        "node_table": node_table,
-        "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
-        "columns": tabled.columns,
-        "spread": spread,
-        "properties": environment.of_fleet(report),
-    }
-    data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
-    data["texts"] = texts.all()
-    scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
-    return template.load("page/assets/report.html.j2", _escaped).render(
-        **parts, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
-    )
-
-
-def _shown(report: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """What the template shows of the report alone."""
-    bad = bad_nodes(report)
-    failures = causes.failures(bad)
-    return {
         "report": report,
         "verdict_words": _VERDICT_WORDS[report["verdict"]],
-        "wall_seconds": _wall_seconds(report["run"]),
-        "remarks": _remarks(report),
-        "steps": next_steps.of_report(report, _inventory(folder)) if folder else [],
+        "wall_seconds": end - begin if begin is not None and end is not None and end >= begin else None,
+        "remarks": [line for line in report["summary"][1:] if line not in lines_of_nodes],
+        "steps": next_steps.of_report(report, inventory) if folder else [],
         "not_tested": not_tested.lines(report),
         "losses": not_tested.losses(report),
         "analysis": _analysis(report),
@@ -114,16 +94,24 @@ def _shown(report: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         "bad_nodes": bad,
         "failures": failures,
         "open_failures": 6 if len(failures) <= 6 else 3,
+        "has_models": directory is not None and (directory / "perf.html").is_file(),
+        "comparison": comparison,
+        "node_table": node_table,
+        "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
+        "columns": tabled.columns,
+        "spread": spread,
+        "properties": nodes.properties_of_fleet(report),
     }
+    data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
+    data["texts"] = texts.all()
+    scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
+    return template.load("page/assets/report.html.j2", _escaped).render(
+        **parts, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
+    )
 
 
 def _escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
-
-
-def _breakable(name: str) -> Markup:
-    """The name of a metric or a check, which may break after its words."""
-    return Markup("_<wbr>").join(clean_text(name).split("_"))  # join escapes the parts
 
 
 #: What the template calls, and its limits.
@@ -135,7 +123,8 @@ _WORDING = {
     "headline": headline,
     "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
-    "breakable": _breakable,
+    # a name of a metric or a check may break after its words; join escapes them
+    "breakable": lambda name: Markup("_<wbr>").join(clean_text(name).split("_")),
     "short": lambda value: short(float(value)),
     "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
     "signed": lambda change: "" if change is None else f"{100 * change:+.1f} %",
@@ -165,9 +154,10 @@ def _policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _nodes(
-    report: Mapping[str, Any], tabled: checks.ChecksTable, texts: Shared, files: Mapping[str, frozenset[str]]
+    report: Mapping[str, Any], tabled: checks.ChecksTable, texts: Shared, files: results.Files
 ) -> list[dict[str, Any]]:
-    origin = _origin(report)
+    starts = [curves.seconds(stage["started_at"]) for node in report["nodes"] for stage in node["stages"]]
+    first = min((start for start in starts if start is not None), default=0.0)
     return [
         {
             "n": one_line(node["name"], 253),
@@ -180,7 +170,7 @@ def _nodes(
             "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
                   for name, value in node.get("labels", {}).items()],
             "l": letters,
-            "s": [_stage(stage, origin, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
+            "s": [_stage(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [
                 [gpu["index"], *(texts.number(gpu.get(key, "")) for key in ("model", "serial", "uuid", "pci", "slot"))]
                 for gpu in node["identity"].get("gpus", [])[:MAX_GPUS]
@@ -191,15 +181,10 @@ def _nodes(
     ]  # fmt: skip
 
 
-def _origin(report: Mapping[str, Any]) -> float | None:
-    starts = (curves.seconds(stage["started_at"]) for node in report["nodes"] for stage in node["stages"])
-    return min((start for start in starts if start is not None), default=None)
-
-
-def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, names: frozenset[str]) -> list[Any]:
+def _stage(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
     """[name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2 record]."""
     start = curves.seconds(stage["started_at"])
-    begun = round(start - origin, 1) if start is not None and origin is not None else None
+    begun = round(start - first, 1) if start is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None
     files = (f"{stage['name']}.log" in names) + 2 * (f"{stage['name']}.json" in names)
     message = texts.number(one_line(stage["message"], 200))
@@ -226,22 +211,6 @@ def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> di
     }
 
 
-def _inventory(directory: Path) -> str:
-    """The inventory of the run as a command takes it; empty where it is not known."""
-    return origin.shown(run_folder.RunFolder(directory).inventory)
-
-
-def _wall_seconds(run: Mapping[str, Any]) -> float | None:
-    begin, end = curves.seconds(run["created_at"]), curves.seconds(run["finished_at"])
-    return end - begin if begin is not None and end is not None and end >= begin else None
-
-
-def _remarks(report: Mapping[str, Any]) -> list[str]:
-    """The lines of the console's block that tell of no node by itself: those have a place of their own here."""
-    of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}
-    return [line for line in report["summary"][1:] if line not in of_nodes]
-
-
 def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
     analysis = report["fleet"].get("analysis")
     if analysis is None:
@@ -262,27 +231,22 @@ def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """How each stage ended, and how long it took."""
-    states: dict[str, Counter[str]] = {}
-    lasted: dict[str, list[tuple[float, str]]] = {}
-    flaky: Counter[str] = Counter()
+    stages: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     for node in report["nodes"]:
         for stage in node["stages"]:
-            states.setdefault(stage["name"], Counter())[stage["state"]] += 1
-            flaky[stage["name"]] += stage["flaky"]
-            if stage["duration_seconds"] is not None:
-                lasted.setdefault(stage["name"], []).append((stage["duration_seconds"], node["name"]))
+            stages.setdefault(stage["name"], []).append((stage, node["name"]))
     rows = []
-    for name, counted in states.items():
-        times = sorted(lasted.get(name, []))
-        rows.append(
-            {
-                "name": name,
-                "states": ", ".join(f"{count} {state}" for state, count in counted.most_common()),
-                "flaky": flaky[name],
-                "median": times[len(times) // 2][0] if times else None,
-                "least": times[0][0] if times else None,
-                "most": times[-1][0] if times else None,
-                "slowest": times[-1][1] if times else "",
-            }
+    for name, entries in stages.items():
+        states = Counter(stage["state"] for stage, _ in entries)
+        times = sorted(
+            (stage["duration_seconds"], node) for stage, node in entries if stage["duration_seconds"] is not None
         )
+        row = {
+            "name": name,
+            "states": ", ".join(f"{count} {state}" for state, count in states.most_common()),
+            "flaky": sum(stage["flaky"] for stage, _ in entries),
+        }
+        (least, _), (most, slowest) = (times[0], times[-1]) if times else ((None, ""), (None, ""))
+        median = times[len(times) // 2][0] if times else None
+        rows.append({**row, "median": median, "least": least, "most": most, "slowest": slowest})
     return rows

@@ -46,8 +46,7 @@ def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter
     seconds = {stage["name"]: stage["duration_seconds"] or 0 for stage in node["stages"]}
     counted: Counter[str] = Counter()
     for check in node["checks"]:
-        counted[_case(suite, node, check, seconds)] += 1
-        counted["tests"] += 1
+        counted.update([_case(suite, node, check, seconds), "tests"])
     _count(suite, counted)
     suite.set("time", f"{sum(seconds.values()):.3f}")
     return counted
@@ -77,17 +76,13 @@ def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], 
 
 
 def _details(check: Mapping[str, Any], reason: str) -> str:
-    lines = [reason, f"expected: {_text(check['expected'])}", f"source: {_text(check['source'])}"]
-    if check["remedy"]:
-        lines.append(f"remedy: {_text(check['remedy'])}")
-    return "\n".join(lines)
+    remedy = f"\nremedy: {_text(check['remedy'])}" if check["remedy"] else ""
+    return f"{reason}\nexpected: {_text(check['expected'])}\nsource: {_text(check['source'])}{remedy}"
 
 
-def _count(element: ET.Element, counted: Mapping[str, int]) -> None:
-    element.set("tests", str(counted.get("tests", 0)))
-    element.set("failures", str(counted.get("failure", 0)))
-    element.set("errors", str(counted.get("error", 0)))
-    element.set("skipped", str(counted.get("skipped", 0)))
+def _count(element: ET.Element, counted: Counter[str]) -> None:
+    for attribute, kind in (("tests", "tests"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(attribute, str(counted[kind]))
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -11,10 +11,8 @@ from ..records import report_file
 
 def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(report without its nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
-
     report.json has a line for each node, so that a play over a thousand hosts need not parse all of it for each; a file
-    that was laid out anew is read whole.
-    """
+    that was laid out anew is read whole."""
     lines = text.split("\n")
     start = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
     matches = [line for line in lines if line.startswith(start)]
@@ -34,27 +32,18 @@ def node_facts(report: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, 
     for metric in metrics:
         if metric["scope"] != "node":
             parts.setdefault(metric["name"], {})[metric["scope"]] = metric["value"]
+    about_stage = ("state", "message", "attempt", "started_at", "finished_at", "duration_seconds")
     return {
-        "run_id": report["run"]["run_id"],
-        "run_verdict": report["verdict"],
-        "verdict": node["verdict"],
-        "class": node.get("class"),
-        "action": node["action"]["name"] if node.get("action") else None,
-        "flaky": node["flaky"],
-        "accelerator": node["accelerator"],
+        "run_id": report["run"]["run_id"], "run_verdict": report["verdict"], "verdict": node["verdict"],
+        "class": node.get("class"), "action": node["action"]["name"] if node.get("action") else None,
+        "flaky": node["flaky"], "accelerator": node["accelerator"],
         "metrics": {metric["name"]: metric["value"] for metric in metrics if metric["scope"] == "node"},
         "parts": parts,
         "units": {metric["name"]: metric["unit"] for metric in metrics},
-        "stages": {
-            stage["name"]: {
-                key: stage[key]
-                for key in ("state", "message", "attempt", "started_at", "finished_at", "duration_seconds")
-            }
-            for stage in node["stages"]
-        },
+        "stages": {stage["name"]: {key: stage[key] for key in about_stage} for stage in node["stages"]},
         "failed_checks": [
             {key: check[key] for key in ("name", "stage", "verdict", "part", "reason", "remedy")}
             for check in node["checks"]
             if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
         ],
-    }
+    }  # fmt: skip

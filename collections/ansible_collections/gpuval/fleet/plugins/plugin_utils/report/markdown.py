@@ -14,7 +14,7 @@ from ..records import brief
 from . import not_tested, template
 from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
-from .place import RESULTS, Place
+from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
 from .summary import node_metrics, places, reasons, verdict_title
 
@@ -26,7 +26,7 @@ VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
 MAX_JOB_SUMMARY = 200_000
 
 
-def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
+def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
     nodes, of_fleet = report["nodes"], report["fleet"]
     analysis = of_fleet.get("analysis")
@@ -40,9 +40,9 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
         between=sorted(of_fleet["checks"], key=lambda check: check["verdict"] == "pass"),
         groups=fleet.by_group(analysis) if analysis else [],
         statistics=[
-            one
-            for one in (analysis["statistics"] if analysis else ())
-            if (one["stage"], one["metric"]) in judged and one["min"] != one["max"]
+            figure
+            for figure in (analysis["statistics"] if analysis else ())
+            if (figure["stage"], figure["metric"]) in judged and figure["min"] != figure["max"]
         ],
         stages=list(dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])),
         figures=[line for node in nodes for line in figure_lines(node)],
@@ -66,7 +66,7 @@ def job_summary(report: Mapping[str, Any]) -> str:
     return f"{text}\n\n" if cut == text else f"{cut.rpartition(chr(10))[0]}\n\nand more: see report.html\n\n"
 
 
-def _evidence_files(node: Mapping[str, Any], evidence: Place) -> str:
+def _evidence_files(node: Mapping[str, Any], evidence: EvidencePlace) -> str:
     kinds = " and ".join(f".{kind}" for kind in reversed(evidence.kinds))
     stages = [stage["name"] for stage in node["stages"] if stage["state"] not in ("missing", "pending")]
     return ", ".join(f"{evidence.of(node['name'], stage)}{kinds}" for stage in stages)
@@ -82,16 +82,16 @@ def _hardware(node: Mapping[str, Any]) -> str:
     models = sorted({gpu.get("model", "GPU") for gpu in gpus})
     serial = node["identity"].get("serial", "")
     parts = [f"{len(gpus)} x {', '.join(models)}" if gpus else "", f"serial {serial}" if serial else ""]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
 def _stage_cell(node: Mapping[str, Any], name: str) -> str:
-    stage = next((stage for stage in node["stages"] if stage["name"] == name), None)
-    if stage is None:
-        return ""
-    seconds = stage["duration_seconds"]
-    attempt = f", attempt {stage['attempt']}" if stage["attempt"] and stage["attempt"] > 1 else ""
-    return stage["state"] + (f" {units.duration(seconds)}" if seconds is not None else "") + attempt
+    for stage in node["stages"]:
+        if stage["name"] == name:
+            seconds, attempt = stage["duration_seconds"], stage["attempt"] or 1
+            duration = f" {units.duration(seconds)}" if seconds is not None else ""
+            return stage["state"] + duration + (f", attempt {attempt}" if attempt > 1 else "")
+    return ""
 
 
 def figure_lines(node: Mapping[str, Any]) -> list[str]:

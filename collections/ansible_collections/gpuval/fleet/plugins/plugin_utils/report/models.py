@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ MAX_ROWS = 5000
 MAX_CELL = 300
 #: Change of a figure that the page marks.
 MARKED_CHANGE = 0.05
+#: A node, one of its stages, and the folder with its evidence.
+ModelStage = tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]
 
 
 def forms(
@@ -48,16 +51,10 @@ def forms(
     tables: dict[str, Callable[[], str]] = {}
     for node, stage, source in _counted(report, folder, document, models):
         file = source.evidence_file(node["name"], stage["name"], "logs")
-        log, columns = _text(file), models[stage["name"]]
-        new += perf.rows(
-            {**columns, **_loaded(node, columns)},
-            stage,
-            log,
-            _facts(folder, node["name"]),
-            node["name"],
-            report["run"]["run_id"],
-            node["metrics"].get(stage["name"], ()),
-        )
+        log, columns, name = _text(file), models[stage["name"]], node["name"]
+        facts, metrics = _environment(folder, name, "facts"), node["metrics"].get(stage["name"], ())
+        columns = {**columns, **_loaded(node, columns)}
+        new += perf.rows(columns, stage, log, facts, name, report["run"]["run_id"], metrics)
         if text := perf.table(log):
             tables[str(file.with_suffix(".csv").relative_to(directory))] = functools.partial(str, text)
     if not folder.is_imported:
@@ -89,11 +86,11 @@ def _counted(
     folder: run_folder.RunFolder,
     document: Mapping[str, Any] | None,
     models: Mapping[str, Mapping[str, str]],
-) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]]:
+) -> Iterator[ModelStage]:
     """Each node and stage that have rows, and where their evidence is. Of a model of several nodes that is the first of
     each gang; where no gang began, one node alone."""
     places = last_rounds(document) if document else {}
-    of_gangs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]]] = {}
+    of_gangs: dict[str, list[ModelStage]] = {}
     for node in report["nodes"]:
         for stage in node["stages"]:
             columns = models.get(stage["name"])
@@ -104,7 +101,12 @@ def _counted(
                 source = gang_document.round_folder(folder, last) if last else folder
                 of_gangs.setdefault(stage["name"], []).append((node, stage, source))
     for gang in of_gangs.values():
-        yield from [one for one in gang if _leads(one[2], one[0]["name"], one[1]["name"])] or gang[:1]
+        leading = []
+        for node, stage, source in gang:
+            of_gang = _environment(source, node["name"], stage["name"]).get("gang")
+            if isinstance(of_gang, Mapping) and of_gang.get("leader") == node["name"]:
+                leading.append((node, stage, source))
+        yield from leading or gang[:1]
 
 
 def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
@@ -116,13 +118,8 @@ def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, st
     return {"data_size": str(sum(sizes)), "data_download_duration": f"{sum(times):.6g}"} if sizes else {}
 
 
-def _leads(folder: run_folder.RunFolder, node: str, stage: str) -> bool:
-    gang = (run_folder.read_object(folder.evidence_file(node, stage)).get("environment") or {}).get("gang")
-    return isinstance(gang, Mapping) and gang.get("leader") == node
-
-
-def _facts(folder: run_folder.RunFolder, node: str) -> Mapping[str, Any]:
-    environment = run_folder.read_object(folder.evidence_file(node, "facts")).get("environment")
+def _environment(folder: run_folder.RunFolder, node: str, stage: str) -> Mapping[str, Any]:
+    environment = run_folder.read_object(folder.evidence_file(node, stage)).get("environment")
     return environment if isinstance(environment, Mapping) else {}
 
 
@@ -136,7 +133,7 @@ def _text(path: Path) -> str:
 def perf_html(rows: Sequence[Mapping[str, str]]) -> str:
     """The page, newest rows first. Every text is cleaned and escaped."""
     newest = list(reversed(rows))[:MAX_ROWS]
-    states = {state: sum(one["status"] == state for one in rows) for state in (perf.SUCCESS, perf.FAILURE)}
+    states = {state: sum(row["status"] == state for row in rows) for state in (perf.SUCCESS, perf.FAILURE)}
     return template.load("perf.html.j2", _escaped).render(
         columns=perf.COLUMNS, rows=newest, count=len(rows), states=states, cell_class=_class
     )
@@ -151,9 +148,6 @@ def _class(row: Mapping[str, str], column: str) -> str:
     if column == "status":
         return {perf.SUCCESS: "good", perf.FAILURE: "bad"}.get(row[column], "note")
     if column == "relative_change":
-        try:
-            change = float(row[column])
-        except ValueError:
-            return ""
-        return "note" if abs(change) >= MARKED_CHANGE else ""
+        with contextlib.suppress(ValueError):
+            return "note" if abs(float(row[column])) >= MARKED_CHANGE else ""
     return "number" if column == "performance" else ""

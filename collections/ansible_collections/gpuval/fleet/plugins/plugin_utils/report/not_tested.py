@@ -21,13 +21,10 @@ def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
         for (reason, count), stages in list(by_reason.items())[:most]
     ]
     figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
-    texts = [
-        f"stages for {len(by_reason) - most} more reasons" if len(by_reason) > most else "",
-        f"{figures} figure{'s' if figures > 1 else ''} or part{'s' if figures > 1 else ''} of other stages"
-        if figures
-        else "",
-    ]
-    parts += [f"{' and '.join(filter(None, texts))}: see report.html"] if any(texts) else []
+    plural = "s" if figures > 1 else ""
+    texts = [f"stages for {len(by_reason) - most} more reasons"] if len(by_reason) > most else []
+    texts += [f"{figures} figure{plural} or part{plural} of other stages"] if figures else []
+    parts += [f"{' and '.join(texts)}: see report.html"] if texts else []
     return "; ".join(parts)
 
 
@@ -54,19 +51,14 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 
 def losses(report: Mapping[str, Any]) -> list[str]:
     """By figure, and group of nodes, from which loss on one part and a whole node are named, and the longest bursts."""
-    texts_found = []
+    lines = []
     for entry in report["fleet"].get("power", ()):
-        texts = {
-            key: f"{units.number_text(100 * entry[key])} %" if entry[key] else "not known"
-            for key in ("part", "node")
-            if key in entry
-        }
-        more = [
-            f"whole node {texts['node']}" if "part" in texts else "",
-            f"bursts over {units.human(entry['burst_seconds'], 'seconds')} not tested"
-            if entry["burst_seconds"]
-            else "",
-            f"{entry['nodes']} node{'s' if entry['nodes'] > 1 else ''}",
-        ]
-        texts_found.append(f"{entry['title']} {next(iter(texts.values()))} ({', '.join(filter(None, more))})")
-    return texts_found
+        part, node = (
+            f"{units.number_text(100 * entry[key])} %" if entry.get(key) else "not known" for key in ("part", "node")
+        )
+        more = [f"whole node {node}"] if "part" in entry else []
+        if entry["burst_seconds"]:
+            more.append(f"bursts over {units.human(entry['burst_seconds'], 'seconds')} not tested")
+        more.append(f"{entry['nodes']} node{'s' if entry['nodes'] > 1 else ''}")
+        lines.append(f"{entry['title']} {part if 'part' in entry else node} ({', '.join(more)})")
+    return lines

@@ -1,8 +1,6 @@
-"""perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours.
-
-A metric of several parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value. Counts of
-nothing are four rows in ten: with so many nodes that report.json has tables they are left out.
-"""
+"""perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours. A metric of several
+parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value. Counts of nothing are four
+rows in ten: with so many nodes that report.json has tables they are left out."""
 
 from __future__ import annotations
 

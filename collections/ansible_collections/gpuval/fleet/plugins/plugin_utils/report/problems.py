@@ -47,10 +47,8 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
     """Of nodes that are not PASS, in their order."""
     by_text: dict[tuple[str, ...], SharedProblem] = {}
     for node in nodes:
-        name, check = node["name"], headline(node)
-        if check is None:
-            texts = ("", "no required check was passed", "", "")
-        else:
+        name, texts = node["name"], ("", "no required check was passed", "", "")
+        if check := headline(node):
             where, part = check["stage"] or check["name"], part_of(node, check)
             texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
         problem = by_text.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts))
@@ -63,17 +61,13 @@ def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
     remedies: dict[str, str] = {}
     texts = []
     for problem in listed:
-        where = f" {problem.where}" if problem.where else ""
-        line = f"{some_of(problem.nodes, MAX_NAMES)} {problem.verdict}{where}: "
-        line += one_line(problem.named(problem.reason, run_id), 320)
-        if problem.part:
-            line += f" ({problem.part})"
-        if problem.remedy in remedies:
-            line = with_remedy(line, f"remedy as for {remedies[problem.remedy]}")
-        elif problem.remedy:
-            remedies[problem.remedy] = problem.nodes[0]
-            line = with_remedy(line, one_line(problem.named(problem.remedy, run_id), MAX_REMEDY))
-        texts.append(line)
+        where, part = f" {problem.where}" if problem.where else "", f" ({problem.part})" if problem.part else ""
+        reason = one_line(problem.named(problem.reason, run_id), 320)
+        remedy = one_line(problem.named(problem.remedy, run_id), MAX_REMEDY)
+        if problem.remedy and (first := remedies.setdefault(problem.remedy, problem.nodes[0])) != problem.nodes[0]:
+            remedy = f"remedy as for {first}"
+        line = f"{some_of(problem.nodes, MAX_NAMES)} {problem.verdict}{where}: {reason}{part}"
+        texts.append(with_remedy(line, remedy))
     return texts
 
 
@@ -83,8 +77,7 @@ def action_text(node: Mapping[str, Any]) -> str:
     if not action:
         return ""
     parts = "; ".join(part_text(node, part) for part in action["parts"])
-    runs = action["earlier_runs"]
-    again = f", also found in {some_of(runs, 2)}" if runs else ""
+    again = f", also found in {some_of(action['earlier_runs'], 2)}" if action["earlier_runs"] else ""
     return f"{action['name']}{f' {parts}' if parts else ''} ({action['class']}{again})"
 
 
@@ -120,7 +113,6 @@ def part_text(node: Mapping[str, Any], part: str) -> str:
         return part
     for gpu in node["identity"].get("gpus", []):
         if str(gpu["index"]) == index:
-            serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
-            slot = f"slot {gpu['slot']}" if "slot" in gpu else ""
-            return ", ".join(text for text in (part, serial, gpu.get("pci", ""), slot) if text)
+            serial, slot = (f"{key} {gpu[key]}" if key in gpu else "" for key in ("serial", "slot"))
+            return ", ".join(filter(None, (part, serial, gpu.get("pci"), slot)))
     return part

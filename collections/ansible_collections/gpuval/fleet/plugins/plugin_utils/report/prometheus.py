@@ -1,8 +1,6 @@
-"""Gauges for the textfile collector of node_exporter or a Pushgateway: a run, and the last verdict on each node.
-
-The text is valid in Prometheus's format and in OpenMetrics alike: `# EOF`, which ends the latter, is a comment of the
-former. No sample has a time of its own, as the textfile collector asks.
-"""
+"""Gauges for the textfile collector of node_exporter or a Pushgateway: a run, and the last verdict on each node. The
+text is valid in Prometheus's format and in OpenMetrics alike: `# EOF`, which ends the latter, is a comment of the
+former. No sample has a time of its own, as the textfile collector asks."""
 
 from __future__ import annotations
 
@@ -85,11 +83,9 @@ def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
     for word in NODE_VERDICTS:
         yield "gpuval_node_verdict", {**about, "verdict": word}, word == node["verdict"]
     yield "gpuval_node_flaky", name, node["flaky"]
-    action = node.get("action")
-    if action:
+    if action := node.get("action"):
         for part in action["parts"] or ["node"]:
-            labels = {"action": action["name"], "class": action["class"], "part": part}
-            yield "gpuval_node_action", {**name, **labels}, 1
+            yield "gpuval_node_action", {**name, "action": action["name"], "class": action["class"], "part": part}, 1
     for check in node["checks"]:
         if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
             labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}
@@ -98,21 +94,19 @@ def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
         if stage["duration_seconds"] is not None:
             labels = {"stage": stage["name"], "state": stage["state"]}
             yield "gpuval_stage_duration_seconds", {**name, **labels}, stage["duration_seconds"]
-    for exported in FIGURES:
-        yield from _figures(node, exported)
+    for exported, figure in FIGURES.items():
+        yield from _figures(node, exported, *figure)
 
 
-def _figures(node: Mapping[str, Any], exported: str) -> Iterator[Sample]:
+def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit: str) -> Iterator[Sample]:
     """A figure of the node or its GPUs in its base unit. What is in no such unit is another figure."""
-    stage, name, unit = FIGURES[exported]
     gpus = [] if stage in renumbered(node["checks"]) else node["identity"].get("gpus", [])
     serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in gpus}
     for metric in node["metrics"].get(stage, ()):
         scope, value = metric["scope"], metric["value"]
-        if metric["name"] != name or value is None or not math.isfinite(value):
-            continue
         kind, _, index = scope.partition(":")
-        if kind in ("node", "gpu") and units.compatible(metric["unit"], unit):
+        is_exported = metric["name"] == name and value is not None and math.isfinite(value)
+        if is_exported and kind in ("node", "gpu") and units.compatible(metric["unit"], unit):
             labels = {"node": node["name"], "gpu": index, "serial": serials.get(scope, "")}
             yield exported, labels, units.to_float(units.convert(value, metric["unit"], unit))
 

@@ -28,8 +28,12 @@ RETRIED = {
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
     retries.NOT_THE_NODE: "Passed on a retry; the store, the site or the user's program was at fault before",
 }
+NARROWED = {
+    "busy": "nodes with other work", "stages": "stages that are no whole profile", "spreads": "spreads of another run",
+}  # fmt: skip
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
+ACCEPTED = ("PASS", "PARTIAL")
 
 #: The main figures of each stage, with their texts.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -53,50 +57,50 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """The lines after the verdict itself, plain text, one line each."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
-    lines = [*_no_gpus(report), *_without_gpu(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
+    lines = [*_untested_gpus(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
     lines += node_lines(report)
     lines += filter(None, [problems.actions_line(bad_nodes(report))])
-    busy = report["run"].get("busy", {})
-    if busy:
-        lines.append("Busy, not checked: " + some_of(f"{name} ({one['class']})" for name, one in busy.items()))
+    if busy := report["run"].get("busy"):
+        lines.append("Busy, not checked: " + some_of(f"{name} ({work['class']})" for name, work in busy.items()))
     elif not nodes:
         lines.append("No node was expected: check the inventory and --limit")
-    if nodes and report["verdict"] in ("PASS", "PARTIAL"):
+    if nodes and report["verdict"] in ACCEPTED:
         lines += _measured(nodes)
-    lines += _not_started(nodes)
-    gangs = report["fleet"].get("gangs")
-    if gangs:
+    counted = Counter(
+        check["value"]
+        for node in nodes
+        for check in node["checks"]
+        if check["kind"] == "launch" and check["verdict"] == "missing"
+    )
+    if counted.total() > 1:  # at a hundred nodes the pattern tells more than the names
+        lines.append("Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common()))
+    if gangs := report["fleet"].get("gangs"):
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += [*_remarks(report), *_effort(nodes)]
     return [one_line(line, MAX_LINE) for line in lines]
 
 
-def _no_gpus(report: Mapping[str, Any]) -> list[str]:
-    """That a run accepts no GPU, as no node has one. Whether GPUs were ordered only their owner knows."""
-    nodes = report["nodes"]
-    open_ones = [node for node in nodes if node["sku"] != sku_catalogue.CPU]
-    none_has_gpus = all(node["accelerator"] == sku_catalogue.CPU for node in nodes)
-    if report["verdict"] not in ("PASS", "PARTIAL") or not open_ones or not none_has_gpus:
-        return []
-    subject = f"{len(open_ones)} of {len(nodes)} node(s) have no GPU hardware, and no GPU was declared"
-    return [f"No GPU was tested: {subject}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
-
-
 def verdict_title(report: Mapping[str, Any]) -> str:
     """The verdict on the run, as the first line of FINAL ACCEPTANCE has it."""
-    is_untested = report["verdict"] in ("PASS", "PARTIAL") and report.get("run", {}).get("gpus_tested") is False
+    is_untested = report["verdict"] in ACCEPTED and report.get("run", {}).get("gpus_tested") is False
     return one_line(report["verdict"]) + (" (no GPU was tested)" if is_untested else "")
 
 
-def _without_gpu(report: Mapping[str, Any]) -> list[str]:
-    """That a run accepts no GPU, as none of its stages works on one."""
-    stages = acceptance.stages_of(report["nodes"])
-    if report["verdict"] not in ("PASS", "PARTIAL") or not stages or report["fleet"].get("gangs"):
+def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
+    """That a run accepts no GPU: no node has one, or none of its stages works on one. Only its owner knows whether GPUs
+    were ordered."""
+    nodes, lines = report["nodes"], []
+    if report["verdict"] not in ACCEPTED:
         return []
-    if acceptance.may_use_gpus(stages):
-        return []
-    names = ", ".join(stages)
-    return [f"No stage that tests a GPU ran: the run had {names}. Leave out gpuval_stages and --tags for the others"]
+    undeclared = [node for node in nodes if node["sku"] != sku_catalogue.CPU]
+    if undeclared and all(node["accelerator"] == sku_catalogue.CPU for node in nodes):
+        subject = f"{len(undeclared)} of {len(nodes)} node(s) have no GPU hardware, and no GPU was declared"
+        lines.append(f"No GPU was tested: {subject}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes")
+    stages = acceptance.stages_of(nodes)
+    if stages and not report["fleet"].get("gangs") and not acceptance.may_use_gpus(stages):
+        ran = f"the run had {', '.join(stages)}"
+        lines.append(f"No stage that tests a GPU ran: {ran}. Leave out gpuval_stages and --tags for the others")
+    return lines
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
@@ -113,55 +117,34 @@ def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(bad, key=lambda node: node["verdict"] != "FAIL")
 
 
-def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many nodes were not started for which reason: at a hundred nodes the pattern tells more than the names."""
-    counted = Counter(
-        check["value"]
-        for node in nodes
-        for check in node["checks"]
-        if check["kind"] == "launch" and check["verdict"] == "missing"
-    )
-    if counted.total() < 2:
-        return []
-    return ["Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common())]
-
-
 def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Required checks that decided against the node; a stage whose end is missing speaks for its criteria."""
-    open_stages = {
-        check["stage"] for check in node["checks"] if check["kind"] == "state" and check["verdict"] != "pass"
-    }
-    bad = [
-        check for check in node["checks"] if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
-    ]
-    decided = [
+    checks = node["checks"]
+    open_stages = {check["stage"] for check in checks if check["kind"] == "state" and check["verdict"] != "pass"}
+    required = [check for check in checks if check["severity"] == "required"]
+    missing = [
         check
-        for check in bad
-        if check["verdict"] == "fail" or check["kind"] in ("state", "launch") or check["stage"] not in open_stages
+        for check in required
+        if check["verdict"] == "missing" and (check["kind"] in ("state", "launch") or check["stage"] not in open_stages)
     ]
-    return sorted(decided, key=lambda check: check["verdict"] != "fail")
+    return [check for check in required if check["verdict"] == "fail"] + missing
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
     """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are shown once.
-
-    Those that one part explains follow each other.
-    """
-    parts: dict[tuple[str, str], list[str]] = {}
-    checks: dict[tuple[str, str], Mapping[str, Any]] = {}
+    Those that one part explains follow each other."""
     checks_of_parts: dict[str, list[Mapping[str, Any]]] = {}
     for check in decisive(node):
         checks_of_parts.setdefault(check.get("cause") or check["part"], []).append(check)
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for check in itertools.chain(*checks_of_parts.values()):
-        key = (check["name"], check["reason"])
-        checks.setdefault(key, check)
-        parts.setdefault(key, []).append(problems.part_of(node, check))
+        alike.setdefault((check["name"], check["reason"]), []).append(check)
     remedies: set[str] = set()
     texts = []
-    for key, check in checks.items():
-        remedy = "as above" if check["remedy"] in remedies else check["remedy"]
+    for check, *others in alike.values():
+        parts = "; ".join(filter(None, (problems.part_of(node, one) for one in (check, *others))))
+        texts.append((check, parts, "as above" if check["remedy"] in remedies else check["remedy"]))
         remedies.add(check["remedy"])
-        texts.append((check, "; ".join(filter(None, parts[key])), remedy))
     return texts
 
 
@@ -174,7 +157,7 @@ def places(pair: Mapping[str, Any]) -> str:
 def node_metrics(node: Mapping[str, Any], stage: str) -> dict[str, Mapping[str, Any]]:
     """The node-wide metrics that are numbers, by name."""
     metrics = reversed(node["metrics"].get(stage, ()))  # of two the first counts
-    return {one["name"]: one for one in metrics if one["scope"] == "node" and one["value"] is not None}
+    return {metric["name"]: metric for metric in metrics if metric["scope"] == "node" and metric["value"] is not None}
 
 
 def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -183,18 +166,16 @@ def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         figures, most = [], 0
         metrics = [node_metrics(node, stage) for node in nodes]
         for name, phrase in phrases.items():
-            metrics_found = [its[name] for its in metrics if name in its]
-            alike = [metric["value"] for metric in metrics_found if metric["unit"] == metrics_found[0]["unit"]]
+            reported = [by_name[name] for by_name in metrics if name in by_name]
+            alike = [metric["value"] for metric in reported if metric["unit"] == reported[0]["unit"]]
             if alike:
                 most = max(most, len(alike))
-                figures.append(phrase.format(units.human(statistics.median(alike), metrics_found[0]["unit"])))
+                figures.append(phrase.format(units.human(statistics.median(alike), reported[0]["unit"])))
         if figures:
             of = f" (median of {most} nodes)" if most > 1 else ""
             lines.append(f"{stage}{of}: {', '.join(figures)}")
-    if not lines:
-        stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
-        lines.append(f"Done: {', '.join(stages)}")
-    return lines
+    stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
+    return lines or [f"Done: {', '.join(stages)}"]
 
 
 def _remarks(report: Mapping[str, Any]) -> list[str]:
@@ -217,22 +198,23 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if undeclared:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
     lines += filter(None, [_mixed(nodes)])
-    untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
+    on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # used or not
+    untested = [node["name"] for node in nodes if node["sku"] == "cpu" and (on_bus[node["name"]] or {}).get("value")]
     if untested:
         lines.append(f"GPUs not tested, because gpuval_sku is cpu: {some_of(untested)}")
-    two = [str(check["value"]) for check in report["fleet"]["checks"] if check["kind"] == "outlier" and check["value"]]
-    if two:
-        lines.append(f"The fleet is {some_of(two, 2, '; ')}: set floors or a baseline to judge it")
-    warned = Counter(name for node in nodes for name in _warnings(node))
+    fleet_checks = report["fleet"]["checks"]
+    if kinds := [str(check["value"]) for check in fleet_checks if check["kind"] == "outlier" and check["value"]]:
+        lines.append(f"The fleet is {some_of(kinds, 2, '; ')}: set floors or a baseline to judge it")
+    warned = Counter(
+        name for node in nodes for name in {check["name"] for check in node["checks"] if check["verdict"] == "warn"}
+    )
     if warned:
         many = len(nodes) > 1
         texts = (f"{name} ({count} of {len(nodes)} nodes)" if many else name for name, count in warned.most_common())
         lines.append(f"Warnings: {some_of(texts)}; see report.html")
-    gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
-    if gaps:
+    if gaps := not_tested.line(report["fleet"].get("not_tested", []), len(nodes)):
         lines.append(f"Not tested: {gaps}")
-    losses = not_tested.losses(report)
-    if losses:
+    if losses := not_tested.losses(report):
         lines.append(f"Smallest losses that are named (99 %): {some_of(losses, 8)}")
     refused = []
     for problem in report["fleet"]["problems"]:
@@ -246,22 +228,21 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         where = " ".join(text for text in (first["node"], first["stage"]) if text)
         more = f", and {len(refused) - 1} more: see report.html" if len(refused) > 1 else ""
         lines.append(f"Problems of the evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
-    accepted = report["verdict"] in ("PASS", "PARTIAL")
-    if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
+    run, accepted = report["run"], report["verdict"] in ACCEPTED
+    if accepted and len(nodes) > 1 and run["profile"] == "custom" and not report["fleet"].get("gangs"):
         lines.append("No multi-node stage ran: gpuval_stages leaves them out, gpuval_profiles keeps them")
-    if report["run"].get("shortened"):
-        profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
-        lines.append(f"Shorter than the profile{profile}: {', '.join(report['run']['shortened'])}")
+    if run.get("shortened"):
+        profile = f" {run['profile']}" if run["profile"] != "custom" else ""
+        lines.append(f"Shorter than the profile{profile}: {', '.join(run['shortened'])}")
     unproven = Counter(gap for node in nodes if node["verdict"] == "PASS" for gap in node.get("unproven", ()))
     if unproven and accepted:
         many = len(nodes) > 1
         shown = (f"{gap} on {count} of {len(nodes)} nodes" if many else gap for gap, count in unproven.most_common())
         lines.append(f"Not proven: {some_of(shown, 8, '; ')}: PARTIAL at best, the profile quick proves all of it")
-    if report["run"]["narrowed_by"]:
-        named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
-        named["spreads"] = "spreads of another run"
-        options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
-        lines.append(f"Narrowed by {options}: PARTIAL at best")
+    if run["narrowed_by"]:
+        lines.append(
+            f"Narrowed by {' and '.join(NARROWED.get(by, f'--{by}') for by in run['narrowed_by'])}: PARTIAL at best"
+        )
     return lines
 
 
@@ -278,7 +259,7 @@ def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         spent += gpus * max(0.0, (max(times[1]) - min(times[0])).total_seconds())
         for stage in ended:
             metrics = node["metrics"].get(stage["name"], ())
-            used = [one["value"] or 0.0 for one in metrics if one["name"] == "gpu_utilisation_mean_ratio"]
+            used = [metric["value"] or 0.0 for metric in metrics if metric["name"] == "gpu_utilisation_mean_ratio"]
             shares.setdefault(stage["name"], []).extend(used)
             busy += sum(used) * (stage.get("duration_seconds") or 0.0)
     if not spent:
@@ -306,22 +287,9 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _warnings(node: Mapping[str, Any]) -> set[str]:
-    return {check["name"] for check in node["checks"] if check["verdict"] == "warn"}
-
-
-def _hardware(node: Mapping[str, Any]) -> bool:
-    """Whether the facts found a GPU on the bus, used or not."""
-    count = node_metrics(node, "facts").get("gpu_hardware_count")
-    return bool(count and count["value"])
-
-
 def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:
-    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it.
-
-    ``page`` is the path of report.html, ``inventory`` what commands need to choose the run's nodes.
-    """
-    rule = "=" * width
+    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it. ``page``
+    is the path of report.html, ``inventory`` what commands need to choose the run's nodes."""
     lines = [*report["summary"]]
     if report.get("run", {}).get("resume"):
         lines.append(f"The run has not ended: {report['run']['resume']}")
@@ -332,6 +300,6 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
     if page and "run" in report:
         here = problems.folder_of(report["run"]["run_id"])
         lines = [line.replace(f"@{here}/", f"@{Path(page).parent}/") for line in lines]
-    lines = [commands.pasteable(line, inventory, failed=failed) for line in lines]
-    lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in lines]
+    rule, pasteable = "=" * width, (commands.pasteable(line, inventory, failed=failed) for line in lines)
+    lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in pasteable]
     return "\n".join([rule, f"FINAL ACCEPTANCE: {verdict_title(report)}", *lines, rule])

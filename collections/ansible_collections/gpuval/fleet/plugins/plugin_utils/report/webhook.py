@@ -1,8 +1,13 @@
-"""Deliver an event to a webhook by a few attempts, each of which ends in time."""
+"""The end of a run as a CloudEvent 1.0 (structured mode), signed as Standard Webhooks has it, and sent by a few
+attempts, each of which ends in time."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import http.client
+import json
 import queue
 import random
 import re
@@ -12,15 +17,27 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
+from ...module_utils.redaction import SecretRedactor
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.urls import NoRedirects, in_clear
-from . import event as events
+from ..judge.verdict import headline
+from .problems import part_text
+from .summary import bad_nodes
 
+SCHEMA = "gpuval.event/1"
+TYPE = "io.gpuval.run.judged"
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+#: A receiver need not accept more than 64 KiB; report.json has all nodes.
+MAX_NODES = 50
+MAX_PARTS = 16
+#: Of a key in plain text. What `openssl rand -hex 32` prints has 64 characters.
+SHORTEST_KEY = 16
+
+_hidden = SecretRedactor()
 ATTEMPT_SECONDS = 10.0
 #: Before the second attempt and the following ones.
 PAUSES_SECONDS = (1.0, 3.0, 9.0)
@@ -28,18 +45,72 @@ PAUSES_SECONDS = (1.0, 3.0, 9.0)
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """``problem`` is empty where the receiver accepted the event."""
 
     attempts: int
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class _WebhookAnswer:
-    problem: str = ""
-    final: bool = False
+def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The event on a judged run. Its id is the same for the same content: a receiver keeps one of several."""
+    run, bad = report["run"], bad_nodes(report)
+    data = {
+        "schema": SCHEMA,
+        **{key: run[key] for key in ("run_id", "profile", "created_at", "finished_at", "narrowed_by")},
+        "store": f"{run['bucket']}/{run['folder']}",
+        "verdict": report["verdict"],
+        "counts": dict(report["counts"]),
+        "nodes": [_node(node) for node in bad[:MAX_NODES]],
+        "nodes_left_out": max(0, len(bad) - MAX_NODES),
+    }
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        "specversion": "1.0",
+        "id": f"{run['run_id']}-{digest}",
+        "source": f"/gpuval/{quote(run['bucket'], safe='')}",
+        "type": TYPE,
+        "subject": run["run_id"],
+        "time": run["judged_at"],
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+
+
+def _node(node: Mapping[str, Any]) -> dict[str, Any]:
+    check, action = headline(node), node.get("action") or {"name": "inspect", "parts": []}
+    cause = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
+    return {
+        "name": one_line(node["name"], 253),
+        "id": one_line(node["id"], 253) if node["id"] else None,
+        "verdict": node["verdict"],
+        "class": one_line(node["class"], 96) if node["class"] else None,
+        "stage": one_line(cause["stage"], 64),
+        "reason": one_line(_hidden(cause["reason"]), 240),
+        "remedy": one_line(_hidden(cause["remedy"]), 240),
+        "action": action["name"],
+        "parts": [one_line(part_text(node, part), 300) for part in action["parts"][:MAX_PARTS]],
+    }
+
+
+def check_key(key: str) -> None:
+    """Raises SettingError; no message repeats the key."""
+    if len(key) < SHORTEST_KEY:
+        raise SettingError(
+            f"gpuval_webhook_key has less than {SHORTEST_KEY} characters: make one with `openssl rand -hex 32`"
+        )
+
+
+def headers_of(event_id: str, body: bytes, key: str, timestamp: int) -> dict[str, str]:
+    """The headers of one attempt at ``timestamp``, in seconds since 1970."""
+    signed = hmac.digest(key.encode(), f"{event_id}.{timestamp}.".encode() + body, "sha256")
+    return {
+        "Content-Type": CONTENT_TYPE,
+        "User-Agent": "gpuval",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
 
 
 def check_url(url: str) -> None:
@@ -60,39 +131,34 @@ def check_url(url: str) -> None:
 def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
     """Send the event, again where an attempt may help. Raises SettingError for settings that cannot be used."""
     check_url(url)
-    events.check_key(key)
-    body = events.body_of(event)
+    check_key(key)
+    body = json.dumps(event, allow_nan=False).encode()
     attempts = 0
-    for pause in (*PAUSES_SECONDS, None):
-        attempts += 1
-        headers = events.headers_of(event["id"], body, key, int(time.time()))
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
-        answer = _attempt(request)
-        if not answer.problem or answer.final or pause is None:
-            break
+    for attempts, pause in enumerate((0.0, *PAUSES_SECONDS), 1):  # noqa: B007 - how many there were
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads senders, hides nothing
-    return Delivery(attempts, answer.problem)
+        headers = headers_of(event["id"], body, key, int(time.time()))
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
+        # in a thread: neither a slow name server nor an answer byte by byte holds the run up
+        answers: queue.Queue[tuple[str, bool]] = queue.Queue()
+        threading.Thread(target=lambda asked, put: put(_ask(asked)), args=(request, answers.put), daemon=True).start()
+        try:
+            problem, is_final = answers.get(timeout=ATTEMPT_SECONDS)
+        except queue.Empty:
+            problem, is_final = f"no answer within {ATTEMPT_SECONDS:.0f} s", False
+        if is_final:
+            break
+    return Delivery(attempts, problem)
 
 
-def _attempt(request: urllib.request.Request) -> _WebhookAnswer:
-    """One attempt in a thread: neither a slow name server nor an answer byte by byte holds the run up."""
-    answers: queue.Queue[_WebhookAnswer] = queue.Queue()
-    threading.Thread(target=lambda: answers.put(_ask(request)), daemon=True).start()
-    try:
-        return answers.get(timeout=ATTEMPT_SECONDS)
-    except queue.Empty:
-        return _WebhookAnswer(f"no answer within {ATTEMPT_SECONDS:.0f} s")
-
-
-def _ask(request: urllib.request.Request) -> _WebhookAnswer:
+def _ask(request: urllib.request.Request) -> tuple[str, bool]:
+    """What went wrong, empty where nothing did, and whether another attempt is of no use."""
     try:
         with urllib.request.build_opener(NoRedirects).open(request, timeout=ATTEMPT_SECONDS):
-            return _WebhookAnswer()
+            return "", True
     except urllib.error.HTTPError as error:
         with error:
-            return _WebhookAnswer(f"HTTP {error.code}", error.code not in PASSING)
+            return f"HTTP {error.code}", error.code not in PASSING
     except urllib.error.URLError as error:
-        final = isinstance(error.reason, ssl.SSLCertVerificationError)
-        return _WebhookAnswer(one_line(str(error.reason), 200), final)
+        return one_line(str(error.reason), 200), isinstance(error.reason, ssl.SSLCertVerificationError)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return _WebhookAnswer(one_line(f"{type(error).__name__}: {error}", 200))
+        return one_line(f"{type(error).__name__}: {error}", 200), False

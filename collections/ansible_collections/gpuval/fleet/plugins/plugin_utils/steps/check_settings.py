@@ -23,7 +23,7 @@ from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
 from ..jobs import stages as job_stages
 from ..judge import actions, baseline, criteria, declared, plausible, sku_catalogue
-from ..report import event, webhook
+from ..report import webhook
 from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
 from ..ssh.findings import key_file_problem
@@ -56,7 +56,7 @@ CHECKS = {
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
     "gpuval_versions": declared.parse_versions,
-    "gpuval_webhook_key": event.check_key,
+    "gpuval_webhook_key": webhook.check_key,
     "gpuval_webhook_url": webhook.check_url,
     "run_recurring_settings": settings.check_names,
     "storage_floors": partial(floors.check, "storage_floors"),

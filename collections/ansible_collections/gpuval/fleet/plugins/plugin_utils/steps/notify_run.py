@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..report import webhook
-from ..report.event import event_of
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
 
@@ -37,7 +36,7 @@ def _notify(action, options):
     folder = action.folder(options)
     if folder.is_imported or folder.read_run()["finished_at"] is None:
         return {}
-    event = event_of(run_folder.read_report(folder))
+    event = webhook.event_of(run_folder.read_report(folder))
     schemas.validate("event", event["data"], what="the event of the run")
     delivered = folder.state / DELIVERED_FILE
     if run_folder.read_object(delivered).get("id") == event["id"]:

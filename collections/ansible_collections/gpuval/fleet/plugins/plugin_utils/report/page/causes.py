@@ -71,23 +71,15 @@ def causes(report: Mapping[str, Any]) -> list[NodesCause]:
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
             by_cause.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
-    ordered = sorted(by_cause.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
-    return [_cause(verdict, word, nodes) for (verdict, word), nodes in ordered]
-
-
-def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> NodesCause:
-    racks = Counter(filter(None, map(rack, nodes)))
-    actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
-    check, name = headline(nodes[0]), nodes[0]["name"]
-    example = without(name, check["reason"]).replace("{node}", "the node") if check else "no required check passed"
-    return NodesCause(
-        verdict,
-        word,
-        [node["name"] for node in nodes],
-        racks,
-        [one for one, _ in actions.most_common()],
-        DIGEST.sub(r"\1…", example),
-    )
+    rows = []
+    for (verdict, word), nodes in by_cause.items():
+        names, check = [node["name"] for node in nodes], headline(nodes[0]) or {"reason": "no required check passed"}
+        actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
+        reason = without(names[0], check["reason"]).replace("{node}", "the node")
+        racks = Counter(filter(None, map(rack, nodes)))
+        ordered = [action for action, _ in actions.most_common()]
+        rows.append(NodesCause(verdict, word, names, racks, ordered, DIGEST.sub(r"\1…", reason)))
+    return sorted(rows, key=lambda row: (row.verdict != "FAIL", -len(row.names), row.word))
 
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:

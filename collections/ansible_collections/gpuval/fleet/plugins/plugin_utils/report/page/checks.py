@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.escape import one_line
-from ..place import Place
 from ..problems import part_of
 from .encode import Shared, mostly, short
+from .results import EvidencePlace, Files
 
 #: One letter for each verdict, the worst first; small ones are advice.
 LETTERS = "FMwmpsn"
@@ -52,8 +52,7 @@ class Column:
     @property
     def limit(self) -> str:
         """The limit as text; the most common one first if kinds of nodes have different limits."""
-        texts = [text for text, _ in self.expected.most_common(4) if text]
-        return " / ".join(texts)
+        return " / ".join(text for text, _ in self.expected.most_common(4) if text)
 
 
 @dataclass
@@ -77,7 +76,8 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(columns)
-                columns.append(_column(check))
+                texts = {key: check[key] for key in ("stage", "name", "metric", "kind", "severity", "source")}
+                columns.append(Column(**texts, remedy=""))
             earlier = worst.get(number)
             if earlier is None or _RANK[letter(check)] < _RANK[letter(earlier)]:
                 worst[number] = check
@@ -87,17 +87,15 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
             _count(columns[number], node["name"], check)
         cells.append(worst)
     _add_peers(report, columns, cells)
-    order = _order(report, columns)
+    names = ["", *(stage["name"] for node in report["nodes"] for stage in node["stages"])]
+    stages = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    order = sorted(range(len(columns)), key=lambda number: (stages.get(columns[number].stage, 99), number))
     positions = {number: position for position, number in enumerate(order)}
     cells = [{positions[number]: check for number, check in row.items()} for row in cells]
     letters = [
         "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
     ]
     return ChecksTable([columns[number] for number in order], cells, letters)
-
-
-def _column(check: Mapping[str, Any]) -> Column:
-    return Column(check["stage"], check["name"], check["metric"], check["kind"], check["severity"], check["source"], "")
 
 
 def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
@@ -128,33 +126,22 @@ def _add_peers(
         column.beside = [one_line(text, 360) for text in statements[:MAX_PEER_GROUPS]]
 
 
-def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:
-    """Columns grouped by stage, in the order of the stages."""
-    stages = {"": 0}
-    for node in report["nodes"]:
-        for stage in node["stages"]:
-            stages.setdefault(stage["name"], len(stages))
-    return sorted(range(len(columns)), key=lambda number: (stages.get(columns[number].stage, 99), number))
-
-
 def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> dict[str, Any]:
     """Columns with the value and the part of each node, and the reasons of checks that did not pass."""
     columns = []
     for index, column in enumerate(tabled.columns):
         entries = [row.get(index) for row in tabled.cells]
+
+        def numbers(key: str, entries: Sequence[Mapping[str, Any] | None] = entries) -> Any:
+            return mostly([texts.number(entry[key] if entry else "") for entry in entries])
+
         columns.append(
             {
-                "s": column.stage,
-                "n": column.name,
-                "k": column.kind,
-                "r": column.severity == "required",
-                "o": texts.number(column.source),
-                "u": mostly([texts.number(entry["unit"] if entry else "") for entry in entries]),
-                "e": mostly([texts.number(entry["expected"] if entry else "") for entry in entries]),
-                "v": mostly([_value(entry, texts) for entry in entries]),
-                "p": mostly([texts.number(entry["part"] if entry else "") for entry in entries]),
+                "s": column.stage, "n": column.name, "k": column.kind, "r": column.severity == "required",
+                "o": texts.number(column.source), "u": numbers("unit"), "e": numbers("expected"),
+                "v": mostly([_value(entry, texts) for entry in entries]), "p": numbers("part"),
             }
-        )
+        )  # fmt: skip
     most = max(2, min(MAX_REMARKS_OF_A_NODE, MAX_REMARKS // max(1, len(report["nodes"]))))
     indexes = {(column.stage, column.name): index for index, column in enumerate(tabled.columns)}
     remarks = [_remarks(node, indexes, texts, most) for node in report["nodes"]]
@@ -173,8 +160,7 @@ def _remarks(
     node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: Shared, most: int
 ) -> list[list[Any]]:
     """[column, letter, part, reason, remedy] of each check that did not pass, the worst first."""
-    wrong = [check for check in node["checks"] if letter(check) in WRONG]
-    wrong.sort(key=lambda check: _RANK[letter(check)])
+    wrong = sorted((check for check in node["checks"] if letter(check) in WRONG), key=lambda one: _RANK[letter(one)])
     return [
         [
             indexes[check["stage"], check["name"]],
@@ -187,9 +173,7 @@ def _remarks(
     ]
 
 
-def evidence_links(
-    node: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place
-) -> list[tuple[str, str]]:
+def evidence_links(node: Mapping[str, Any], files: Files, evidence: EvidencePlace) -> list[tuple[str, str]]:
     """Paths, relative to the report, and names of the files of the node's evidence that lie in the results."""
     names = files.get(node["name"], frozenset())
     return [

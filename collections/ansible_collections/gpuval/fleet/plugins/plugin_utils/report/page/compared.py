@@ -3,6 +3,7 @@ this controller; a file that cannot be read is passed over, since a comparison d
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,15 +95,10 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
     kind = Counter(kinds.values()).most_common(1)[0][0] if kinds else None
     alike = [node for node in report["nodes"] if kinds[node["name"]] == kind]
     workloads = {(stage["name"], stage.get("workload")) for node in alike for stage in node["stages"]}
-    fitting = [
-        figure
-        for found in baseline.figures.values()
-        for figure in found
-        if (figure["sku"], figure["gpus"]) == kind and (figure["stage"], figure["workload"]) in workloads
-    ]
     of_kind = {
         (figure["stage"], figure["metric"]): ReportFigure(figure["median"], figure["unit"], figure.get("revision", 1))
-        for figure in sorted(fitting, key=lambda figure: figure["nodes"])
+        for figure in sorted(itertools.chain(*baseline.figures.values()), key=lambda figure: figure["nodes"])
+        if (figure["sku"], figure["gpus"]) == kind and (figure["stage"], figure["workload"]) in workloads
     }
     names = [node["name"] for node in alike]
     return baseline.title, _rows(compare(dict.fromkeys(names, of_kind), {name: now[name] for name in names}))

@@ -1,8 +1,6 @@
-"""Curves of every node for the page: telemetry on one axis from the node's first stage to its last, loss by step.
-
-A node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
-of the page allows, and forgotten. A malformed file has no curves; the report lists it as a problem.
-"""
+"""Curves of every node for the page: telemetry on one axis from the node's first stage to its last, loss by step. A
+node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
+of the page allows, and forgotten. A malformed file has no curves; the report lists it as a problem."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -31,35 +29,27 @@ MIN_BINS_OF_A_GPU = 60
 #: Small curves over message sizes are kept as they are, in fleets where they fit.
 MAX_NODES_WITH_SIZES = 100
 MAX_SIZES = 32
-BAND = ("least", "median", "greatest")
+BAND: dict[str, Callable[[list[float]], float]] = {"least": min, "median": statistics.median, "greatest": max}
 
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_NONE = frozenset({int, float, type(None)})
 _SCOPES = ("node", "gpu:", "rank:")
 
 
-@dataclass
-class Piece:
+class Piece(NamedTuple):
     """A curve of one stage; x in seconds since the node began, or in steps."""
 
-    stage: str
     x: list[float]
     y: list[float | None]
 
 
 @dataclass
 class NodeCurves:
-    """Pieces of the whole time by (name, unit) and scope; curves by step and by size of one stage each."""
+    """Pieces of the whole time by name and unit; curves by step and by size by stage, name and unit; then by scope."""
 
     timed: dict[tuple[str, str], dict[str, list[Piece]]] = field(default_factory=lambda: defaultdict(dict))
-    stepped: list[tuple[str, str, str, Piece]] = field(default_factory=list)
-    sized: list[tuple[str, str, str, Piece]] = field(default_factory=list)
-
-    @property
-    def end(self) -> float:
-        """Seconds from the first stage to the last sample."""
-        pieces = (piece for scopes in self.timed.values() for pieces in scopes.values() for piece in pieces)
-        return max((piece.x[-1] for piece in pieces), default=0.0)
+    stepped: dict[tuple[str, str, str], dict[str, Piece]] = field(default_factory=lambda: defaultdict(dict))
+    sized: dict[tuple[str, str, str], dict[str, Piece]] = field(default_factory=lambda: defaultdict(dict))
 
 
 def shared(curves: Iterable[list[Any]], texts: Shared) -> list[list[Any]]:
@@ -73,15 +63,19 @@ def of_node(directory: Path, node: Mapping[str, Any], names: frozenset[str]) -> 
     started = {stage["name"]: seconds(stage["started_at"]) for stage in node["stages"]}
     first = min((start for start in started.values() if start is not None), default=None)
     for stage in node["stages"]:
-        name, start = stage["name"], started[stage["name"]]
-        if f"{name}.series.json" not in names or start is None or first is None:
+        file, start = f"{stage['name']}.series.json", started[stage["name"]]
+        if file not in names or start is None or first is None:
             continue
         since: dict[int, list[float]] = {}
-        for curve in read(directory / f"{name}.series.json", node["name"], stage):
-            x = curve["x"]
+        for curve in read(directory / file, node["name"], stage):
+            name, unit, scope, x, y = (curve[key] for key in ("name", "unit", "scope", "x", "y"))
             if curve["x_unit"] == "seconds":
                 x = since.get(id(x)) or since.setdefault(id(x), [start - first + second for second in x])
-            _add(curves, Piece(name, x, curve["y"]), curve)
+                curves.timed[name, unit].setdefault(scope, []).append(Piece(x, y))
+            elif curve["x_unit"] == "step":
+                curves.stepped[stage["name"], name, unit][scope] = Piece(x, y)
+            elif len(x) <= MAX_SIZES:
+                curves.sized[stage["name"], name, unit][scope] = Piece(x, y)
     return curves
 
 
@@ -94,10 +88,8 @@ def seconds(time: str | None) -> float | None:
 
 
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The well-formed curves of one file; none if it is too large, or of another node or attempt.
-
-    GPUs are sampled at one time: the curves share one list of times.
-    """
+    """The well-formed curves of one file; none if it is too large, or of another node or attempt. GPUs are sampled at
+    one time: the curves share one list of times."""
     try:
         if path.stat().st_size > MAX_SERIES_BYTES:
             return []
@@ -108,17 +100,12 @@ def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]
         x, rises = None, False
         for curve in document["series"]:
             if curve["x"] != x:
-                x, rises = curve["x"], _rises(curve["x"])
-            curve["x"] = x if rises else []
+                x = curve["x"]
+                rises = isinstance(x, list) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
+            curve["x"] = x if rises and x and -GREATEST < x[0] <= x[-1] < GREATEST else []
         return [curve for curve in document["series"] if _is_curve(curve)]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
-
-
-def _rises(x: Any) -> bool:
-    """Whether it is a list of finite and rising numbers."""
-    rises = isinstance(x, list) and bool(x) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
-    return rises and -GREATEST < x[0] <= x[-1] < GREATEST
 
 
 def _is_curve(curve: Any) -> bool:
@@ -136,42 +123,33 @@ def _is_curve(curve: Any) -> bool:
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
-def _add(curves: NodeCurves, piece: Piece, curve: Mapping[str, Any]) -> None:
-    name, unit, scope = curve["name"], curve["unit"], curve["scope"]
-    if curve["x_unit"] == "seconds":
-        curves.timed[name, unit].setdefault(scope, []).append(piece)
-    elif curve["x_unit"] == "step":
-        curves.stepped.append((name, unit, scope, piece))
-    elif len(piece.x) <= MAX_SIZES:
-        curves.sized.append((name, unit, scope, piece))
-
-
 def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
     """Thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}], kind t for time, s for
     steps; b for sizes has {scope: [[x, y], ...]}."""
     budget = min(MAX_POINTS_OF_A_NODE, more * MAX_POINTS // max(1, nodes))
     data = []
-    stepped = _by_stage(curves.stepped)
-    drawn = sum(len(scopes) for scopes in curves.timed.values()) + sum(len(scopes) for scopes in stepped.values())
-    share = budget // max(1, drawn)
+    counts = [len(scopes) for scopes in curves.timed.values()]
+    share = budget // max(1, sum(counts) + sum(map(len, curves.stepped.values())))
     per_gpu = share >= MIN_BINS_OF_A_GPU
     if not per_gpu:
-        share = budget // max(1, sum(min(len(BAND), len(scopes)) for scopes in curves.timed.values()) + len(stepped))
+        share = budget // max(1, sum(min(len(BAND), count) for count in counts) + len(curves.stepped))
     bins = min(MAX_BINS, max(MIN_BINS, share))
-    end = curves.end
+    pieces_of_all = [piece for scopes in curves.timed.values() for pieces in scopes.values() for piece in pieces]
+    end = max((piece.x[-1] for piece in pieces_of_all), default=0.0)
     for (name, unit), scopes in sorted(curves.timed.items()):
         thin = {scope: _whole_time(pieces, end, bins) for scope, pieces in scopes.items()}
-        if not per_gpu and len(thin) > len(BAND):
-            thin = _band(list(thin.values()))
+        if not per_gpu and len(thin) > len(BAND):  # min, median and max of all GPUs at each step
+            columns = [[value for value in step if value is not None] for step in zip(*thin.values(), strict=True)]
+            thin = {name: [make(step) if step else None for step in columns] for name, make in BAND.items()}
         data.append(_packed("t", name, unit, "", (0, end), thin))
-    for (stage, name, unit), curves_of in stepped.items():
+    for (stage, name, unit), curves_of in curves.stepped.items():
         drawn_scopes = list(curves_of.items())[: None if per_gpu else 1]
         x = drawn_scopes[0][1].x
         count = min(bins, len(x))
         thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
         data.append(_packed("s", name, unit, stage, (x[0], x[-1]), thin))
     if nodes <= MAX_NODES_WITH_SIZES:
-        for (stage, name, unit), curves_of in _by_stage(curves.sized).items():
+        for (stage, name, unit), curves_of in curves.sized.items():
             points = {
                 scope: [[short(x), short(y)] for x, y in zip(piece.x, piece.y, strict=True) if y is not None]
                 for scope, piece in curves_of.items()
@@ -180,18 +158,9 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
     return data
 
 
-def _by_stage(curves: Iterable[tuple[str, str, str, Piece]]) -> dict[tuple[str, str, str], dict[str, Piece]]:
-    grouped: dict[tuple[str, str, str], dict[str, Piece]] = defaultdict(dict)
-    for name, unit, scope, piece in curves:
-        grouped[piece.stage, name, unit][scope] = piece
-    return grouped
-
-
 def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: float, bins: int) -> list[float | None]:
-    """Means over ``bins`` equal steps from ``first`` to ``last``.
-
-    A step without a sample has the value before it, within the curve; outside of it there is none.
-    """
+    """Means over ``bins`` equal steps from ``first`` to ``last``. A step without a sample has the value before it,
+    within the curve; outside of it there is none."""
     if bins < 2 or last <= first:
         values = [value for value in y if value is not None]
         return [math.fsum(values) / len(values)] if values else [None]
@@ -222,32 +191,10 @@ def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | 
     return means
 
 
-def _band(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
-    """Min, median and max of all GPUs at each step."""
-    columns = [[value for value in column if value is not None] for column in zip(*curves, strict=True)]
-    make: tuple[Callable[[list[float]], float], ...] = (min, statistics.median, max)
-    return {name: [of(column) if column else None for column in columns] for name, of in zip(BAND, make, strict=True)}
-
-
 def _packed(
-    kind: str,
-    name: str,
-    unit: str,
-    stage: str,
-    x: tuple[float, float],
-    curves: Mapping[str, Sequence[float | None]],
+    kind: str, name: str, unit: str, stage: str, x: tuple[float, float], curves: Mapping[str, Sequence[float | None]]
 ) -> list[Any]:
-    values_known = [value for values in curves.values() for value in values if value is not None]
-    low, high = (min(values_known), max(values_known)) if values_known else (0.0, 1.0)
+    numbers = [value for values in curves.values() for value in values if value is not None]
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     packed = {scope: pairs(values, low, high) for scope, values in curves.items()}
-    return [
-        kind,
-        name,
-        unit,
-        stage,
-        short(float(x[0])),
-        short(float(x[1])),
-        short(float(low)),
-        short(float(high)),
-        packed,
-    ]
+    return [kind, name, unit, stage, *(short(float(end)) for end in (*x, low, high)), packed]

@@ -39,13 +39,9 @@ def script_json(value: Any) -> str:
 def pairs(values: Iterable[float | None], low: float, high: float) -> str:
     """Two characters for each value: its place from ``low`` to ``high`` in 4094 steps, beyond them at the edge."""
     scale = STEPS / (high - low) if high - low > 1 / GREATEST else 0.0
-    codes = []
-    for value in values:
-        if value is None:
-            codes.append(NOTHING)
-        else:
-            codes.append(_PAIRS[min(STEPS, max(0, round((value - low) * scale)))])
-    return "".join(codes)
+    return "".join(
+        [NOTHING if value is None else _PAIRS[min(STEPS, max(0, round((value - low) * scale)))] for value in values]
+    )
 
 
 def short(value: float | int | None) -> float | int | None:

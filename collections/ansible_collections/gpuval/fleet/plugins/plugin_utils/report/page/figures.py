@@ -1,10 +1,9 @@
 """The figures of a fleet as the page shows them: each with its plot, its outliers, and the values of every node. Pure.
-
-The analysis describes their spread. Outliers guide the eye; only checks decide.
-"""
+The analysis describes their spread. Outliers guide the eye; only checks decide."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,17 +48,11 @@ class PlottedFigure:
         return round(self.share(value) * 200, 1)
 
     def path(self) -> str:
-        """The SVG path of the histogram, 28 high."""
-        counts, wide = self.bins(), 200 / BINS
-        bars = [(index, round(26 * count / max(counts), 1) or 0.6) for index, count in enumerate(counts) if count]
+        """The SVG path of the histogram, 28 high: values in each of ``BINS`` equal steps of the range that is shown."""
+        counts, wide = Counter(min(BINS - 1, int(self.share(value) * BINS)) for value, _ in self.values), 200 / BINS
+        most = max(counts.values())
+        bars = [(index, round(26 * count / most, 1) or 0.6) for index, count in sorted(counts.items())]
         return "".join(f"M{round(index * wide, 1)} 28v-{height}h{wide - 0.6:.1f}v{height}z" for index, height in bars)
-
-    def bins(self) -> list[int]:
-        """How many values lie in each of ``BINS`` equal steps of the range that is shown."""
-        counts = [0] * BINS
-        for value, _ in self.values:
-            counts[min(BINS - 1, int(self.share(value) * BINS))] += 1
-        return counts
 
     def share(self, value: float) -> float:
         """Position of the value in the shown range: 0 to 1."""
@@ -127,11 +120,8 @@ def as_data(figures: Sequence[PlottedFigure], nodes: int) -> list[dict[str, Any]
                 "n": [plot.key.stage, plot.metric, plot.key.scope, plot.key.kind],
                 "d": short(float(plot.spread.robust_deviation)),
                 "o": [[number, row_of[scope], short(value)] for value, (number, scope) in beyond[:MAX_BEYOND]],
-                "l": short(float(low)),
-                "h": short(float(high)),
-                "m": short(float(plot.spread.p50)),
-                "u": plot.key.unit,
+                "l": short(float(low)), "h": short(float(high)), "m": short(float(plot.spread.p50)), "u": plot.key.unit,
                 "r": {scope: pairs(row, low, high) for scope, row in zip(scopes, rows, strict=True)},
             }
-        )
+        )  # fmt: skip
     return data

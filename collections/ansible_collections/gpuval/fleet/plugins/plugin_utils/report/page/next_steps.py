@@ -20,9 +20,11 @@ def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]
     bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
     steps = []
     if not bad and report["nodes"]:
-        steps.append(("Keep the figures of this fleet as a baseline", f"make baseline NAME=site{chosen}"))
-        steps.append(("Make the customer's copy", f"make deliver{chosen}"))
-        steps.append(("Remove what the run put on the nodes", f"make clean{chosen}"))
+        steps = [
+            ("Keep the figures of this fleet as a baseline", f"make baseline NAME=site{chosen}"),
+            ("Make the customer's copy", f"make deliver{chosen}"),
+            ("Remove what the run put on the nodes", f"make clean{chosen}"),
+        ]
     if bad:
         actions = actions_line(bad).removeprefix("Actions: ")
         steps += [(f"Act on the nodes: {actions}", "")] if actions else []

@@ -1,14 +1,16 @@
-"""The table of nodes: hardware, rack and main figures of every node. Pure."""
+"""Hardware, rack and main figures of every node, and the properties in which nodes differ. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.escape import one_line
 from ...judge.compare import ReportFigure
+from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
@@ -80,3 +82,23 @@ def rack(node: Mapping[str, Any]) -> str:
 def _hardware(node: Mapping[str, Any]) -> str:
     counted = Counter(gpu.get("model", "GPU") for gpu in node["identity"].get("gpus", []))
     return ", ".join(f"{count} x {model}" for model, count in counted.items()) or node["accelerator"]
+
+
+def properties_of_fleet(report: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """For each property its values, the most common first, with the names of their nodes. Reports of release 1.0 have
+    no properties."""
+    names: dict[str, dict[str, list[str]]] = {title: defaultdict(list) for title in TITLES.values()}
+    for node in report["nodes"]:
+        titled = {
+            (TITLES[name], one_line(f"{stage['name']}: {text}", MAX_TEXT) if name == IMAGE else text)
+            for stage in node["stages"]
+            for name, text in versions_of(node, stage).items()
+            if name in TITLES
+        }
+        for title, text in sorted(titled):
+            names[title][text].append(node["name"])
+    return [
+        (title, sorted(nodes_of.items(), key=lambda item: (-len(item[1]), item[0])))
+        for title, nodes_of in names.items()
+        if nodes_of
+    ]

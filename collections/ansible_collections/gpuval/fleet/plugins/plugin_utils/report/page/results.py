@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,32 @@ Files = Mapping[str, frozenset[str]]
 NodeCurves = list[list[Any]]
 
 
+@dataclass(frozen=True)
+class EvidencePlace:
+    """Where a stage's files lie, seen from the report: ``path`` has no suffix, ``kinds`` are the suffixes to link."""
+
+    path: str
+    kinds: tuple[str, ...]
+
+    def of(self, node: str, stage: str) -> str:
+        return self.path.format(node=node, stage=stage)
+
+    def linked(self, files: Files) -> Files:
+        """Of the files of each node those to link."""
+        return {
+            node: frozenset(name for name in names if name.rpartition(".")[2] in self.kinds)
+            for node, names in files.items()
+        }
+
+
+RESULTS = EvidencePlace("nodes/{node}/{stage}", ("log", "json"))
+DELIVERY = EvidencePlace("logs/{stage}/{node}", ("log",))
+
+
 @contextmanager
 def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[NodeCurves]]]:
-    """The files of a run's results, and what each node of the report has in them, which waits for its reading.
-
-    Of a fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it.
-    """
+    """The files of a run's results, and what each node of the report has in them, which waits for its reading. Of a
+    fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it."""
     files = _files(directory)
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
