@@ -6,8 +6,9 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodTrouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ContainerState
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, Trouble
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
@@ -26,9 +27,13 @@ PLAN = plans.build(SETTINGS, STAGES, {stage: {"command": ["{python}", stage]} fo
 WAITS = ContainerState("waiting", "PodInitializing")
 DONE = ContainerState("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "2026-11-20T20:16:00Z")
 OOM = ContainerState("ended", "OOMKilled", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
-KILLED = Trouble("oom_killed", "OOMKilled: the kernel killed the container of training", "more", "training",
-                 final=True, evidence=True)  # fmt: skip
-EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training", final=True, retryable=True)
+KILLED = PodTrouble(
+    "oom_killed", "OOMKilled: the kernel killed the container of training", remedy="more", stage="training", final=True,
+    evidence=True,
+)  # fmt: skip
+EVICTED = PodTrouble(
+    "evicted", "Evicted: low on memory", remedy="free it, ...", stage="training", final=True, retryable=True
+)
 
 
 def placed(trouble=None, attempt=1, over=True, **stages):
@@ -122,7 +127,7 @@ def test_a_crash_without_any_record_has_the_times_of_its_container():
 
 @pytest.mark.parametrize("name", ["evicted", "preempted", "node_lost", "pod_deleted", "deadline_exceeded"])
 def test_a_disruption_is_no_evidence(name):
-    trouble = Trouble(name, "...", "...", "training", final=True)
+    trouble = PodTrouble(name, "...", remedy="...", stage="training", final=True)
     known = {"facts": record("facts"), "training": record("training", "running")}
     killed = ContainerState("ended", "Error", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     owed = pod_records.owed(placed(trouble, facts=DONE, training=killed), PLAN, known, AT)
@@ -150,13 +155,15 @@ def test_what_people_cancelled_stays_cancelled():
 
 
 def test_a_pod_that_never_ran_owes_nothing_but_its_stages():
-    trouble = Trouble("image_not_found", "...", "...", "facts", final=True)
+    trouble = PodTrouble("image_not_found", "...", remedy="...", stage="facts", final=True)
     owed = pod_records.owed(placed(trouble), PLAN, {}, AT)
     assert (owed.records, owed.cut_off, owed.not_run) == ([], [], list(STAGES))
 
 
 def test_accelerators_that_the_runtime_could_not_give_are_a_crash_without_a_start():
-    trouble = Trouble("accelerator_runtime", "RunContainerError: nvml error", "...", "facts", final=True, evidence=True)
+    trouble = PodTrouble(
+        "accelerator_runtime", "RunContainerError: nvml error", remedy="...", stage="facts", final=True, evidence=True
+    )
     owed = pod_records.owed(
         placed(trouble, facts=ContainerState("waiting", "RunContainerError", "nvml error")), PLAN, {}, AT
     )
@@ -280,7 +287,7 @@ def test_success_is_not_read_from_a_container_that_was_killed():
 
 
 def test_the_root_cause_in_the_tail_of_the_log_is_reported_with_a_crash():
-    trouble = Trouble("container_failed", "exit code 1", "...", "training", final=True, evidence=True)
+    trouble = PodTrouble("container_failed", "exit code 1", remedy="...", stage="training", final=True, evidence=True)
     output = "[rank3]: KeyError: 'labels'\n[rank0]: RuntimeError: Broken pipe\n====\n"
     container = ContainerState("ended", "Error", output, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     (crash,) = map(take, pod_records.owed(placed(trouble, training=container), PLAN, {}, AT).records)
@@ -307,7 +314,9 @@ def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
 
 
 def test_the_tail_of_the_log_is_reported_with_a_crash():
-    trouble = Trouble("container_failed", "killed by SIGSEGV", "...", "training", final=True, evidence=True)
+    trouble = PodTrouble(
+        "container_failed", "killed by SIGSEGV", remedy="...", stage="training", final=True, evidence=True
+    )
     dead = ContainerState("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)
     (crash,) = pod_records.owed(placed(trouble, training=dead), PLAN, {}, AT).records
     assert "unspecified launch failure" in crash["message"]
@@ -336,24 +345,24 @@ def test_records_that_the_runner_prints_are_read_again():
     text = printed(
         StageRecord(RUN, NODE, "facts", "facts", 1, "success"), StageRecord(RUN, NODE, "training", "t", 1, "crash")
     )
-    found = pod_records.records_from_log(text)
+    found = pod_records.split_output(text)[0]
     assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
         "facts": "success",
         "training": "crash",
     }
-    assert list(pod_records.records_from_log(text.replace("\n", "\r\n"), ["training"])) == ["training"]
+    assert list(pod_records.split_output(text.replace("\n", "\r\n"), ["training"])[0]) == ["training"]
 
 
 def test_output_is_kept_without_the_records_in_it():
     text = "begins\n-----BEGIN GPUVAL RECORD facts-----\n{}\n-----END GPUVAL RECORD facts-----\nends\n"
-    assert pod_records.without_records(text) == "begins\nends"
-    assert pod_records.without_records(text[:60]) == "begins"
-    assert pod_records.without_records("nothing") == "nothing"
+    assert pod_records.split_output(text)[1] == "begins\nends"
+    assert pod_records.split_output(text[:60])[1] == "begins"
+    assert pod_records.split_output("nothing")[1] == "nothing"
 
 
 def test_the_last_whole_record_counts():
     text = printed(*(StageRecord(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
-    assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
+    assert json.loads(pod_records.split_output(text)[0]["facts"])["attempt"] == 2
 
 
 @pytest.mark.parametrize(
@@ -369,24 +378,24 @@ def test_the_last_whole_record_counts():
     ],
 )
 def test_what_is_no_whole_record_is_left_out(text):
-    assert pod_records.records_from_log(text) == {}
+    assert pod_records.split_output(text)[0] == {}
 
 
 def test_a_record_that_was_cut_off_does_not_hide_the_next():
     cut = "-----BEGIN GPUVAL RECORD facts-----\n{"
     text = f"{cut}\n-----BEGIN GPUVAL RECORD facts-----\n{{}}\n-----END GPUVAL RECORD facts-----\n"
-    assert pod_records.records_from_log(text) == {"facts": b"{}"}
+    assert pod_records.split_output(text)[0] == {"facts": b"{}"}
 
 
 def test_a_log_full_of_beginnings_is_read_in_one_pass():
-    assert pod_records.records_from_log("-----BEGIN GPUVAL RECORD facts-----\n" * 200_000) == {}
+    assert pod_records.split_output("-----BEGIN GPUVAL RECORD facts-----\n" * 200_000)[0] == {}
 
 
 # --- launches --------------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_never_ran_is_a_failed_launch_with_class_and_remedy():
-    trouble = Trouble("image_denied", "ErrImagePull: 401", "name a secret", "facts", final=True)
+    trouble = PodTrouble("image_denied", "ErrImagePull: 401", remedy="name a secret", stage="facts", final=True)
     launch = pod_records.launch_of(placed(trouble), {"state": "unknown", "at": AT})
     assert launch == {
         "state": "failed", "at": AT, "attempt": 1,
@@ -409,7 +418,9 @@ def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
 
 
 def test_a_pod_that_waits_leaves_its_launch_as_it_is():
-    waits = PodStatus(NODE, 1, "pending", trouble=Trouble("gpus_in_use", "Insufficient nvidia.com/gpu", "..."))
+    waits = PodStatus(
+        NODE, 1, "pending", trouble=PodTrouble("gpus_in_use", "Insufficient nvidia.com/gpu", remedy="...")
+    )
     launch = pod_records.launch_of(waits, {"state": "unknown"})
     assert (launch["state"], launch["message"]) == ("unknown", "pending: Insufficient nvidia.com/gpu")
 

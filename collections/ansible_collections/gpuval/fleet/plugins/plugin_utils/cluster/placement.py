@@ -25,13 +25,13 @@ from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
-from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
+from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .orders import PodOrder
-from .pod_diagnosis import PodLimits
+from .pod_diagnosis import PodLimits, PodTrouble
 from .pod_state import ENDED
-from .pod_tracker import PodStatus, PodTracker, Trouble
+from .pod_tracker import PodStatus, PodTracker
 from .pod_volumes import model_volumes
 from .streams import Streams
 
@@ -264,9 +264,9 @@ class ClusterPlacement(Placement):
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
-            why, message = classes.of_error(error), pod_classes.without_pod_name(str(error))
+            why, message = pod_classes.of_error(error), pod_classes.without_pod_name(str(error))
             launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
-            if why.name in classes.OF_REFUSALS:
+            if why.name in pod_classes.OF_REFUSALS:
                 reported = self._report_refusal(why.name, message)
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
@@ -281,7 +281,7 @@ class ClusterPlacement(Placement):
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
         reason = {key: launch[key] for key in ("class", "message", "remedy")}
-        trouble = Trouble(reason["class"], reason["message"], reason["remedy"], final=True)
+        trouble = PodTrouble(reason["class"], reason["message"], remedy=reason["remedy"], final=True)
         key = (view.name, launch["attempt"])
         self._settled[key] = []
         self._closed[key] = PodStatus(*key, ENDED, trouble=trouble, started=True, done=True)
@@ -606,9 +606,10 @@ class ClusterPlacement(Placement):
                 self._unread_until[view.name] = time.monotonic() + backoff(self._misses[view.name])
                 break
             self._misses.pop(view.name, None)
-            for name, raw in pod_records.records_from_log(text, [stage]).items():
+            data_by_stage, text = pod_records.split_output(text, [stage])
+            for name, raw in data_by_stage.items():
                 data_by_key[object_key(self._run["folder"], "records", name, view.name)] = raw
-            log, text = self._folder.evidence_file(view.name, stage, "logs"), pod_records.without_records(text)
+            log = self._folder.evidence_file(view.name, stage, "logs")
             if text and (not log.exists() or log.stat().st_size < len(text)):
                 _write_log(log, text)
         return data_by_key

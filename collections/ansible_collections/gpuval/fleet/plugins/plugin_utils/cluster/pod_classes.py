@@ -1,20 +1,28 @@
-"""The class of a text of scheduler, kubelet or controllers, by where it was reported. Pure.
+"""Why a node of a cluster failed, as one word with a remedy, by texts of API server, scheduler, kubelet, controllers.
 
-Patterns are tested with real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
+The counterpart of `records.launch_errors` for SSH. A text without a match has no class: an unknown failure never counts
+as a known one. Patterns are tested with real texts of Kubernetes, containerd and the device plugins
+(tests/unit/cluster/test_pods.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from ..records import failure_classes
 from ..records.failure_classes import FailureClass, row_of
-from .classes import OF_REFUSALS, classify
+from .api import ClusterError, Forbidden
 from .pod_state import ClusterNode
 
-#: Classes of a text by what it is about, in the order of their tables.
+_GROUPS = failure_classes.read("kubernetes")
+#: By texts about containers, pods and Jobs, in the order in which their patterns are tried.
+OF_TEXTS = (*_GROUPS["containers"], row_of("disk_full"), *_GROUPS["pods"])
+#: Classes by what a text is about; the last one is that of an unknown text.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
+#: Why the API server takes no Job, or a Job may not create its pod.
+OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 #: What the scheduler adds about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
@@ -28,26 +36,36 @@ _COUNT = re.compile(r"^\d+ ")
 _FOREIGN = re.compile(
     r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
 )
-_LACKING = re.compile(r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/")
-_HEALTH_TAINT = re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)")
-_PRESSURE_TAINT = re.compile(r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure")
-_CORDON = re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable")
-_VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE)
+#: The class of the scheduler's reason, by the first pattern that is in it.
+_SCHEDULING = {
+    "gpus_in_use": re.compile(r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/"),
+    "node_not_ready": re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
+    "node_pressure": re.compile(r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
+    "cordoned": re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable"),
+    "tainted": re.compile("untolerated taint|didn't tolerate"),
+    "storage": re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE),
+    "unschedulable": re.compile(""),
+}
 
 
-def image(reason: str, message: str) -> FailureClass:
-    """Why a container's image is missing."""
-    return _among(OF_IMAGES, f"pull: {reason}: {message}")
+def classify(text: str, among: Collection[str]) -> FailureClass | None:
+    """The class of a text, of those with these names; None when unknown. The order is that of the file."""
+    return failure_classes.find(text, [row for row in OF_TEXTS if row.name in among])
 
 
-def start(message: str) -> FailureClass:
-    """Why the container runtime did not start a container."""
-    return _among(OF_STARTS, message)
+def class_of(text: str, names: Sequence[str]) -> str:
+    """The name of the text's class, else the last one."""
+    known = classify(text, names)
+    return known.name if known else names[-1]
 
 
-def refused(message: str) -> FailureClass:
-    """Why a Job may not create its pod."""
-    return _among(OF_REFUSALS, message)
+def of_error(error: ClusterError) -> FailureClass:
+    """The class of a failed request. The patterns for SSH (`Connection refused`) do not apply here."""
+    if isinstance(error, Forbidden):
+        return row_of("forbidden")
+    if 400 <= error.code < 500 and error.code != 429:
+        return classify(str(error), OF_REFUSALS) or row_of("api_refused")
+    return row_of("api_away")
 
 
 def without_pod_name(message: str) -> str:
@@ -55,13 +73,8 @@ def without_pod_name(message: str) -> str:
     return _REFUSED_NAME.sub(r"\1 refused", message)
 
 
-def _among(names: Sequence[str], text: str) -> FailureClass:
-    """The class of the text, else the last one."""
-    return classify(text, names) or row_of(names[-1])
-
-
-def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[FailureClass, str]:
-    """Class and the scheduler's own reason for the one node that a pod is pinned to.
+def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[str, str]:
+    """The class, and the scheduler's own reason for the one node that a pod is pinned to.
 
     The scheduler reports the reasons of all nodes together, and checks taints before the node that the pod wants:
     those of other nodes are excluded by what is known of this one. `node`: None where the cluster does not know it.
@@ -75,27 +88,13 @@ def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[Fa
     if own_reasons or not foreign:
         text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own_reasons or reasons)
         if node is not None and not node.ready and _SOME_TAINT.search(text):
-            return row_of("node_not_ready"), text
-        return row_of(_scheduling(text)), text
+            return "node_not_ready", text
+        return next(known for known, pattern in _SCHEDULING.items() if pattern.search(text)), text
     if node is None:
-        return row_of("node_missing"), "the cluster has no node of this name"
+        return "node_missing", "the cluster has no node of this name"
     if node.hostname not in (None, name):
-        return row_of("wrong_hostname"), f"its label kubernetes.io/hostname is {node.hostname!r}"
-    return row_of("not_selected"), _COUNT.sub("", foreign[0])
-
-
-def _scheduling(text: str) -> str:
-    for pattern, name in (
-        (_LACKING, "gpus_in_use"),
-        (_HEALTH_TAINT, "node_not_ready"),
-        (_PRESSURE_TAINT, "node_pressure"),
-        (_CORDON, "cordoned"),
-        (re.compile("untolerated taint|didn't tolerate"), "tainted"),
-        (_VOLUME, "storage"),
-    ):
-        if pattern.search(text):
-            return name
-    return "unschedulable"
+        return "wrong_hostname", f"its label kubernetes.io/hostname is {node.hostname!r}"
+    return "not_selected", _COUNT.sub("", foreign[0])
 
 
 def _concerns(reason: str, node: ClusterNode | None) -> bool:

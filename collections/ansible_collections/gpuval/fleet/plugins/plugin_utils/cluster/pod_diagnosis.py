@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.escape import one_line
-from ..records.failure_classes import FailureClass, row_of
-from . import pod_classes as known
+from .pod_classes import OF_IMAGES, OF_REFUSALS, OF_STARTS, class_of, unschedulable, without_pod_name
 from .pod_state import (
     MESSAGE_CHARACTERS,
     NOT_RUN_REASONS,
@@ -98,15 +97,18 @@ class PodLimits:
 
 
 @dataclass(frozen=True)
-class PodCause:
-    """Why a pod does not run or ended. `family`: its time goes on when only the words change; `limit`: seconds it may
-    last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `retryable`: another
-    attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever. `shared`:
-    it holds for all pods of the namespace."""
+class PodTrouble:
+    """What keeps a pod from running, or ended it. `name`: its class. `family`: its time goes on when only the words
+    change; `limit`: seconds it may last, None: it is final. `evidence`: it speaks about the node, so the stage counts
+    as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and
+    its pod waits for ever. `shared`: it holds for all pods of the namespace.
 
-    known: FailureClass
+    Of the tracker: `remedy`; `final`: it does not resolve by itself, or did not in time.
+    """
+
+    name: str
     message: str
-    family: str
+    family: str = ""
     limit: float | None = None
     stage: str | None = None
     evidence: bool = False
@@ -114,6 +116,13 @@ class PodCause:
     quiet: bool = False
     stuck: bool = False
     shared: bool = False
+    remedy: str = ""
+    final: bool = False
+
+    @property
+    def reason(self) -> dict[str, str]:
+        """What the node's launch has of it."""
+        return {"class": self.name, "message": self.message, "remedy": self.remedy}
 
 
 @dataclass
@@ -134,10 +143,10 @@ class NodeAttempt:
     job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
     #: What is wrong now, and since when (seconds of the watch's clock).
-    found: PodCause | None = None
+    found: PodTrouble | None = None
     since: float = 0.0
     #: The last cause before the pod ran: the reason, when time is up before it starts.
-    before_start: PodCause | None = None
+    before_start: PodTrouble | None = None
     #: The kubelet's error at its last pull; between pulls it only reports the back-off.
     pull_message: str = ""
     #: Reason and message of the missing image; empty: no image is missing, None: no pod was seen.
@@ -146,9 +155,9 @@ class NodeAttempt:
     image_seconds: float = 0.0
 
     @property
-    def pod(self) -> Pod | None:
-        """The newest one: a Job of one pod may have made another after the first was gone."""
-        return max(self.pods.values(), key=lambda pod: (pod.created, pod.uid), default=None)
+    def pod(self) -> Pod:
+        """The newest one: a Job of one pod may have made another after the first was gone. Without name: none."""
+        return max(self.pods.values(), key=lambda pod: (pod.created, pod.uid), default=Pod())
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ class Case:
     """
 
     attempt: NodeAttempt
-    pod: Pod | None
+    pod: Pod
     host: ClusterNode | None
     named: ClusterNode | None
     job_events: Mapping[str, PodEvent]
@@ -167,124 +176,110 @@ class Case:
     limits: PodLimits
 
 
-Rule = Callable[[Case], "PodCause | None"]
-
-
-def diagnose(case: Case) -> PodCause | None:
+def diagnose(case: Case) -> PodTrouble | None:
     """What is wrong with an attempt; None: nothing is."""
-    pod = case.pod
-    if case.attempt.complete or (pod is not None and pod.phase == "Succeeded"):
+    pod, rules = case.pod, WITH_POD
+    if case.attempt.complete or pod.phase == "Succeeded":
         return None
-    if pod is None:
-        return _first_of(WITHOUT_POD, case)
-    if not pod.ended:
-        return _first_of(WITH_POD, case)
-    return _first_of((_disrupted, _deadline, _deleted if pod.ended_by_deletion else _ended_badly), case)
-
-
-def _first_of(rules: Iterable[Rule], case: Case) -> PodCause | None:
+    if not pod.name:
+        rules = WITHOUT_POD
+    elif pod.ended:
+        rules = (_disrupted, _deadline, _deleted if pod.ended_by_deletion else _ended_badly)
     return next(filter(None, (rule(case) for rule in rules)), None)
 
 
-def _stage(case: Case) -> str | None:
-    return case.pod.stage if case.pod else None
-
-
-def _job_failed(case: Case) -> PodCause | None:
+def _job_failed(case: Case) -> PodTrouble | None:
     if case.attempt.failed is None:
         return None
     reason, message = case.attempt.failed
     text = f"its Job failed ({reason}), and its pod is gone: {message}"
-    return PodCause(row_of("pod_failed"), text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
+    return PodTrouble("pod_failed", text, "failed", UNSEEN_SECONDS, retryable=True, quiet=True)
 
 
-def _disrupted(case: Case) -> PodCause | None:
-    pod = case.pod
-    if pod is None:
-        return None
+def _disrupted(case: Case) -> PodTrouble | None:
+    pod, host = case.pod, case.host
     if pod.disruption is not None:
         reason, message = pod.disruption
         name = _DISRUPTIONS.get(reason)
         if reason == "DeletionByTaintManager":
-            host = case.host
             lost = host is None or host.gone or not host.ready or bool(_TAINTED_AWAY.search(message))
             name = "node_lost" if lost else "drained"
         if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
             name = _POD_REASONS.get(pod.reason, "evicted")
-        return PodCause(row_of(name), f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
+        return PodTrouble(name, f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
     if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
-        name = "gpu_allocation" if known.classify(pod.reason, ["gpu_allocation"]) else "node_refused"
+        name = class_of(pod.reason, ("gpu_allocation", "node_refused"))
     if name is None or name == "deadline_exceeded":
         return None
-    return PodCause(row_of(name), f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
+    return PodTrouble(name, f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
 
 
-def _deadline(case: Case) -> PodCause | None:
+def _deadline(case: Case) -> PodTrouble | None:
     attempt, pod = case.attempt, case.pod
     by_job = attempt.failed is not None and attempt.failed[0] == "DeadlineExceeded"
-    if not by_job and not (pod is not None and pod.reason == "DeadlineExceeded"):
+    if not by_job and pod.reason != "DeadlineExceeded":
         return None
     cause = attempt.before_start
-    if cause is not None and (pod is None or not pod.ran):
-        return PodCause(cause.known, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
-    message = attempt.failed[1] if by_job and attempt.failed else pod.message if pod else ""
-    stage = _stage(case)
-    text = f"ended by its deadline{f' in {stage}' if stage else ''}: {message}"
-    return PodCause(row_of("deadline_exceeded"), text, "deadline", stage=stage)
+    if cause is not None and not pod.ran:
+        return PodTrouble(cause.name, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
+    message = attempt.failed[1] if by_job and attempt.failed else pod.message
+    text = f"ended by its deadline{f' in {pod.stage}' if pod.stage else ''}: {message}"
+    return PodTrouble("deadline_exceeded", text, "deadline", stage=pod.stage)
 
 
-def _deleted(case: Case) -> PodCause | None:
-    attempt, pod, stage = case.attempt, case.pod, _stage(case)
-    if case.host is not None and case.host.gone and pod is not None and pod.host:
+def _deleted(case: Case) -> PodTrouble | None:
+    attempt, pod = case.attempt, case.pod
+    if case.host is not None and case.host.gone and pod.host:
         return None  # the pod went with its node
     if attempt.job_deleted and attempt.job_set:
+        name = "job_set_ended"
         text = f"its JobSet {attempt.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
-        return PodCause(row_of("job_set_ended"), text, "deleted", stage=stage, retryable=True)
-    if attempt.job_deleted:
-        return PodCause(
-            row_of("job_deleted"), f"its Job {attempt.job} was deleted", "deleted", stage=stage, retryable=True
-        )
-    if pod is None or not (pod.gone or pod.deleted_at):
+    elif attempt.job_deleted:
+        name, text = "job_deleted", f"its Job {attempt.job} was deleted"
+    elif not (pod.gone or pod.deleted_at):
         return None
-    if attempt.suspended:
-        text = "preempted by its queue: the Job is suspended again"
-        return PodCause(row_of("suspended"), text, "deleted", stage=stage, retryable=True)
-    # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
-    event = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if attempt.failed else "")
-    return PodCause(row_of("pod_deleted"), f"its pod {pod.name} {event}", "deleted", stage=stage, retryable=True)
+    elif attempt.suspended:
+        name, text = "suspended", "preempted by its queue: the Job is suspended again"
+    else:
+        # At its deadline the Job deletes its pod before it reports so: until it has failed, that may be the reason.
+        event = ("was deleted" if pod.gone else "is being deleted") + (
+            " from outside the run" if attempt.failed else ""
+        )
+        name, text = "pod_deleted", f"its pod {pod.name} {event}"
+    return PodTrouble(name, text, "deleted", stage=pod.stage, retryable=True)
 
 
-def _node_trouble(case: Case) -> PodCause | None:
+def _node_trouble(case: Case) -> PodTrouble | None:
     """Only for a scheduled pod: before, the scheduler reports what is wrong with the node."""
-    host, stage, lost = case.host, _stage(case), row_of("node_lost")
-    if case.pod is None or not case.pod.host or host is None:
+    host, stage = case.host, case.pod.stage
+    if not case.pod.host or host is None:
         return None
     if host.gone:
         replacement = ", and another has its name" if host.replaced else ""
         text = f"the node was removed from the cluster{replacement}"
-        return PodCause(lost, text, "node_gone", stage=stage, retryable=True)
+        return PodTrouble("node_lost", text, "node_gone", stage=stage, retryable=True)
     if not host.ready:
         text = f"the node is not ready: {host.message}"
-        return PodCause(lost, text, "node_lost", case.limits.patience_seconds, stage, retryable=True)
+        return PodTrouble("node_lost", text, "node_lost", case.limits.patience_seconds, stage, retryable=True)
     return None
 
 
-def _no_pod(case: Case) -> PodCause:
+def _no_pod(case: Case) -> PodTrouble:
     limits, event = case.limits, case.job_events.get("FailedCreate")
     if case.attempt.suspended:
         queue = case.attempt.queue
         text = f"waits for queue {queue}" if queue else "its Job is suspended: a queue holds it back"
-        return PodCause(row_of("suspended"), text, "suspended", limits.admission_seconds)
+        return PodTrouble("suspended", text, "suspended", limits.admission_seconds)
     if event and event.message:
-        text = known.without_pod_name(event.message)
-        return PodCause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)
-    return PodCause(row_of("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
+        text = without_pod_name(event.message)
+        return PodTrouble(class_of(text, OF_REFUSALS), text, "refused", limits.soon_seconds, shared=True)
+    return PodTrouble("no_pod", "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
-def _ended_badly(case: Case) -> PodCause | None:
+def _ended_badly(case: Case) -> PodTrouble | None:
     """The container that ended its pod; None: none failed, or its runner reported the failure itself."""
-    stages = case.pod.stages if case.pod else {}
+    stages = case.pod.stages
     last_stage = next(reversed(stages), None)
     ends = (
         _container_end(stage, container, is_last=stage == last_stage)
@@ -294,100 +289,100 @@ def _ended_badly(case: Case) -> PodCause | None:
     return next(filter(None, ends), None)
 
 
-def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> PodCause | None:
+def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> PodTrouble | None:
     """What the end of a container with an exit code other than 0 means."""
-    if container.reason in LOST_REASONS:
+    reason, code = container.reason, container.exit_code
+    if reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
-        return PodCause(row_of("container_lost"), f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
-    if container.reason in NOT_RUN_REASONS:
-        text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
-        start_class = known.start(text)
-        return PodCause(start_class, text, "ended", stage=stage, evidence=start_class.name == "accelerator_runtime")
-    if container.reason == OOM:
+        return PodTrouble("container_lost", f"{reason}: {text}", "ended", stage=stage, retryable=True)
+    if reason in NOT_RUN_REASONS:
+        text = f"{reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
+        name = class_of(text, OF_STARTS)
+        return PodTrouble(name, text, "ended", stage=stage, evidence=name == "accelerator_runtime")
+    if reason == OOM:
         text = (
             f"{OOM}: the kernel killed the container of {stage}: out of memory (its limit is in gpuval_pods.resources)"
         )
-        return PodCause(row_of("oom_killed"), text, "ended", stage=stage, evidence=True)
-    if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
+        return PodTrouble("oom_killed", text, "ended", stage=stage, evidence=True)
+    if code in RUNNER_REFUSED_CODES and container.signal is None:
         detail = one_line(container.message, 300)
-        text = f"the runner of {stage} refused (exit code {container.exit_code})" + (f": {detail}" if detail else "")
-        return PodCause(row_of("runner_refused"), text, "ended", stage=stage)
-    if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
+        text = f"the runner of {stage} refused (exit code {code})" + (f": {detail}" if detail else "")
+        return PodTrouble("runner_refused", text, "ended", stage=stage)
+    if code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
-    ending = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
-    return PodCause(
-        row_of("container_failed"), f"the container of {stage} {ending}", "ended", stage=stage, evidence=True
-    )
+    ending = f"was killed by {container.signal}" if container.signal else f"ended with exit code {code}"
+    return PodTrouble("container_failed", f"the container of {stage} {ending}", "ended", stage=stage, evidence=True)
 
 
-def _not_running(case: Case) -> PodCause | None:
+def _not_running(case: Case) -> PodTrouble | None:
     pod = case.pod
-    if pod is None or any(container.state == "running" for container in pod.stages.values()):
+    if any(container.state == "running" for container in pod.stages.values()):
         return None
     if not pod.host:
-        return _unscheduled(case, pod)
+        return _unscheduled(case)
     for stage, container in pod.stages.items():
         if container.state == "waiting":
-            return next(filter(None, (rule(case, pod, stage, container) for rule in CONTAINER_WAITS)))
+            return next(filter(None, (rule(case, stage, container) for rule in CONTAINER_WAITS)))
     return None
 
 
-def _unscheduled(case: Case, pod: Pod) -> PodCause:
+def _unscheduled(case: Case) -> PodTrouble:
     limit = case.limits.patience_seconds
-    if pod.unscheduled is None:
+    if case.pod.unscheduled is None:
         text = "no scheduler has handled its pod"
-        return PodCause(row_of("unschedulable"), text, "unschedulable", limit, quiet=True)
-    reason, message = pod.unscheduled
+        return PodTrouble("unschedulable", text, "unschedulable", limit, quiet=True)
+    reason, message = case.pod.unscheduled
     node = case.named if case.named is not None and not case.named.gone else None
-    scheduling_class, text = known.unschedulable(case.attempt.node, message, node)
-    return PodCause(scheduling_class, f"{reason}: {text}", "unschedulable", limit)
+    name, text = unschedulable(case.attempt.node, message, node)
+    return PodTrouble(name, f"{reason}: {text}", "unschedulable", limit)
 
 
-def _image(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause | None:
-    reason, attempt, limits = container.reason, case.attempt, case.limits
+def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | None:
+    reason, message, attempt, limits = container.reason, container.message, case.attempt, case.limits
     if reason in IMAGE_FINAL:
-        text = f"{reason}: {container.message}"
-        return PodCause(known.image(reason, container.message), text, "image", stage=stage, stuck=True)
+        text = f"{reason}: {message}"
+        return PodTrouble(class_of(f"pull: {text}", OF_IMAGES), text, "image", stage=stage, stuck=True)
     if reason not in IMAGE_REASONS:
         return None
     failed = case.pod_events.get("Failed")
-    attempt.pull_message = (
-        _BACK_OFF.sub("", container.message) or attempt.pull_message or (failed.message if failed else "")
-    )
-    message = attempt.pull_message or container.message
-    image_class = known.image(reason, message)
+    attempt.pull_message = _BACK_OFF.sub("", message) or attempt.pull_message or (failed.message if failed else "")
+    text = f"{reason}: {attempt.pull_message or message}"
+    name = class_of(f"pull: {text}", OF_IMAGES)
     if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
-        return PodCause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)
-    return PodCause(image_class, f"{reason}: {message}", "image", limits.patience_seconds, stage)
+        return PodTrouble(name, f"{text} (pulling again)", "pull", limits.start_seconds, stage)
+    return PodTrouble(name, text, "image", limits.patience_seconds, stage)
 
 
-def _start(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause | None:
+def _start(case: Case, stage: str, container: ContainerState) -> PodTrouble | None:
     if container.reason not in START_REASONS:
         return None
     text = f"{container.reason}: {container.message}"
-    start_class = known.start(text)
-    evidence = start_class.name == "accelerator_runtime"
-    return PodCause(start_class, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
+    name = class_of(text, OF_STARTS)
+    evidence = name == "accelerator_runtime"
+    return PodTrouble(name, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
 
 
-def _prepare(case: Case, pod: Pod, stage: str, _container: ContainerState) -> PodCause | None:
+def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble | None:
     for reason, name in PREPARE_REASONS.items():
-        if reason in case.pod_events and not (pod.prepared or pod.ran or progressed(case.pod_events, {reason})):
+        if reason in case.pod_events and not (
+            case.pod.prepared or case.pod.ran or progressed(case.pod_events, {reason})
+        ):
             # older kubelets set the condition late, and events may be lost: either will do
             text = f"{reason}: {case.pod_events[reason].message}"
-            return PodCause(row_of(name), text, "prepare", case.limits.patience_seconds, stage)
+            return PodTrouble(name, text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 
-def _no_progress(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause:
+def _no_progress(case: Case, stage: str, container: ContainerState) -> PodTrouble:
     text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
-    return PodCause(row_of("not_starting"), text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
+    return PodTrouble("not_starting", text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
 
 
+Rule = Callable[[Case], "PodTrouble | None"]
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
 WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
 #: Why the next container waits, tried in order.
-CONTAINER_WAITS: Sequence[Callable[[Case, Pod, str, ContainerState], PodCause | None]] = (
+CONTAINER_WAITS: Sequence[Callable[[Case, str, ContainerState], PodTrouble | None]] = (
     _image,
     _start,
     _prepare,

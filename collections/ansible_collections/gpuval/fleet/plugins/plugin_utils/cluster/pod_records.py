@@ -121,7 +121,7 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
     ended it as ``contact``, which explains the records that are missing. Else as it was, with the pod's phase.
     """
     trouble = status.trouble
-    reason = {"class": trouble.name, "message": trouble.message, "remedy": trouble.remedy} if trouble else {}
+    reason = trouble.reason if trouble else {}
     kept_keys = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
     if status.started or (status.done and trouble is not None and trouble.evidence):
         ended = trouble is not None and not trouble.evidence
@@ -132,39 +132,25 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept_keys, "message": f"{status.phase}: {trouble.message}" if trouble else status.phase}
 
 
-def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str, bytes]:
-    """Records that a container printed (see the runner's pod.py), by stage: the last whole one of each, unchecked.
+def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[str, bytes], str]:
+    """The output of a container (see the runner's pod.py) as records by stage, and the text around them.
 
-    `stages`: only these. What is cut off, or larger than a record may be, is left out.
+    The last whole record of each of these `stages`, unchecked. What is cut off, or larger than a record may be, is left
+    out.
     """
     data_by_stage: dict[str, bytes] = {}
-    inside, lines = "", []
+    inside, lines, kept_lines = "", [], []
     for line in text.split("\n"):
         marker = _MARKER.fullmatch(line)
         if marker is None:
-            if inside:
-                lines.append(line)
-        elif marker[1] == "BEGIN":  # one that is still open was cut off
-            inside, lines = marker[2], []
-        else:
-            data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
-            is_wanted = stages is None or inside in stages
-            if inside == marker[2] and is_wanted and len(data) <= MAX_RECORD_BYTES:
-                data_by_stage[inside] = data
-            inside, lines = "", []
-    return data_by_stage
-
-
-def without_records(text: str) -> str:
-    """The output of a container without the records that its runner printed at the end."""
-    kept_lines, inside = [], ""
-    for line in text.split("\n"):
-        marker = _MARKER.fullmatch(line)
-        if marker is not None:
-            inside = marker[2] if marker[1] == "BEGIN" else ""
-        elif not inside:
-            kept_lines.append(line)
-    return "\n".join(kept_lines).rstrip("\n")
+            (lines if inside else kept_lines).append(line)
+            continue
+        data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
+        is_whole = marker[1] == "END" and inside == marker[2]  # one that is still open was cut off
+        if is_whole and (stages is None or inside in stages) and len(data) <= MAX_RECORD_BYTES:
+            data_by_stage[inside] = data
+        inside, lines = marker[2] if marker[1] == "BEGIN" else "", []
+    return data_by_stage, "\n".join(kept_lines).rstrip("\n")
 
 
 def _crash(status, container, plan, stage, moment, before):

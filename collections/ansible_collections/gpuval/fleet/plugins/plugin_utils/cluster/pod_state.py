@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -74,22 +74,24 @@ class PodEvent:
 
 @dataclass
 class Pod:
-    name: str
-    uid: str
-    created: str
-    phase: str
-    reason: str
-    message: str
-    host: str
+    """Without a name it stands for none."""
+
+    name: str = ""
+    uid: str = ""
+    created: str = ""
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    host: str = ""
     #: When it got its host.
-    scheduled_at: str | None
+    scheduled_at: str | None = None
     #: Its volumes are mounted and its sandbox exists.
-    prepared: bool
+    prepared: bool = False
     #: When its deletion was first seen to be requested.
-    deleted_at: str | None
-    unscheduled: tuple[str, str] | None
-    disruption: tuple[str, str] | None
-    stages: dict[str, ContainerState]
+    deleted_at: str | None = None
+    unscheduled: tuple[str, str] | None = None
+    disruption: tuple[str, str] | None = None
+    stages: dict[str, ContainerState] = field(default_factory=dict)
     gone: bool = False
     #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
     host_uid: str = ""
@@ -127,11 +129,15 @@ class Pod:
 
         Only where a failure and the deletion are seen at once do their times decide: they are of two clocks.
         """
-        failed = {stage: one for stage, one in self.stages.items() if one.exit_code and one.finished_at}
+        failed = {
+            stage: container
+            for stage, container in self.stages.items()
+            if container.exit_code and container.finished_at
+        }
         deleted = self.deleted_at
-        if deleted and all(_was_stopped(stage, one) for stage, one in failed.items()):
+        if deleted and all(_was_stopped(stage, container) for stage, container in failed.items()):
             deleted = _earlier(deleted, self.deleted_before)
-        ends = [str(one.finished_at) for one in failed.values()]
+        ends = [str(container.finished_at) for container in failed.values()]
         self.failed_first = bool(ends) and (deleted is None or max(ends) < deleted)
         if before is None:
             return
@@ -174,12 +180,6 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
     is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, spec.get("terminationGracePeriodSeconds")
-    unscheduled = None
-    if scheduled.get("status") == "False":
-        unscheduled = (str(scheduled.get("reason", "")), one_line(str(scheduled.get("message", "")), 2000))
-    disruption = None
-    if disrupted.get("status") == "True":
-        disruption = (str(disrupted.get("reason", "")), one_line(str(disrupted.get("message", ""))))
     return Pod(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid") or meta.get("name", "")),
@@ -192,10 +192,15 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
         deleted_at=_asked_at(meta),
         deleted_before=(grace if isinstance(grace, int) else 0) + CLOCK_SECONDS if is_removed else 0,
-        unscheduled=unscheduled,
-        disruption=disruption,
+        unscheduled=reason_of(scheduled, 2000) if scheduled.get("status") == "False" else None,
+        disruption=reason_of(disrupted) if disrupted.get("status") == "True" else None,
         stages={names.stage_of(name): _container(reported.get(name) or {}) for name in named},
     )
+
+
+def reason_of(condition: Mapping[str, Any], characters: int = 400) -> tuple[str, str]:
+    """Reason and message of a condition."""
+    return str(condition.get("reason", "")), one_line(str(condition.get("message", "")), characters)
 
 
 def _container(status: Mapping[str, Any]) -> ContainerState:
@@ -208,9 +213,8 @@ def _container(status: Mapping[str, Any]) -> ContainerState:
         return ContainerState(
             state="ended",
             reason=str(end.get("reason") or ""),
-            message=str(end.get("message") or "")[
-                : MAX_TERMINATION_CHARACTERS + 1
-            ],  # perhaps a record's short form: cleaned where it is shown
+            # Perhaps a record's short form: cleaned where it is shown.
+            message=str(end.get("message") or "")[: MAX_TERMINATION_CHARACTERS + 1],
             exit_code=code if isinstance(code, int) else None,
             signal=SIGNALS.get(number, f"signal {number}") if isinstance(number, int) and number else None,
             started_at=_moment(end.get("startedAt")),

@@ -10,8 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.escape import one_line
+from ..records.failure_classes import row_of
 from . import names
-from .pod_diagnosis import IMAGE_REASONS, PREPARE_REASONS, PULL_FAILED_REASONS, Case, NodeAttempt, PodLimits, diagnose
+from .pod_diagnosis import (
+    IMAGE_REASONS,
+    PREPARE_REASONS,
+    PULL_FAILED_REASONS,
+    Case,
+    NodeAttempt,
+    PodLimits,
+    PodTrouble,
+    diagnose,
+)
 from .pod_state import (
     ENDED,
     MESSAGE_CHARACTERS,
@@ -27,6 +37,7 @@ from .pod_state import (
     newest,
     read_node,
     read_pod,
+    reason_of,
     second_of,
 )
 
@@ -40,25 +51,6 @@ PULL_NEWS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """What keeps a node's pod from running, or ended it.
-
-    final: it does not resolve by itself, or did not in time. evidence: it speaks about the node, so that the stage
-    counts as crashed. retryable: another attempt may succeed. shared: it holds for all pods of the namespace.
-    """
-
-    name: str
-    message: str
-    remedy: str
-    stage: str | None = None
-    since: float = 0.0
-    final: bool = False
-    evidence: bool = False
-    retryable: bool = False
-    shared: bool = False
-
-
-@dataclass(frozen=True)
 class PodStatus:
     """One attempt on one node. `stage`: whose container is pulled or runs, or ended the pod. `started`: a container
     ran. `done`: nothing more comes of this attempt; its Job may be deleted. `held`: a queue may still admit its Job.
@@ -69,7 +61,7 @@ class PodStatus:
     phase: str
     stage: str | None = None
     stages: Mapping[str, ContainerState] = field(default_factory=dict)
-    trouble: Trouble | None = None
+    trouble: PodTrouble | None = None
     pod: str | None = None
     job: str | None = None
     job_set: str = ""
@@ -142,7 +134,7 @@ class PodTracker:
         conditions = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
         tried.complete = "Complete" in conditions
         end = conditions.get("Failed") or conditions.get("FailureTarget")
-        tried.failed = (str(end.get("reason", "")), one_line(str(end.get("message", "")))) if end else None
+        tried.failed = reason_of(end) if end else None
         self._owners["Job", tried.job] = (tried.node, tried.number)
         return [tried]
 
@@ -224,8 +216,8 @@ class PodTracker:
     def _host(self, tried: NodeAttempt) -> ClusterNode | None:
         """The Node of an attempt's pod; gone where another has its name."""
         pod = tried.pod
-        host = self._nodes.get((pod.host if pod else "") or tried.node)
-        if host is not None and pod is not None and pod.host and pod.host_uid not in ("", host.uid):
+        host = self._nodes.get(pod.host or tried.node)
+        if host is not None and pod.host and pod.host_uid not in ("", host.uid):
             return replace(host, gone=True, replaced=True)
         return host
 
@@ -238,7 +230,7 @@ class PodTracker:
                 host=self._host(tried),
                 named=self._nodes.get(tried.node),
                 job_events=self._events.get(("Job", tried.job or ""), {}),
-                pod_events=self._events.get(("Pod", pod.name), {}) if pod else {},
+                pod_events=self._events.get(("Pod", pod.name), {}),
                 limits=self.limits,
             )
         )
@@ -248,48 +240,42 @@ class PodTracker:
                 tried.image_seconds = now - tried.since if before == "image" else 0.0
             tried.since = now - (tried.image_seconds if (before, family) == ("pull", "image") else 0.0)
             if cause is not None and cause.shared:
-                tried.since = self._refused_at.setdefault(cause.known.name, now)
+                tried.since = self._refused_at.setdefault(cause.name, now)
         tried.found = cause
-        if cause is not None and cause.limit is not None and (pod is None or not pod.ran):
-            tried.before_start = cause
-        elif pod is not None and pod.ran:
+        if pod.ran:
             tried.before_start = None
+        elif cause is not None and cause.limit is not None:
+            tried.before_start = cause
 
     def _status(self, tried: NodeAttempt, now: float) -> PodStatus:
-        pod, cause = tried.pod, tried.found
-        trouble = None
+        pod, cause, trouble = tried.pod, tried.found, None
         if cause is not None:
             late = cause.limit is None or (cause.limit > 0 and now - tried.since >= cause.limit)
             if late or not cause.quiet:
-                trouble = Trouble(
-                    name=cause.known.name, message=one_line(cause.message, MESSAGE_CHARACTERS),
-                    remedy=cause.known.remedy.replace("{node}", tried.node), stage=cause.stage, since=tried.since,
-                    final=late, evidence=cause.evidence, retryable=cause.retryable,
-                    shared=cause.shared,
-                )  # fmt: skip
+                remedy = row_of(cause.name).remedy.replace("{node}", tried.node)
+                trouble = replace(cause, message=one_line(cause.message, MESSAGE_CHARACTERS), remedy=remedy, final=late)
         ended = tried.complete or tried.job_gone or (tried.failed is not None and trouble is not None)
-        if pod is not None:  # a Job that failed leaves its pod the time to end
+        if pod.name:  # a Job that failed leaves its pod the time to end
             ended = pod.ended or pod.gone
         host = self._host(tried)
         host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod
         pod_stays = cause is not None and (cause.limit is not None or cause.stuck)
         phase = ENDED if ended else _phase(pod)
         stage = trouble.stage if trouble is not None else None
-        if stage is None and pod is not None and pod.host and phase != ENDED:
+        if stage is None and pod.host and phase != ENDED:
             stage = pod.stage
         return PodStatus(
-            node=tried.node, attempt=tried.number, phase=phase, stage=stage, stages=dict(pod.stages) if pod else {},
-            trouble=trouble, pod=pod.name if pod else None, job=tried.job, job_set=tried.job_set,
-            started=pod is not None and pod.ran,
+            node=tried.node, attempt=tried.number, phase=phase, stage=stage, stages=dict(pod.stages),
+            trouble=trouble, pod=pod.name or None, job=tried.job, job_set=tried.job_set, started=pod.ran,
             done=ended or (trouble is not None and trouble.final and (pod_stays or host_lost)),
             held=tried.suspended and not tried.job_gone,
         )  # fmt: skip
 
 
-def _phase(pod: Pod | None) -> str:
-    if pod is None or not pod.host:
+def _phase(pod: Pod) -> str:
+    if not pod.host:
         return PENDING
-    if any(container.state == "running" for container in pod.stages.values()):
+    states = {container.state for container in pod.stages.values()}
+    if "running" in states:
         return RUNNING
-    waits = any(container.state == "waiting" for container in pod.stages.values())
-    return PULLING if waits or not pod.stages else RUNNING
+    return PULLING if "waiting" in states or not states else RUNNING

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from ..artifacts import images
-from ..cluster import classes, manifests, names, permissions, pod_classes, pod_settings
+from ..cluster import manifests, names, permissions, pod_classes, pod_settings
 from ..cluster.api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing, ObjectRefused
 from ..core import files
 from ..core.paths import project_path
@@ -94,7 +94,7 @@ def _try_pod(action, cluster, settings, named):
     try:
         cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
     except ObjectRefused as error:
-        why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
+        why, text = pod_classes.of_error(error), pod_classes.without_pod_name(str(error))
         text = f"namespace {cluster.namespace}: {text}: {why.steps}"
         if why.name == "pod_security":
             raise ObjectRefused(text, error.code) from None
