@@ -68,7 +68,7 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
     settings = parse({"image": podman.image, "environment": {"OMP_NUM_THREADS": "1"}})
     arguments = ["collectives", "--seconds", "2", "--only", "all_reduce", "--most-bytes", str(MOST_BYTES)]
     placements = [
-        manifests.PodPlacement(
+        manifests.PodAttempt(
             manifests.PodTarget(node), settings, manifests.pod_plan(plan(node, arguments), settings), "cpu"
         )
         for node in NODES

@@ -108,7 +108,7 @@ def access(fleet):
 
 def played(podman, plan, settings, **given):
     """Run the pod of a plan; returns its exit code and what it said."""
-    placement = manifests.PodPlacement(manifests.PodTarget(NODE), settings, plan, "cpu", **given)
+    placement = manifests.PodAttempt(manifests.PodTarget(NODE), settings, plan, "cpu", **given)
     code = launching.pod_archives()
     objects = manifests.everything(plan["run_id"], "gpuval", code, [placement])
     return podman.play(objects[-1], objects, POD_SECONDS)

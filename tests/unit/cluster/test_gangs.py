@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import stat
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
@@ -11,14 +12,16 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     gangs,
     manifests,
     names,
-    orders,
     queues,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, for_gang, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.scheduler import KubernetesScheduler
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import orders
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import scheduler as schedulers
 from gpuval_runner import plan as node_plan
 
 from tests.kit.builders import make_run
@@ -76,17 +79,18 @@ def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkey
     values |= {"gpuval_workload_python": "python3", "gpuval_container": {}}
     asked = []
 
-    def chosen(_self, _name, _node, _like, variables):
+    def chosen(_action, _name, _task_vars, variables, *_others):
         asked.append(variables)
         return {variable: values.get(variable, "") for variable in variables}
 
-    monkeypatch.setattr(orders.NodeOrders, "_values", chosen)
+    monkeypatch.setattr(schedulers, "values_for", chosen)
+    scheduler = KubernetesScheduler(SimpleNamespace(task_vars={}), None)
     node = {"stages": ["diagnostics"], "sku": "nvidia", "gpu_count": 8, "gang_stages": list(DECLARATIONS)}
     run = {"run_id": PARENT, "deadline_seconds": 3600, "heartbeat_seconds": 10, "nodes": {"node-1": node}}
-    (stage,) = orders.NodeOrders(None, {}, run).order("node-1").plan["stages"]
+    (stage,) = scheduler.order(run, "node-1").plan["stages"]
     assert stage["environment"] == {"GPUVAL_NEEDED_PACKAGES": "deepspeed"}
     del node["gang_stages"]
-    (stage,) = orders.NodeOrders(None, {}, run).order("node-1").plan["stages"]
+    (stage,) = scheduler.order(run, "node-1").plan["stages"]
     assert stage["environment"] == {}
     assert orders.GANG_WORKLOADS not in asked[-1]
 
@@ -94,7 +98,7 @@ def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkey
 def made(asked=None, nodes=NODES, queue="", together=TOGETHER):
     settings = parse({"image": IMAGE, **(asked or {})}, queue)
     placements = [
-        manifests.PodPlacement(
+        manifests.PodAttempt(
             manifests.PodTarget(node, node[:63].lower(), "0" * 32, {"nvidia.com/gpu": 8}),
             settings,
             manifests.pod_plan(plan(node), settings),
@@ -233,7 +237,7 @@ def test_what_gangs_ask_for_is_not_asked_for_a_node_alone():
     alone = {key: value for key, value in plan().items() if key != "gang"}
     alone["stages"] = [{**stage, "container": {**stage["container"], "ssh_keys": False}} for stage in alone["stages"]]
     settings = parse({"image": IMAGE, "gang": {**RDMA["gang"], "host_network": True}}, "queue")
-    placement = manifests.PodPlacement(
+    placement = manifests.PodAttempt(
         manifests.PodTarget("node-1", "h", "", {}), settings, manifests.pod_plan(alone, settings)
     )
     (job,) = of("Job", manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, [placement]))

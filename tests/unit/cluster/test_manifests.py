@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, manifests, names, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import PodPlacement, PodTarget
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import PodAttempt, PodTarget
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
@@ -87,7 +87,7 @@ def placement(asked=None, target=None, sku="h200", attempt=1, **planned):
     settings = parse({"image": IMAGE, **(asked or {})})
     node = planned.get("node", "node-1")
     made = manifests.pod_plan(plan(sku=sku, **planned), settings)
-    return PodPlacement(
+    return PodAttempt(
         target=target or PodTarget(node, f"{node}.example", "0123456789abcdef0123456789abcdef", GPUS),
         settings=settings,
         plan={**made, "attempt": attempt},

@@ -129,7 +129,7 @@ def test_check_mode_changes_nothing_and_shows_what_it_would(kit, cluster):
     nodes = kit.add_nodes(2)
     done = marks.set_marks(cluster, dict.fromkeys(nodes, mark()), taint=True, trial=True)
     assert len(done.changes) == 2
-    assert FAILED_TAINT in done.changes[nodes[0]].after
+    assert FAILED_TAINT in done.changes[nodes[0]][1]
     assert {one.verb for one in kit.requests} == {"list"}
     assert marks.VERDICT_LABEL not in labels_of(kit, nodes[0])
 

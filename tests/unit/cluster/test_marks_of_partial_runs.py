@@ -37,4 +37,4 @@ def test_who_stays_failed_is_named(tmp_path):
         nodes = kit.add_nodes(2)
         marks.set_marks(cluster, {nodes[0]: Mark("FAIL", "first", AT)}, taint=True)
         done = marks.set_marks(cluster, {name: Mark("PASS", "second", AT, True) for name in nodes}, taint=True)
-        assert (list(done.changes), done.kept, done.busy) == ([nodes[1]], [nodes[0]], [])
+        assert (list(done.changes), [*done.still], done.busy) == ([nodes[1]], [nodes[0]], [])

@@ -1,13 +1,14 @@
 """What a Node object means: its description, SKU and GPUs, and whether work can be placed on it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
-    classes,
     nodes,
+    pod_classes,
     pod_settings,
-    probing,
+    scheduler,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, ObjectRefused
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
@@ -308,7 +309,7 @@ def test_a_launch_learns_why_it_cannot_be():
     ],
 )
 def test_classes_of_requests_that_failed(error, name):
-    assert classes.of_error(error).name == name
+    assert pod_classes.of_error(error).name == name
 
 
 def test_what_the_probe_found_reaches_the_launch():
@@ -406,22 +407,39 @@ def test_what_a_list_says_wins():
 # --- the probe of many -----------------------------------------------------------------------------------------------
 
 
-def placed(**given):
-    return {"gpuval_placement": "kubernetes", **given}
-
-
-def test_targets_are_the_hosts_of_clusters():
-    assert probing.target("n", {"ansible_host": "192.0.2.1"}) is None
-    target = probing.target("n", placed(gpuval_gpu_count="8", gpuval_sku="h200", gpuval_kube_context="hall"))
-    assert (target.expected_gpus, target.sku, target.cluster) == (8, "h200", ("", "hall"))
-    assert probing.target("n", placed(gpuval_gpu_count=None)).expected_gpus is None
+def test_what_a_hosts_variables_say_is_expected():
+    expected = nodes.expected_of("n", {"gpuval_gpu_count": "8", "gpuval_sku": "h200"})
+    assert (expected["expected_gpus"], expected["sku"]) == (8, "h200")
+    assert nodes.expected_of("n", {"gpuval_gpu_count": None})["expected_gpus"] is None
     with pytest.raises(pod_settings.PodSettingsError, match="n: "):
-        probing.target("n", placed(gpuval_pods={"no_such_key": 1}))
+        nodes.expected_of("n", {"gpuval_pods": {"no_such_key": 1}})
 
 
-def test_a_cluster_is_judged_by_one_list():
-    targets = [probing.target(name, placed(gpuval_gpu_count=8)) for name in ("a", "b", "c")]
-    findings = probing.judge(targets, [h200("a"), h200("b", gpus=7), h200("other")])
+def test_a_cluster_is_judged_by_one_list(monkeypatch):
+    """Hosts of other placements are left out."""
+    hosts = {name: {"gpuval_placement": "kubernetes", "gpuval_gpu_count": 8} for name in ("a", "b", "c")}
+    hosts["d"] = {"ansible_host": "192.0.2.1"}
+    opened = []
+
+    class Listed:
+        def __init__(self, access):
+            opened.append((access.kubeconfig, access.context))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_exception):
+            return
+
+        def list(self, _kind):
+            return [h200("a"), h200("b", gpus=7), h200("other")], "1"
+
+    monkeypatch.setattr(scheduler, "Cluster", Listed)
+    monkeypatch.setattr(scheduler.KubernetesScheduler, "_variables", lambda _self, name: hosts[name])
+    task_vars = {"ansible_play_hosts_all": [*hosts]}
+    probes = scheduler.KubernetesScheduler(SimpleNamespace(task_vars=task_vars), None).probe()
+    findings = probes.findings
+    assert (opened, probes.more) == ([("", "")], {"short": ["b"]})
     states = {name: finding.state for name, finding in findings.items()}
     assert states == {"a": "reachable", "b": "reachable", "c": "node_missing"}
     assert ssh_findings.fewer_gpus(findings) == ["b"]

@@ -18,7 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     queues,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import PodOrder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import PodOrder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodLimits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
@@ -60,7 +60,7 @@ def jobs_of(nodes, queue="", asked=None):
         gangs.labelled(
             manifests.job_of(
                 run,
-                manifests.PodPlacement(
+                manifests.PodAttempt(
                     manifests.PodTarget(node, node[:63], "", {}),
                     settings,
                     manifests.pod_plan(plan_of(node, nodes), settings),
@@ -156,7 +156,7 @@ def test_own_stages_wait_for_the_queue_where_that_is_asked_for():
         settings = parse({"image": IMAGE, "kueue": kueue}, "gpus")
         alone = {key: value for key, value in plan_of("node-1", ["node-1"]).items() if key != "gang"}
         alone["stages"] = [{**each, "container": {}} for each in alone["stages"]]
-        item = manifests.PodPlacement(manifests.PodTarget("node-1", "h"), settings, manifests.pod_plan(alone, settings))
+        item = manifests.PodAttempt(manifests.PodTarget("node-1", "h"), settings, manifests.pod_plan(alone, settings))
         return manifests.job_of(manifests.ClusterRun(RUN, "gpuval", "code"), item, config_maps.PlanPlace("plans", "p"))
 
     assert "suspend" not in own({})["spec"]
@@ -213,7 +213,7 @@ class Round:
             self.nodes,
             self.nodes,
             self.warned.append,
-            PodLimits(patience_seconds=patience_seconds, admission_seconds=admission_seconds),
+            limits=PodLimits(patience_seconds=patience_seconds, admission_seconds=admission_seconds),
         )
         self.views = {name: NodeView(name, plan_of(name, self.nodes), {}) for name in self.nodes}
 

@@ -22,7 +22,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import (
     perf,
     planning,
     repository,
-    tags,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
@@ -51,7 +50,7 @@ def make(tmp_path):
         folder.mkdir()
         return jobs.write(
             found,
-            tags.select(found, tag),
+            repository.select(found, tag),
             context.parse({**AMD, **(given or {})}),
             options or planning.MadOptions(),
             folder,
@@ -134,9 +133,7 @@ def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
         {"facts": {"command": ["{runner}", "facts"], "image": POD_IMAGE}, **declared},
     )
     settings = pod_settings.parse({"image": POD_IMAGE})
-    placement = manifests.PodPlacement(
-        manifests.PodTarget("node-1"), settings, manifests.pod_plan(plan, settings), "cpu"
-    )
+    placement = manifests.PodAttempt(manifests.PodTarget("node-1"), settings, manifests.pod_plan(plan, settings), "cpu")
     objects = manifests.everything("r", "gpuval", {"runner": b"r", "workloads": b"w"}, [placement])
     for one in objects:
         kubernetes_validate.validate(one, "1.33", strict=True)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository, tags
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.models import timeout_seconds
 
@@ -194,7 +194,7 @@ def problem_of(read, changed):
         if data.problem:
             return data.problem
     with pytest.raises(MadError) as caught:
-        tags.select(found, "all")
+        repository.select(found, "all")
         raise MadError("; ".join(found.remarks))
     return str(caught.value)
 
@@ -210,9 +210,9 @@ def test_what_is_malformed_is_named_by_file_model_and_field(read, changed, messa
 def test_all_that_is_wrong_is_said_at_once(read):
     wrong = [model(n_gpus="all", url="file:///etc", args="'"), model(name="other", timeout="2h", scripts="../x"), 3]
     found = read(**{"models.json": [*wrong, model(name="good")]})
-    assert [one.name for one in tags.select(found, "good")] == ["good"]
+    assert [one.name for one in repository.select(found, "good")] == ["good"]
     with pytest.raises(MadError) as caught:
-        tags.select(found, "tiny_train,other,nothing-like-it")
+        repository.select(found, "tiny_train,other,nothing-like-it")
     for text in ("n_gpus", "url", "args", "timeout", "scripts", "selects no model"):
         assert text in str(caught.value)
     assert sum(remark.startswith("left out: models.json: ") for remark in found.remarks) == len(wrong)
@@ -220,23 +220,23 @@ def test_all_that_is_wrong_is_said_at_once(read):
 
 def test_a_malformed_model_refuses_no_other(read):
     found = read(**{"models.json": [model(timeout="2h"), model(name="good")]})
-    assert [one.name for one in tags.select(found, "pyt")] == ["good"]
-    assert [one.name for one in tags.select(found, "extra/chat")] == ["extra/chat"]
+    assert [one.name for one in repository.select(found, "pyt")] == ["good"]
+    assert [one.name for one in repository.select(found, "extra/chat")] == ["extra/chat"]
     with pytest.raises(MadError, match="model tiny_train: timeout"):
-        tags.select(found, "good,tiny_train")
+        repository.select(found, "good,tiny_train")
     alone = read(**{"models.json": [model(timeout="2h")]})
     with pytest.raises(MadError, match="model tiny_train: timeout"):
-        tags.select(alone, "pyt")
+        repository.select(alone, "pyt")
 
 
 def test_a_malformed_list_of_models_refuses_what_may_be_in_it(read):
     found = read(**{"scripts/extra/models.json": "["})
-    assert [one.name for one in tags.select(found, "multi")] == ["tiny_multi"]
+    assert [one.name for one in repository.select(found, "multi")] == ["tiny_multi"]
     with pytest.raises(MadError, match=r"tag 'extra/chat': scripts/extra/models\.json: line 1"):
-        tags.select(found, "extra/chat")
+        repository.select(found, "extra/chat")
     found = read(**{"models.json": "["})
     with pytest.raises(MadError, match=r"tag 'inference': models\.json: line 1, column 2: malformed JSON"):
-        tags.select(found, "inference")
+        repository.select(found, "inference")
 
 
 def test_more_models_than_a_repository_may_have_are_refused_before_the_first_is_read(read, monkeypatch):

@@ -1,7 +1,7 @@
 """Which models tags select, and with which arguments."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository, tags
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 
 from tests.kit import mad_repository
@@ -27,7 +27,7 @@ def found(tmp_path_factory):
     ],
 )
 def test_any_match_selects(found, given, names):
-    assert [one.name for one in tags.select(found, given)] == names
+    assert [one.name for one in repository.select(found, given)] == names
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_any_match_selects(found, given, names):
     ],
 )
 def test_options_are_appended_to_the_arguments(found, given, args):
-    assert [one.args for one in tags.select(found, given)] == [args]
+    assert [one.args for one in repository.select(found, given)] == [args]
 
 
 def test_one_model_with_two_sets_of_arguments_runs_twice(found):
-    assert [one.args for one in tags.select(found, "multi:batch=1 multi:batch=2")] == ["--batch 1", "--batch 2"]
+    assert [one.args for one in repository.select(found, "multi:batch=1 multi:batch=2")] == ["--batch 1", "--batch 2"]
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_one_model_with_two_sets_of_arguments_runs_twice(found):
 )
 def test_a_mistyped_tag_is_an_error_with_the_nearest_names(found, given, message):
     with pytest.raises(MadError) as caught:
-        tags.select(found, given)
+        repository.select(found, given)
     assert message in str(caught.value)

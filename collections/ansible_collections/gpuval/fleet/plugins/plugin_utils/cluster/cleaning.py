@@ -66,9 +66,8 @@ def clean(
     not be listed or deleted does not keep the others from being removed. Raises ``ClusterError`` when the cluster does
     not answer.
     """
-    ends = clock() + deadline_seconds
-    selectors = _selectors(run_ids)
-    result = Cleaned()
+    ends, wait, selectors = clock() + deadline_seconds, FIRST_WAIT_SECONDS, _selectors(run_ids)
+    result, names_by_kind = Cleaned(), {}
     objects_by_kind: dict[str, Found] = {}
     # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
     for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
@@ -76,31 +75,27 @@ def clean(
             objects_by_kind[kind] = _there(cluster, kind, selectors)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
-    open_kinds = []
     for kind, objects in objects_by_kind.items():
         try:
             if objects and not trial:
                 _delete(cluster, kind, selectors)
-                open_kinds.append(kind)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
-            continue
-        if objects:
-            result.removed[kind] = sorted(item["metadata"]["name"] for item in objects)
-    wait = FIRST_WAIT_SECONDS
-    while open_kinds:
-        still = {kind: objects for kind in open_kinds if (objects := _there(cluster, kind, selectors))}
-        open_kinds = list(still)
-        if not still:
-            break
+        else:
+            names_by_kind[kind] = {item["metadata"]["name"] for item in objects}
+    still: dict[str, Found] = {} if trial else {kind: [] for kind, found in names_by_kind.items() if found}
+    while still := {kind: objects for kind in still if (objects := _there(cluster, kind, selectors))}:
         if clock() + wait > ends:
-            _add_left(result, still, cluster.namespace)
+            result.left += [_left(kind, item, cluster.namespace) for kind, objects in still.items() for item in objects]
             break
         sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):
                 _delete(cluster, kind, selectors)  # made since, by a controller still at work
+    for kind, found in names_by_kind.items():
+        if removed := found - {leftover.name for leftover in result.left if leftover.kind == kind}:
+            result.removed[kind] = sorted(removed)
     return result
 
 
@@ -127,14 +122,6 @@ def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
         cluster.delete_all(kind, selector)
 
 
-def _add_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
-    for kind, objects in still.items():
-        removed_names = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in objects}
-        result.removed[kind] = sorted(removed_names)
-        result.left += [_left(kind, item, namespace) for item in objects]
-    result.removed = {kind: objects for kind, objects in result.removed.items() if objects}
-
-
 def _forbidden(kind: str, error: Forbidden) -> Left:
     return Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error))
 
@@ -142,15 +129,15 @@ def _forbidden(kind: str, error: Forbidden) -> Left:
 def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
     meta = item["metadata"]
     name, host = str(meta["name"]), str((item.get("spec") or {}).get("nodeName") or "")
-    holders = [str(holder) for holder in meta.get("finalizers") or ()]
-    command_words = f"clean again, or inspect it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
+    remedy = f"clean again, or inspect it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
+    why = "its deletion takes longer than gpuval waited"
     if not meta.get("deletionTimestamp"):
-        return Left(kind, name, "it is recreated, or was not deleted: a controller may be at work", command_words)
-    if kind == "Pod" and host:
-        return Left(kind, name, f"the node {host} has not ended it", _FORCE.format(namespace=namespace, name=name))
-    if holders:
-        return Left(kind, name, f"held by {', '.join(holders)}", command_words)
-    return Left(kind, name, "its deletion takes longer than gpuval waited", command_words)
+        why = "it is recreated, or was not deleted: a controller may be at work"
+    elif kind == "Pod" and host:
+        why, remedy = f"the node {host} has not ended it", _FORCE.format(namespace=namespace, name=name)
+    elif meta.get("finalizers"):
+        why = f"held by {', '.join(map(str, meta['finalizers']))}"
+    return Left(kind, name, why, remedy)
 
 
 def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:

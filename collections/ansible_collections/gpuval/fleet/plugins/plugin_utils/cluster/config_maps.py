@@ -75,7 +75,7 @@ def _in_config_maps(
     batches: list[list[tuple[Owner, str, str]]] = [[]]
     size = 0
     for owner, key, document, label in documents:
-        text = json.dumps(document, separators=(",", ":"))
+        text = compact_json(document)
         length = len(text.encode()) + len(key)
         if length > MOST_BYTES:
             raise PodSettingsError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
@@ -91,6 +91,10 @@ def _in_config_maps(
         maps.append(names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, data=data))
         places.update({owner: PlanPlace(name, key) for owner, key, _text in batch})
     return maps, places
+
+
+def compact_json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def encoded(data: bytes) -> str:

@@ -103,23 +103,14 @@ def keys_source(run_id: str) -> Manifest:
     return {"secret": {"name": keys_name(run_id), "items": items}}
 
 
-def found_by_name(run_id: str, node: str, settings: PodSettings) -> Manifest:
-    """What of a pod's spec gives it its name."""
-    if settings.host_network:
-        return {}
-    return {"hostname": names.host_name(node), "subdomain": service_name(run_id)}
-
-
 def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manifest:
     """An object, and the pods it makes, with the labels of the round that it is part of; of none it stays as it is."""
     if gang_round is None:
         return dict(manifest)
-    labelled_manifest = copy.deepcopy(dict(manifest))
-    labels = {
-        names.PARENT_LABEL: names.label_value(gang_round.parent),
-        names.ROUND_LABEL: names.label_value(gang_round.name),
-    }
-    template = labelled_manifest.get("spec", {}).get("template", {})
-    for metadata in (labelled_manifest["metadata"], *([template["metadata"]] if "metadata" in template else [])):
-        metadata["labels"] = {**metadata.get("labels", {}), **labels}
-    return labelled_manifest
+    result = copy.deepcopy(dict(manifest))
+    values = {names.PARENT_LABEL: gang_round.parent, names.ROUND_LABEL: gang_round.name}
+    for labelled_object in (result, result.get("spec", {}).get("template", {})):
+        if metadata := labelled_object.get("metadata"):
+            labels = {label: names.label_value(text) for label, text in values.items()}
+            metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    return result

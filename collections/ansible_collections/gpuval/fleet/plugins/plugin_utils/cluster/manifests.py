@@ -6,7 +6,6 @@ Rendered manifests and applied objects come from the same functions. Labels are 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 from ..runs import plans
 from . import config_maps, gangs, names, pod_volumes, queues
-from .config_maps import MOST_BYTES, PlanPlace, encoded
+from .config_maps import MOST_BYTES, PlanPlace, compact_json, encoded
 from .kinds import Manifest
 from .pod_settings import (
     ANNOTATIONS,
@@ -69,7 +68,7 @@ class ClusterRun:
 
 
 @dataclass(frozen=True)
-class PodPlacement:
+class PodAttempt:
     """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
 
     `earlier`: the records of earlier attempts, which the new pod does not have. `secrets`: those of jobs, by stage and
@@ -136,12 +135,8 @@ def security_level(spec: Mapping[str, Any]) -> str:
     volumes = {kind for volume in spec["volumes"] for kind in volume}
     contexts = [container["securityContext"] for container in (*spec.get("initContainers", ()), *spec["containers"])]
     added = {name for context in contexts for name in context["capabilities"].get("add", ())}
-    if (
-        spec.get("hostNetwork")
-        or "hostPath" in volumes
-        or added - _BASELINE
-        or any("privileged" in c for c in contexts)
-    ):
+    privileged = any("privileged" in context for context in contexts)
+    if privileged or spec.get("hostNetwork") or "hostPath" in volumes or added - _BASELINE:
         return "privileged"
     plain = "nfs" not in volumes and not added - {"NET_BIND_SERVICE"}
     return "restricted" if plain and spec["securityContext"].get("runAsNonRoot") else "baseline"
@@ -154,7 +149,7 @@ _BASELINE = {
 }
 
 
-def secret_of(run: ClusterRun, item: PodPlacement) -> Manifest:
+def secret_of(run: ClusterRun, item: PodAttempt) -> Manifest:
     """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id, and the
     secrets of its jobs."""
     node, content = item.plan["node"], _content(item)
@@ -174,22 +169,21 @@ def _secret_key(stage: str, name: str) -> str:
     return f"secret.{stage}.{name}"
 
 
-def _content(item: PodPlacement) -> dict[str, str]:
+def _content(item: PodAttempt) -> dict[str, str]:
     """What all stages of a pod find as files."""
     machine_id = item.target.machine_id
-    content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
-    if item.store:
-        content["store.json"] = json.dumps(item.store, separators=(",", ":"))
-    if item.rclone_config:
-        content["rclone.conf"] = item.rclone_config
-    if item.ca:
-        content["ca.pem"] = item.ca
-    for record in item.earlier:
-        content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
-    return content
+    documents = {f"record-{names.container_name(record['stage'])}.json": record for record in item.earlier}
+    texts = {
+        "store.json": compact_json(item.store) if item.store else "",
+        "rclone.conf": item.rclone_config,
+        "ca.pem": item.ca,
+        **{name: compact_json(record) for name, record in documents.items()},
+    }
+    # An empty one hides the one of the image.
+    return {MACHINE_ID: f"{machine_id}\n" if machine_id else "", **{name: text for name, text in texts.items() if text}}
 
 
-def job_of(run: ClusterRun, item: PodPlacement, plan_place: PlanPlace) -> Manifest:
+def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest:
     """The Job of one attempt on one node; its plan is one of :func:`pod_plan`."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
     metadata = _node_metadata(run, plan)
@@ -228,7 +222,7 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
         for number, image in enumerate(images, 1)
     ]
     plan = {"node": name, "attempt": 1, "models_dir": MODELS, "stages": stages}
-    item = PodPlacement(PodTarget(name), replace(settings, resource=""), plan)
+    item = PodAttempt(PodTarget(name), replace(settings, resource=""), plan)
     metadata = {
         "name": name,
         "namespace": namespace_name,
@@ -258,20 +252,20 @@ def everything(
     run_id: str,
     namespace_name: str,
     archives: Mapping[str, bytes],
-    placements: Sequence[PodPlacement],
+    attempts: Sequence[PodAttempt],
     make_namespace: bool = False,
 ) -> list[Manifest]:
     """All objects of a run, in the order in which they are to be applied."""
     programs = config_maps.code_config_map(run_id, namespace_name, archives)
     run = ClusterRun(run_id, namespace_name, programs["metadata"]["name"])
-    maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
+    maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in attempts])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
-        for item in placements
+        for item in attempts
         for manifest in pod_volumes.model_volumes(run_id, namespace_name, item.settings)
     }
-    jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
-    objects = [programs, *maps, *volumes.values(), *(secret_of(run, item) for item in placements), *jobs]
+    jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in attempts]
+    objects = [programs, *maps, *volumes.values(), *(secret_of(run, item) for item in attempts), *jobs]
     return [namespace(namespace_name, jobs), *objects] if make_namespace else objects
 
 
@@ -297,38 +291,27 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     return {**stage, "image": image, "container": container, "needs": needs}
 
 
-def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, plan_place: PlanPlace) -> dict[str, Any]:
-    """`settings`: those of the placement, for a gang where it has one."""
+def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
+    """`settings`: those of the attempt, for a gang where it has one."""
     plan, target = item.plan, item.target
     resource = resource_of(settings, item.sku, target.allocatable)
-    gpus = _gpu_count(resource, target, plan)
-    volumes, inside = pod_volumes.host_volumes(plan["stages"])
-    containers = [
-        _container(
-            settings,
-            stage,
-            resource if gpus else "",
-            gpus,
-            inside[stage["name"]],
-            plan["models_dir"],
-            names.object_name(run.run_id, plan["node"], plan["attempt"]),
-            # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
-            is_last=stage is plan["stages"][-1] and not plan.get("gang"),
-        )
-        for stage in plan["stages"]
-    ]
+    gpus = _gpus(resource, target, plan)
+    volumes, mounts = pod_volumes.host_volumes(plan["stages"])
+    containers = [_container(run, settings, plan, stage, gpus, mounts[stage["name"]]) for stage in plan["stages"]]
     identity: dict[str, Any] = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user}
     if settings.run_as_user:
-        identity.update(
-            {"runAsNonRoot": True, "fsGroup": settings.run_as_user, "fsGroupChangePolicy": "OnRootMismatch"}
-        )
+        identity |= {"runAsNonRoot": True, "fsGroup": settings.run_as_user, "fsGroupChangePolicy": "OnRootMismatch"}
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.name]}]}
+    if target.hostname:
+        term["matchExpressions"] = [{"key": names.HOSTNAME_LABEL, "operator": "In", "values": [target.hostname]}]
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(max(s["grace_seconds"] for s in plan["stages"])) + END_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {**identity, "seccompProfile": {"type": "RuntimeDefault"}},
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _only(target)}},
+        "affinity": {"nodeAffinity": affinity},
         "tolerations": tolerations(settings, resource),
         "containers": containers[-1:],
         "volumes": [
@@ -340,10 +323,10 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, plan_p
             *pod_volumes.asked_volumes(run.run_id, settings),
         ],
     }
-    if plan.get("gang"):
-        spec.update(gangs.found_by_name(run.run_id, plan["node"], settings))
     if settings.host_network:
-        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    elif plan.get("gang"):  # the others find it by its name
+        spec |= {"hostname": names.host_name(plan["node"]), "subdomain": gangs.service_name(run.run_id)}
     optional = {
         "initContainers": containers[:-1],
         "nodeSelector": dict(settings.node_selector),
@@ -356,29 +339,19 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, plan_p
 
 
 def _container(
+    run: ClusterRun,
     settings: PodSettings,
+    plan: Mapping[str, Any],
     stage: Mapping[str, Any],
-    resource: str,
-    gpus: int,
-    inside: Sequence[Mapping[str, Any]],
-    models_dir: str,
-    secret: str,
-    *,
-    is_last: bool,
+    gpus: Mapping[str, str],
+    mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    container_settings = stage["container"]
-    command = [
-        container_settings["python"],
-        f"{GIVEN}/runner.pyz",
-        "pod",
-        "--dir",
-        STATE,
-        "--source",
-        GIVEN,
-        "--clear",
-        SHM,
-    ]
-    command += ["--stage", stage["name"], *(["--last"] if is_last else [])]
+    """`gpus`: the resource of accelerators with its number; `mounts`: those of folders of the node."""
+    wants, secret = stage["container"], names.object_name(run.run_id, plan["node"], plan["attempt"])
+    command = [wants["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
+    command += ["--stage", stage["name"]]
+    # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
+    command += ["--last"] if stage is plan["stages"][-1] and not plan.get("gang") else []
     variables = {"HOME": STATE, **settings.environment}
     environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in variables.items()]
     environment += [
@@ -391,8 +364,8 @@ def _container(
         "command": command,
         "workingDir": STATE,
         "env": environment,
-        "resources": _resources(settings, container_settings, resource, gpus),
-        "securityContext": _security(settings, container_settings),
+        "resources": _resources(settings, wants, gpus),
+        "securityContext": _security(settings, wants),
         # The output of a runner that failed before it began.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -401,9 +374,9 @@ def _container(
             {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
             {"name": "state", "mountPath": STATE},
             {"name": "models", "mountPath": MODELS},
-            *pod_volumes.dataset_mounts(stage, models_dir),
+            *pod_volumes.dataset_mounts(stage, plan["models_dir"]),
             {"name": "shm", "mountPath": SHM},
-            *inside,
+            *mounts,
             *(
                 {"name": f"asked-{index}", "mountPath": volume["path"], "readOnly": bool(volume.get("read_only"))}
                 for index, volume in enumerate(settings.volumes)
@@ -413,15 +386,14 @@ def _container(
     return {**container, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else container
 
 
-def _resources(settings: PodSettings, container: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:
+def _resources(settings: PodSettings, container: Mapping[str, Any], gpus: Mapping[str, str]) -> dict[str, Any]:
     limits = {name: str(value) for name, value in settings.resources.get("limits", {}).items()}
     requests = {name: value for name, value in REQUESTS.items() if name not in limits}
     requests.update({name: str(value) for name, value in settings.resources.get("requests", {}).items()})
     for key, name in (("memory_bytes", "memory"), ("cpus", "cpu")):
         if container.get(key):
             limits[name] = requests[name] = f"{container[key]:g}" if name == "cpu" else str(container[key])
-    if resource:
-        limits[resource] = str(gpus)
+    limits |= gpus
     # Extended resources need the same number for both.
     for name in {name for name in (*limits, *requests) if "/" in name}:
         limits[name] = requests[name] = limits[name] if name in limits else requests[name]
@@ -430,38 +402,28 @@ def _resources(settings: PodSettings, container: Mapping[str, Any], resource: st
 
 def _security(settings: PodSettings, container: Mapping[str, Any]) -> dict[str, Any]:
     added = sorted({*settings.capabilities, *(container.get("capabilities") or ())})
-    privileged = bool(settings.privileged or container.get("privileged"))
     context: dict[str, Any] = {"capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
-    if privileged:
+    if settings.privileged or container.get("privileged"):
         context["privileged"] = True
-    if not privileged and SYS_ADMIN not in added:  # else the API refuses it
+    elif SYS_ADMIN not in added:  # else the API refuses it
         context["allowPrivilegeEscalation"] = False
     return context
 
 
-def _gpu_count(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> int:
+def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str, str]:
     """All of the node's accelerators; where none is known, the declared number."""
     if not resource:
-        return 0
+        return {}
     count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
     if not count and target.allocatable is None:
         raise PodSettingsError(
             f"{target.name}: the number of {resource} is unknown: set gpuval_gpu_count, or use the cluster's own "
             "inventory"
         )
-    return count or 1  # declared but absent: the scheduler reports it
+    return {resource: str(count or 1)}  # declared but absent: the scheduler reports it
 
 
-def _only(target: PodTarget) -> dict[str, Any]:
-    term: dict[str, Any] = {
-        "matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.name]}],
-    }
-    if target.hostname:
-        term["matchExpressions"] = [{"key": names.HOSTNAME_LABEL, "operator": "In", "values": [target.hostname]}]
-    return {"nodeSelectorTerms": [term]}
-
-
-def _given(run: ClusterRun, item: PodPlacement, plan_place: PlanPlace) -> dict[str, Any]:
+def _given(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
     plan = item.plan
     shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
@@ -486,9 +448,6 @@ def _given(run: ClusterRun, item: PodPlacement, plan_place: PlanPlace) -> dict[s
 
 def _node_metadata(run: ClusterRun, plan: Mapping[str, Any]) -> dict[str, Any]:
     run_id, node, attempt = run.run_id, plan["node"], plan["attempt"]
-    return {
-        "name": names.object_name(run_id, node, attempt),
-        "namespace": run.namespace,
-        "labels": names.node_labels(run_id, node, attempt),
-        "annotations": names.node_annotations(run_id, node),
-    }
+    labels, annotations = names.node_labels(run_id, node, attempt), names.node_annotations(run_id, node)
+    name = names.object_name(run_id, node, attempt)
+    return {"name": name, "namespace": run.namespace, "labels": labels, "annotations": annotations}

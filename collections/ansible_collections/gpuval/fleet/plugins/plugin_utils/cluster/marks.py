@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from ..runs.failed_checks import FAIL, PASS
+from ..watch.scheduler import NodeVerdicts
 from . import names
 from .api import Cluster, Exists, Missing
 from .pod_settings import FAILED_TAINT
@@ -16,7 +17,8 @@ from .pod_settings import FAILED_TAINT
 VERDICT_LABEL = "gpuval.io/verdict"
 TIME_ANNOTATION = "gpuval.io/validated-at"
 LABELS = (VERDICT_LABEL, names.RUN_LABEL)
-ANNOTATIONS = (names.RUN_ANNOTATION, TIME_ANNOTATION)
+#: What of a node's metadata is gpuval's.
+OURS = {"labels": LABELS, "annotations": (names.RUN_ANNOTATION, TIME_ANNOTATION)}
 NO_SCHEDULE = "NoSchedule"
 #: How often a change is tried again that met another of the same node.
 ROUNDS = 4
@@ -40,21 +42,9 @@ class Mark:
 class NodeMarkChange:
     """A merge patch of one node, and what it changes, for people."""
 
-    node: str
     patch: dict[str, Any]
     before: str
     after: str
-
-
-@dataclass
-class NodesMarked:
-    """changes: by node. missing: nodes that the cluster has not. busy: nodes that others kept changing. kept: nodes
-    that stay FAIL, since the run that they passed was only a part."""
-
-    changes: dict[str, NodeMarkChange] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    busy: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
@@ -66,43 +56,41 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
     """
     if stays_failed(node, mark):
         return None
-    meta = node["metadata"]
-    labels = {key: (meta.get("labels") or {}).get(key) for key in LABELS}
-    notes = {key: (meta.get("annotations") or {}).get(key) for key in ANNOTATIONS}
-    taints = list((node.get("spec") or {}).get("taints") or ())
-    if mark is None:
-        labels_wanted = dict.fromkeys(LABELS)
-        notes_wanted = dict.fromkeys(ANNOTATIONS)
-    else:
-        labels_wanted = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
-        notes_wanted = {names.RUN_ANNOTATION: mark.run_id, TIME_ANNOTATION: mark.at}
-    taints_wanted = _taints(taints, mark, taint)
+    meta, taints = node["metadata"], list((node.get("spec") or {}).get("taints") or ())
+    now = {part: {key: (meta.get(part) or {}).get(key) for key in keys} for part, keys in OURS.items()}
+    desired: dict[str, dict[str, Any]] = {part: dict.fromkeys(keys) for part, keys in OURS.items()}
+    if mark is not None:
+        desired["labels"] = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
+        desired["annotations"] = {names.RUN_ANNOTATION: mark.run_id, TIME_ANNOTATION: mark.at}
+    patched: dict[str, Any] = {
+        part: different
+        for part, values in desired.items()
+        if (different := {key: value for key, value in values.items() if now[part][key] != value})
+    }
     patch: dict[str, Any] = {}
-    for part, now, desired in (("labels", labels, labels_wanted), ("annotations", notes, notes_wanted)):
-        different = {key: value for key, value in desired.items() if now[key] != value}
-        if different:
-            patch.setdefault("metadata", {})[part] = different
-    if taints_wanted != taints:
+    desired_taints = _taints(taints, mark, taint)
+    if desired_taints != taints:
         # A patch replaces the whole list: it must be the one that was read, or another's taint would be lost.
-        patch.setdefault("metadata", {})["resourceVersion"] = meta["resourceVersion"]
-        patch["spec"] = {"taints": taints_wanted}
-    if not patch:
+        patched["resourceVersion"] = meta["resourceVersion"]
+        patch["spec"] = {"taints": desired_taints}
+    if not patched:
         return None
-    return NodeMarkChange(
-        meta["name"], patch, _shown(labels, notes, taints), _shown(labels_wanted, notes_wanted, taints_wanted)
-    )
+    return NodeMarkChange({"metadata": patched, **patch}, _shown(now, taints), _shown(desired, desired_taints))
 
 
 def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
     """Whether the mark is of too little a run to take FAIL off the node."""
     if mark is None or not mark.partial or mark.verdict == FAIL:
         return False
-    taints = (node.get("spec") or {}).get("taints") or ()
-    return verdict_of(node) == FAIL or any(taint.get("key") == FAILED_TAINT for taint in taints)
+    return verdict_of(node) == FAIL or bool(_failed_taints((node.get("spec") or {}).get("taints")))
 
 
 def verdict_of(node: Mapping[str, Any] | None) -> str | None:
     return ((node or {"metadata": {}})["metadata"].get("labels") or {}).get(VERDICT_LABEL)
+
+
+def _failed_taints(taints: Iterable[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return [taint for taint in taints or () if taint.get("key") == FAILED_TAINT]
 
 
 def _taints(taints: list[dict[str, Any]], mark: Mark | None, is_wanted: bool) -> list[dict[str, Any]]:
@@ -112,21 +100,17 @@ def _taints(taints: list[dict[str, Any]], mark: Mark | None, is_wanted: bool) ->
     if not is_wanted or mark.verdict != FAIL:
         return taints
     failed_taint = {"key": FAILED_TAINT, "value": names.label_value(mark.run_id), "effect": NO_SCHEDULE}
-    old = [taint for taint in taints if taint.get("key") == FAILED_TAINT]
-    return taints if old == [failed_taint] else [*other_taints, failed_taint]
+    return taints if _failed_taints(taints) == [failed_taint] else [*other_taints, failed_taint]
 
 
-def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable[Mapping[str, Any]]) -> str:
+def _shown(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[dict[str, Any]]) -> str:
     """What of a node is ours, as YAML."""
-    summary = {
-        "labels": {key: value for key, value in labels.items() if value is not None},
-        "annotations": {key: value for key, value in notes.items() if value is not None},
-        "taints": [
-            f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
-            for taint in taints
-            if taint.get("key") == FAILED_TAINT
-        ],
+    summary: dict[str, Any] = {
+        part: {key: value for key, value in values.items() if value is not None} for part, values in metadata.items()
     }
+    summary["taints"] = [
+        f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}" for taint in _failed_taints(taints)
+    ]
     return yaml.safe_dump({key: value for key, value in summary.items() if value} or None, sort_keys=True)
 
 
@@ -135,23 +119,22 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
     labels = node["metadata"].get("labels") or {}
     if runs:
         return labels.get(names.RUN_LABEL) in [names.label_value(run) for run in runs]
-    tainted = any(taint.get("key") == FAILED_TAINT for taint in (node.get("spec") or {}).get("taints") or ())
-    return tainted or any(key in labels for key in LABELS)
+    return bool(_failed_taints((node.get("spec") or {}).get("taints"))) or any(key in labels for key in LABELS)
 
 
-def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> NodesMarked:
-    """Bring nodes to their marks: one list of all nodes, one patch for each that is not so. Raises ``ClusterError``."""
-    result = NodesMarked()
-    nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
-    result.missing = sorted(set(marks) - set(nodes))
-    todo = [name for name in marks if name in nodes]
-    for turn in range(ROUNDS):
+def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> NodeVerdicts:
+    """Bring nodes to their marks: one list of all nodes, one patch for each that is not so. `still`: nodes that stay
+    FAIL, since the run that they passed was only a part. Raises ``ClusterError``."""
+    result, todo = NodeVerdicts(), list(marks)
+    for _turn in range(ROUNDS):
+        nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+        result.missing += sorted(set(todo) - set(nodes))
         conflicting = []
-        for name in todo:
+        for name in (name for name in todo if name in nodes):
             mark_change = change(nodes[name], marks[name], taint=taint)
             if mark_change is None:
                 if stays_failed(nodes[name], marks[name]):
-                    result.kept.append(name)
+                    result.still[name] = frozenset()
                 continue
             try:
                 if not trial:
@@ -161,26 +144,21 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
             except Missing:
                 result.missing.append(name)
             else:
-                result.changes[name] = mark_change
+                result.changes[name] = (mark_change.before, mark_change.after)
         todo = conflicting
-        if not todo or turn == ROUNDS - 1:
+        if not todo:
             break
-        fresh = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
-        result.missing += [name for name in todo if name not in fresh]
-        nodes, todo = fresh, [name for name in todo if name in fresh]
     result.busy = todo
     return result
 
 
 def remove_marks(
     cluster: Cluster, node_names: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
-) -> NodesMarked:
+) -> NodeVerdicts:
     """Take the marks off these nodes, else off all; with `runs` only those of these runs."""
-    listed = cluster.list("Node")[0]
-    chosen = set(node_names) or {node["metadata"]["name"] for node in listed}
-    marked = {node["metadata"]["name"] for node in listed if is_marked(node, runs)}
-    result = (
-        set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else NodesMarked()
-    )
-    result.missing = sorted(chosen - {node["metadata"]["name"] for node in listed})
+    is_marked_by_name = {node["metadata"]["name"]: is_marked(node, runs) for node in cluster.list("Node")[0]}
+    chosen = set(node_names) or set(is_marked_by_name)
+    marked = sorted(name for name in chosen if is_marked_by_name.get(name))
+    result = set_marks(cluster, dict.fromkeys(marked), taint=True, trial=trial) if marked else NodeVerdicts()
+    result.missing = sorted(chosen - set(is_marked_by_name))
     return result

@@ -12,11 +12,13 @@ from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..inventory.fleet import sku_name
-from ..records.failure_classes import AGAIN, row_of
-from ..ssh.findings import REACHABLE, ProbeFinding
+from ..records.failure_classes import AGAIN
+from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 from . import names, pod_settings
-from .pod_settings import CPU, RESOURCES, PodSettings
+from .pod_settings import CPU, RESOURCES, PodSettings, PodSettingsError
 
+#: The variables of a host that say what is expected of it.
+EXPECTED_VARIABLES = ("gpuval_sku", "gpuval_gpu_count", "gpuval_pods")
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CORDONED = "node.kubernetes.io/unschedulable"
 _VENDORS = {resource: vendor for vendor, resource in RESOURCES.items()}
@@ -211,6 +213,17 @@ def taint_text(taint: Mapping[str, str]) -> str:
 # --- finding ---------------------------------------------------------------------------------------------------------
 
 
+def expected_of(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What `finding` is to hold against a node, by these values of EXPECTED_VARIABLES. Raises PodSettingsError."""
+    number = str(variables.get("gpuval_gpu_count") or "")
+    try:
+        settings = pod_settings.parse(variables.get("gpuval_pods") or {})
+    except PodSettingsError as error:
+        raise PodSettingsError(f"{name}: {error}") from None
+    expected_gpus = int(number) if number.isdecimal() else None
+    return {"sku": str(variables.get("gpuval_sku") or "auto"), "expected_gpus": expected_gpus, "settings": settings}
+
+
 def finding(
     name: str,
     description: Mapping[str, Any] | None,
@@ -225,7 +238,7 @@ def finding(
     offers fewer GPUs than expected is reachable, with a message: its facts are judged later.
     """
     if description is None:
-        return _found(name, "node_missing", f"the cluster has no node {name}")
+        return class_finding(name, "node_missing", f"the cluster has no node {name}")
     settings = settings or PodSettings()
     about = _of_node(name, description, settings)
     if about is not None:
@@ -236,7 +249,7 @@ def finding(
         taint_text(taint) for taint in untolerated(description["taints"], tolerations) if taint["key"] not in _REPEATED
     ]
     if away:
-        return _found(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
+        return class_finding(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
     if sku == CPU or settings.resource == "":
         return ProbeFinding(REACHABLE, "")
     return _of_gpus(name, description, have, sku, expected_gpus) or ProbeFinding(REACHABLE, "")
@@ -245,26 +258,28 @@ def finding(
 def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> ProbeFinding | None:
     """What is wrong with the node itself."""
     if description["deleting_since"]:
-        return _found(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
+        return class_finding(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
     if description["operating_system"] not in ("", "linux"):
         return ProbeFinding("not_linux", f"it runs {description['operating_system']}", "remove it from the inventory")
     if not description["ready"]:
-        return _found(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
+        return class_finding(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
     for kind in PRESSURES:
         condition = description["conditions"].get(kind)
         if condition and condition["status"] == "True":
-            return _found(name, "node_pressure", _condition(kind, condition))
+            return class_finding(name, "node_pressure", _condition(kind, condition))
     cordon = {"key": CORDONED, "value": "", "effect": "NoSchedule"}
     if description["unschedulable"] and untolerated([cordon], settings.tolerations):
         other_taints = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
         addition = f", and has the taint {', '.join(map(taint_text, other_taints))}" if other_taints else ""
-        return _found(name, "cordoned", f"it is cordoned: no pod is scheduled on it{addition}")
+        return class_finding(name, "cordoned", f"it is cordoned: no pod is scheduled on it{addition}")
     if not description["hostname"]:
-        return _found(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
+        return class_finding(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
     labels = description["labels"]
     lacking = [f"{key}={value}" for key, value in settings.node_selector.items() if labels.get(key) != value]
     if lacking:
-        return _found(name, "not_selected", f"it lacks the label {', '.join(lacking)} of gpuval_pods.node_selector")
+        return class_finding(
+            name, "not_selected", f"it lacks the label {', '.join(lacking)} of gpuval_pods.node_selector"
+        )
     return None
 
 
@@ -286,7 +301,9 @@ def _of_gpus(
     if not have.allocatable:
         if have.partitions:
             partitions = some_of(have.partitions, 3)
-            return _found(name, "gpus_partitioned", f"its GPUs are partitioned ({partitions}): it offers no whole one")
+            return class_finding(
+                name, "gpus_partitioned", f"its GPUs are partitioned ({partitions}): it offers no whole one"
+            )
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None
         if have.capacity:
@@ -300,7 +317,7 @@ def _of_gpus(
         return ProbeFinding("no_gpu_resource", message, help_text)
     if have.replicas > 1:
         message = f"the device plugin shares each of its GPUs among {have.replicas} pods, so results would not count"
-        return _found(name, "gpus_partitioned", message)
+        return class_finding(name, "gpus_partitioned", message)
     if expected and have.allocatable < expected:
         capacity_words = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
         message = f"{have.allocatable} {word} allocatable{capacity_words}, {expected} expected"
@@ -322,17 +339,10 @@ def _condition(kind: str, condition: Mapping[str, str] | None) -> str:
     return f"{kind} is {condition['status']}{since}" + (f": {detail}" if detail else "")
 
 
-def _found(name: str, state: str, message: str) -> ProbeFinding:
-    return ProbeFinding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))
-
-
 def finding_for(
     name: str, node: Mapping[str, Any] | None, settings: PodSettings, sku: str, expected_gpus: int | None
 ) -> dict[str, str] | None:
     """Class, message and remedy of a Node object that no pod can be placed on; None when one can."""
-    node_finding = finding(
-        name, describe(node) if node else None, sku=sku, expected_gpus=expected_gpus, settings=settings
-    )
-    if node_finding.state == REACHABLE:
-        return None
-    return {"class": node_finding.state, "message": node_finding.message, "remedy": node_finding.remedy}
+    description = describe(node) if node else None
+    node_finding = finding(name, description, sku=sku, expected_gpus=expected_gpus, settings=settings)
+    return None if node_finding.state == REACHABLE else node_finding.reason

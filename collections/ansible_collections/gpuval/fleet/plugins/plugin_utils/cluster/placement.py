@@ -6,8 +6,8 @@ import contextlib
 import json
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from ..runs import plans
 from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
-from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
+from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
-from .orders import PodOrder
 from .pod_diagnosis import PodLimits, PodTrouble
+from .pod_settings import PodSettings
 from .pod_state import ENDED
 from .pod_tracker import PodStatus, PodTracker
 from .pod_volumes import model_volumes
@@ -49,34 +49,30 @@ LOG_LINES = 2000
 _AMOUNT = re.compile(r"\d\S*")
 
 
-class ClusterPlacement(Placement):
+@dataclass(frozen=True)
+class PodOrder:
+    """What is to run on one node: its plan as SSH would have it, its pod's settings, its SKU."""
+
+    plan: Mapping[str, Any]
+    settings: PodSettings
+    sku: str
+
+
+class ClusterPlacement(JobPlacement):
     """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        run: Mapping[str, Any],
-        folder: run_folder.RunFolder,
-        store: launching.NodeStore,
-        orders: Callable[[str, Mapping[str, Any] | None, str], PodOrder],
-        present: Iterable[str],
-        everyone: Iterable[str],
-        warn: Callable[[str], None],
-        limits: PodLimits | None = None,
-        accept: joining.Rule | None = None,
+        self, cluster: Cluster, *common: Any, limits: PodLimits | None = None, accept: joining.Rule | None = None
     ) -> None:
-        self.present, self.everyone = set(present), set(everyone)
-        self._cluster, self._run, self._folder, self._store = cluster, run, folder, store
-        self._orders, self._warn = orders, warn
-        self._pods = PodTracker(limits)
+        super().__init__(*common)
+        self._cluster, self._pods = cluster, PodTracker(limits)
         self._accept = accept
-        self._round = gangs.round_of(folder)
+        self._round = gangs.round_of(self._folder)
         self._newcomers: joining.Newcomers | None = None
         #: Nodes that are no hosts of the play, and the host whose variables each has.
         self._like: dict[str, str] = {}
         self._open = contextlib.ExitStack()
         self._nodes: dict[str, Mapping[str, Any]] = {}
-        self._views: Mapping[str, NodeView] = {}
         self._known: dict[str, PodOrder] = {}
         self._places: dict[tuple[str, int], PlanPlace] = {}
         #: Where the members of each gang are.
@@ -85,8 +81,6 @@ class ClusterPlacement(Placement):
         self._has_sets = False
         self._submitted: set[str] = set()
         self._deleted: set[str] = set()
-        self._events: deque[Event] = deque()
-        self._ended_at: dict[tuple[str, int], float] = {}
         #: Stages that an ended pod left open through no fault of their own, by node and attempt.
         self._settled: dict[tuple[str, int], list[str]] = {}
         #: The status that ended those attempts; later changes of their Jobs are made by this controller.
@@ -274,9 +268,7 @@ class ClusterPlacement(Placement):
         view.attempt_ended = False
         if launch["state"] not in LAUNCHED and earlier_launch.get("state") in LAUNCHED and launch["attempt"] > 1:
             launch = self._attempt_failed(view, launch)
-        self._folder.write_launch(view.name, launch)
-        started = launch["state"] == "started"
-        self._events.append(LaunchEnd(view.name, "launch", started, message=launch["message"], reported=reported))
+        self._events.append(self._keep_launch(view, launch, reported=reported))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
@@ -305,7 +297,7 @@ class ClusterPlacement(Placement):
 
     def _item(
         self, view: NodeView, launch: dict[str, Any], seconds: float
-    ) -> tuple[dict[str, Any], manifests.PodPlacement | None]:
+    ) -> tuple[dict[str, Any], manifests.PodAttempt | None]:
         """What an attempt on a node needs, and its launch, which has the reason where nothing can be placed."""
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
@@ -336,7 +328,7 @@ class ClusterPlacement(Placement):
             self._delete_waiting(
                 name, self._pods.status(name, time.monotonic(), attempt - 1)
             )  # it may stay for a shell
-        return launch, manifests.PodPlacement(
+        return launch, manifests.PodAttempt(
             manifests.target_of(node),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
@@ -345,7 +337,7 @@ class ClusterPlacement(Placement):
             **documents,
         )
 
-    def _submit(self, view: NodeView, item: manifests.PodPlacement, seconds: float) -> str:
+    def _submit(self, view: NodeView, item: manifests.PodAttempt, seconds: float) -> str:
         """Create a node's Job, or the JobSet of its gang. Returns the Job's name."""
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
@@ -363,7 +355,7 @@ class ClusterPlacement(Placement):
         self._make(job)
         return str(job["metadata"]["name"])
 
-    def _job(self, item: manifests.PodPlacement) -> dict[str, Any]:
+    def _job(self, item: manifests.PodAttempt) -> dict[str, Any]:
         """The Job of an attempt; what it mounts is created."""
         run = manifests.ClusterRun(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
         job = manifests.job_of(run, item, self._places[item.plan["node"], item.plan["attempt"]])
@@ -373,7 +365,7 @@ class ClusterPlacement(Placement):
     def _gang(self, name: str) -> str:
         return str(self._run["nodes"][name].get("gang", {}).get("name", ""))
 
-    def _others_of(self, gang: str, first_view: NodeView, seconds: float) -> list[manifests.PodPlacement]:
+    def _others_of(self, gang: str, first_view: NodeView, seconds: float) -> list[manifests.PodAttempt]:
         """The other members of a gang that can start; the launch of each of the rest says why it cannot."""
         items = []
         for view in self._views.values():
@@ -397,10 +389,11 @@ class ClusterPlacement(Placement):
         """
         if self._round:
             return None
-        attempt = view.launch.get("attempt", 1)
+        attempt = view.attempt
         status = self._closed.get((view.name, attempt))
         stages_left = self._settled.get((view.name, attempt))
-        if status is None or not stages_left or not _may_retry(status):
+        trouble = status.trouble if status and status.done else None
+        if not stages_left or attempt >= MAX_ATTEMPTS or trouble is None or not trouble.retryable:
             return None
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
@@ -410,7 +403,7 @@ class ClusterPlacement(Placement):
 
     def withdraw(self, view: NodeView) -> bool:
         """Delete the Job of a pod that has not started."""
-        status = self._pods.status(view.name, time.monotonic(), view.launch.get("attempt", 1))
+        status = self._pods.status(view.name, time.monotonic(), view.attempt)
         if view.busy or status.started:
             return False
         self._delete_waiting(view.name, status)
@@ -421,7 +414,7 @@ class ClusterPlacement(Placement):
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """Records from the output of the pod of a node that cannot reach the store."""
         self._by_store = by_store
-        result = self._from_output(view, view.launch.get("attempt", 1))
+        result = self._from_output(view, view.attempt)
         self._keep_records(view, {key: raw for key, raw in result.items() if self._accepted(key, raw)})
         if result:
             self._events.append(NodeNews(view.name, records=result))
@@ -431,8 +424,7 @@ class ClusterPlacement(Placement):
         """Events of launches and fetches, and news of the cluster."""
         until = time.monotonic() + max(0.0, seconds)
         while True:
-            ended = list(self._events)
-            self._events.clear()
+            ended, self._events = self._events, []
             now = time.monotonic()
             touched: set[str] = set()
             for event in self._streams.take(0.0 if ended or self._unread else max(0.0, min(until - now, TICK_SECONDS))):
@@ -465,7 +457,7 @@ class ClusterPlacement(Placement):
         """The news of a launched node; None without any."""
         if view.launch.get("state") not in LAUNCHED or view.busy or view.not_measured_again:
             return None
-        attempt = view.launch.get("attempt", 1)
+        attempt = view.attempt
         status = self._closed.get((view.name, attempt)) or self._pods.status(view.name, now, attempt)
         trouble, was_pulling = status.trouble, view.pulling
         refused = trouble is not None and trouble.shared
@@ -546,7 +538,7 @@ class ClusterPlacement(Placement):
             return
         now = time.monotonic()
         for view in self._views.values():
-            status = self._pods.status(view.name, now, view.launch.get("attempt", 1))
+            status = self._pods.status(view.name, now, view.attempt)
             if status.held or not view.complete:  # what is complete ends by itself, once its log is in the store
                 self._delete_waiting(view.name, status, whole_set=True)
         if self._round.is_of_a_search:
@@ -573,7 +565,7 @@ class ClusterPlacement(Placement):
         return any(self._is_unsettled(view) for view in self._views.values())
 
     def _is_unsettled(self, view: NodeView) -> bool:
-        attempt = view.launch.get("attempt", 1)
+        attempt = view.attempt
         if view.launch.get("state") not in LAUNCHED or (view.name, attempt) in self._settled:
             return False
         if not any(record["state"] == "cancelled" and record["attempt"] == attempt for record in view.records.values()):
@@ -656,11 +648,6 @@ class ClusterPlacement(Placement):
 def _write_log(path: Path, text: str) -> None:
     lines = (clean_text(line) for line in text.splitlines())
     run_folder.write_bytes(path, ("\n".join(lines) + "\n").encode())
-
-
-def _may_retry(status: PodStatus) -> bool:
-    """Whether its attempt ended for a cause that another attempt may avoid."""
-    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.retryable
 
 
 def _machine_id(node: Mapping[str, Any]) -> str:

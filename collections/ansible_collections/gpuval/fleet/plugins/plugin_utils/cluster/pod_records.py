@@ -139,7 +139,9 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
     out.
     """
     data_by_stage: dict[str, bytes] = {}
-    inside, lines, kept_lines = "", [], []
+    inside = ""
+    lines: list[str] = []
+    kept_lines: list[str] = []
     for line in text.split("\n"):
         marker = _MARKER.fullmatch(line)
         if marker is None:

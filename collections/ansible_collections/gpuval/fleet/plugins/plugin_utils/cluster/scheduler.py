@@ -19,22 +19,23 @@ from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
 from ..ssh import findings as ssh_findings
 from ..watch import launching, reach
-from ..watch.scheduler import KeepArchive, KeepState, NodeProbes, NodeVerdicts, Scheduler
-from ..watch.watch import RunWatch, WatchLimits
-from . import cleaning, inventory, joining, marks, names, node_evidence, permissions, probing
+from ..watch.orders import plan_of, values_for
+from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts
+from ..watch.watch import WatchLimits
+from . import cleaning, inventory, joining, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
-from .orders import NodeOrders
-from .placement import ClusterPlacement
+from .placement import ClusterPlacement, PodOrder
 from .pod_diagnosis import PodLimits
 from .pod_settings import PodSettingsError
 
 ANSWER_SECONDS = 20.0
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000
+POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
 
 
-class KubernetesScheduler(Scheduler):
+class KubernetesScheduler(JobScheduler):
     """The API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
 
     name = "kubernetes"
@@ -52,38 +53,31 @@ class KubernetesScheduler(Scheduler):
     def __exit__(self, *_exception: object) -> None:
         self._cluster.close()
 
-    def plans(self) -> dict[str, str]:
-        hosts = self._task_vars["ansible_play_hosts"]
-        orders = NodeOrders(self._action, self._task_vars, self._options.run, self._workloads)
-        return {name: launching.shown(orders.order(name).plan) for name in hosts}
+    def order(
+        self, run: Mapping[str, Any], name: str, node: Mapping[str, Any] | None = None, like: str = ""
+    ) -> PodOrder:
+        """`like`: the host whose variables a node has that joined the run; `node`: its object. Raises PlanError."""
+        expected, others = run["nodes"][name], {}
+        if like and node is not None:
+            others = {
+                "inventory_hostname": name,
+                "inventory_hostname_short": name.split(".", maxsplit=1)[0],
+                "kubernetes_node": {"exists": True, **nodes.describe(node)},
+            }
+        chosen, declared = self._declared(run, name, POD_VARIABLES, others, like)
+        plan = plan_of(run, name, chosen, launching.with_needed_packages(expected, declared, in_pods=True))
+        settings = pod_settings.parse(*(chosen[variable] for variable in POD_VARIABLES))
+        return PodOrder(plan, settings, expected["sku"])
 
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options.store, run, self.name)
-        placement = ClusterPlacement(
-            self._cluster,
-            run,
-            folder,
-            store,
-            NodeOrders(self._action, self._task_vars, run, self._workloads).order,
-            self._task_vars["ansible_play_hosts"],
-            self._task_vars["ansible_play_hosts_all"],
-            display.warning,
-            PodLimits(
-                self._options.patience_seconds,
-                self._options.start_seconds,
-                self._options.admission_seconds,
-            ),
-            self._join_rule(),
-        )
         if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
             limits = replace(limits, max_transfers=0)
-        try:
-            started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
-            placement.finish()
-        finally:
-            placement.close()
-        return started
+        return super().watch(folder, limits, checks)
+
+    def placement(self, *common: Any) -> ClusterPlacement:
+        options = self._options
+        limits = PodLimits(options.patience_seconds, options.start_seconds, options.admission_seconds)
+        return ClusterPlacement(self._cluster, *common, limits=limits, accept=self._join_rule())
 
     def _join_rule(self) -> joining.Rule | None:
         options = self._options
@@ -100,7 +94,7 @@ class KubernetesScheduler(Scheduler):
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
         """The name of the member's pod, or the node's own address. Raises RunError."""
         name, hostvars = member["node"], self._task_vars["hostvars"]
-        settings = NodeOrders(self._action, self._task_vars, {}).pod_settings(name)
+        settings = pod_settings.parse(*values_for(self._action, name, self._task_vars, POD_VARIABLES).values())
         facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
         try:
             return member_address(run_id, name, self._options.namespace, settings, facts.get("addresses"))
@@ -113,26 +107,34 @@ class KubernetesScheduler(Scheduler):
 
     def probe(self) -> NodeProbes:
         """From one LIST of nodes per cluster."""
-        targets = [target for target in map(self._target, self._hosts()) if target]
+        expected = {}
+        for name in self._hosts():
+            values = self._variables(name)
+            if values.get("gpuval_placement") == self.name:
+                cluster_of = tuple(str(values.get(key) or "") for key in ("gpuval_kubeconfig", "gpuval_kube_context"))
+                expected[name] = (cluster_of, nodes.expected_of(name, values))
         began = time.monotonic()
-        judged = {}
-        for kubeconfig, context in dict.fromkeys(target.cluster for target in targets):
-            with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
-                found, _version = cluster.list("Node")
-            judged.update(probing.judge([one for one in targets if one.cluster == (kubeconfig, context)], found))
-        findings = {target.node: judged[target.node] for target in targets}
+        listed: dict[tuple[str, ...], dict[str, Any]] = {}
+        for cluster_of in dict.fromkeys(cluster_of for cluster_of, _expected in expected.values()):
+            with Cluster(ClusterAccess(*cluster_of)) as cluster:
+                listed[cluster_of] = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+        findings = {}
+        for name, (cluster_of, held_against) in expected.items():
+            node = listed[cluster_of].get(name)
+            findings[name] = nodes.finding(name, nodes.describe(node) if node else None, **held_against)
         seconds = time.monotonic() - began
         lines = ssh_findings.summary_of_cluster(findings, seconds)
         return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
 
-    def _target(self, name: str) -> probing.ProbedNode | None:
+    def _variables(self, name: str) -> dict[str, Any]:
+        """The variables of a host that say where it is and what is expected of it."""
         values = values_of(self._action, name, self._task_vars)
         templar = templar_of(self._action, values)
+        wanted = ("gpuval_placement", "gpuval_kubeconfig", "gpuval_kube_context", *nodes.EXPECTED_VARIABLES)
         try:
-            chosen = {key: templar.template(values[key]) for key in probing.VARIABLES if key in values}
+            return {key: templar.template(values[key]) for key in wanted if key in values}
         except AnsibleError as error:
             raise AnsibleActionFail(f"{name}: {error.message}") from None
-        return probing.target(name, chosen)
 
     def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
         options, display = self._options, self._action.display
@@ -187,10 +189,9 @@ class KubernetesScheduler(Scheduler):
             done = marks.set_marks(cluster, wanted, taint=options.taint, trial=trial)
             settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
             noted += self._note(cluster, before, settled)
-        changes = {name: (change.before, change.after) for name, change in done.changes.items()}
-        problem = f"others keep changing {', '.join(done.busy)}: run it again" if done.busy else ""
-        still = {name: left[name] for name in done.kept}
-        return NodeVerdicts(changes, done.missing, [], done.busy, still, problem, bool(noted))
+        done.problem = f"others keep changing {', '.join(done.busy)}: run it again" if done.busy else ""
+        done.still, done.noted = {name: left[name] for name in done.still}, bool(noted)
+        return done
 
     def _wanted(self, before: Mapping[str, Any]) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
         """By node its mark, and what it is to pass yet before FAIL goes."""
@@ -247,8 +248,7 @@ class KubernetesScheduler(Scheduler):
         options, run_ids, trial = self._options, self._options.run_ids, self._action.check_mode
         with Cluster(options) as cluster:
             cleaned = cleaning.clean(cluster, run_ids, options.deadline_seconds, trial=trial, volumes=options.volumes)
-        if options.results_dir and not options.keep_models and not trial and not cleaned.left:  # volumes may be left
-            run_folder.mark_cleaned(options.results_dir, run_ids)
+        self._mark_cleaned(cleaned.left or options.keep_models)  # volumes may be left
         lines = cleaning.lines(run_ids, cleaned, options.namespace, trial=trial)
         self._action.display.display(*lines)
         before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)

@@ -1,4 +1,4 @@
-"""Git repositories on the controller: cloned with a deadline; nothing of them is executed."""
+"""Git repositories on the controller: cloned with a deadline; nothing of them is executed. Credentials of models."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..core.escape import one_line
-from .documents import MadError
+from ..runs import job_secrets
+from .documents import MadError, shown
+from .models import MadModel
 
+#: What a model with `cred` gets of it, in its container and for the clone of its code.
+CREDENTIALS_FILE = "credential.json"
 SECONDS = 900
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
@@ -127,3 +132,28 @@ def _remedy(printed: str, login: Login | None) -> str:
     if login:
         return "check username and password in credential.json"
     return "it needs a login: name a credential (cred of a model), or set up git's credential helper or SSH"
+
+
+def credentials_for(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
+    """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
+    if not model.cred:
+        return {}
+    entry = document.get(model.cred)
+    values = job_secrets.flat({model.cred: entry}) if isinstance(entry, Mapping) else {}
+    if not values:
+        ask = f", or ask {model.owner}" if model.owner else ""
+        raise MadError(
+            f"{model.where}: cred: {CREDENTIALS_FILE} (or gpuval_secrets_file) has no {shown(model.cred)}: add it with "
+            f"its username and password{ask}"
+        )
+    problems = [text for name, value in values.items() if (text := job_secrets.problem(name, value))]
+    if problems:
+        raise MadError(f"{model.where}: cred: {'; '.join(problems)}")
+    return values
+
+
+def login_for(model: MadModel, document: Mapping[str, Any]) -> Login | None:
+    """How the model's code is cloned; None for public code."""
+    texts = credentials_for(model, document)
+    keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")
+    return Login(*(texts.get(f"{model.cred}_{key}", "") for key in keys)) if texts else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.text import meant
-from .documents import MadError, check, parse_json, shown, unknown_keys, within
+from .documents import MadError, check, parse_json, parse_literal, shown, unknown_keys, within
 from .models import checked_args
 
 SETTING = "gpuval_mad_context"
@@ -141,10 +140,7 @@ def _document(source: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
         document = parse_json(source, subject=SETTING)
     except MadError as malformed:
-        try:  # {'gpu_vendor': 'AMD'}, as other tools have it
-            document = ast.literal_eval(source.strip())
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            raise malformed from None
+        document = parse_literal(source, str(malformed))  # {'gpu_vendor': 'AMD'}, as other tools have it
     if not isinstance(document, Mapping):
         raise MadError(f"{SETTING}: is no object of names and values")
     return document

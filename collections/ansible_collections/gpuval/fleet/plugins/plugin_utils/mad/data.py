@@ -38,6 +38,15 @@ class Provider:
     args: str = ""
     readwrite: bool = False
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Variables that fetching it needs."""
+        account, keys = S3.get(self.kind, ("", ()))
+        return tuple(f"{account}_{key}" for key in keys)
+
+    def is_usable(self, credentials: Collection[str]) -> bool:
+        return self.kind in (CUSTOM, LOCAL) or (self.kind in S3 and set(self.secrets) <= set(credentials))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -61,11 +70,6 @@ class PlacedDataset:
     name: str
     provider: Provider
     home: str
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Variables that fetching it needs."""
-        return _variables(self.provider.kind)
 
 
 def datasets(document: Any) -> dict[str, Dataset]:
@@ -140,9 +144,9 @@ def place(
         if dataset.problem:
             raise MadError(f"{where}: data: {dataset.problem}")
         providers = dataset.providers or (Provider(DATASET, ""),)
-        homes = [f"{one.home.rstrip('/')}_{index}" for one in providers]
+        homes = [f"{provider.home.rstrip('/')}_{index}" for provider in providers]
         inside = next((home for home in homes if home in mounted), "")
-        usable = [one for one in dataset.providers if _is_usable(one.kind, credentials)]
+        usable = [provider for provider in dataset.providers if provider.is_usable(credentials)]
         provider = (usable or providers)[0]
         home = inside or f"{provider.home.rstrip('/')}_{index}"
         if dataset.declared in loaded:
@@ -159,15 +163,6 @@ def place(
             )
         placed.append(PlacedDataset(name, provider, home))
     return placed
-
-
-def _variables(kind: str) -> tuple[str, ...]:
-    account, keys = S3.get(kind, ("", ()))
-    return tuple(f"{account}_{key}" for key in keys)
-
-
-def _is_usable(kind: str, credentials: Collection[str]) -> bool:
-    return kind in (CUSTOM, LOCAL) or (kind in S3 and set(_variables(kind)) <= set(credentials))
 
 
 def _lacking(dataset: Dataset) -> str:

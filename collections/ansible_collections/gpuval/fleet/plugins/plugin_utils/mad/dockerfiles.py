@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core.text import some_of
-from .documents import MadError, located, read_bytes, shown
+from .documents import MadError, located, parse_literal, read_bytes, shown
 from .models import MadModel
 
 HEADER_LINES = 5
@@ -106,15 +105,9 @@ def parsed(root: Path, path: str) -> Dockerfile:
 
 
 def _literal(text: str, path: str) -> dict[str, Any]:
-    """A Python literal, read without running anything."""
     if len(text) > MAX_CONTEXT:
         raise MadError(f"{path}: # CONTEXT is longer than {MAX_CONTEXT} characters")
-    try:
-        value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise MadError(
-            f"{path}: # CONTEXT {shown(text)} is no Python literal: write {{'gpu_vendor': 'AMD'}}"
-        ) from error
+    value = parse_literal(text, f"{path}: # CONTEXT {shown(text)} is no Python literal: write {{'gpu_vendor': 'AMD'}}")
     plain = isinstance(value, dict) and all(
         isinstance(key, str) and isinstance(item, str | int | float | bool | None) for key, item in value.items()
     )
@@ -129,7 +122,7 @@ def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Docke
     Where the vendor of the GPUs is not known, all of them are for one vendor.
     """
     tried = of_model(root, model)
-    chosen = [one for one in tried if not one.contradictions(facts)]
+    chosen = [dockerfile for dockerfile in tried if not dockerfile.contradictions(facts)]
     if not chosen:
         reasons = some_of((f"{one.path} ({', '.join(one.contradictions(facts))})" for one in tried), 6, "; ")
         raise MadError(f"{model.where}: no Dockerfile fits: add one, or set gpuval_mad_context; tried {reasons}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import posixpath
 from collections.abc import Mapping
@@ -85,6 +86,14 @@ def parse_json(data: bytes | str, *, subject: str) -> Any:
         raise MadError(f"{subject}: {error}") from error
     except ValueError as error:  # a number of thousands of digits
         raise MadError(f"{subject}: a number is too long") from error
+
+
+def parse_literal(text: str, problem: str) -> Any:
+    """A Python literal, read without running anything. Raises MadError with this problem."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise MadError(problem) from error
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -134,7 +134,8 @@ def _shell(plan: Planned, context: MadContext, options: MadOptions, files: str) 
 
 
 def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
-    return " && ".join(f'bash "$files"/repository/{shlex.quote(one["path"])} {one.get("args", "")}' for one in scripts)
+    paths = ((shlex.quote(script["path"]), script.get("args", "")) for script in scripts)
+    return " && ".join(f'bash "$files"/repository/{path} {args}' for path, args in paths)
 
 
 def _fetch(placed: PlacedDataset) -> str:
@@ -151,16 +152,13 @@ def _fetch(placed: PlacedDataset) -> str:
     return ""
 
 
-def _run_options(container: Mapping[str, Any]) -> str:
-    """What the additional context and the data add to the engine's command."""
-    words = [f"--volume={volume}" for volume in container.get("volumes", ())]
-    words += [f"--shm-size={container['shm_bytes']}"] if "shm_bytes" in container else []
-    return " ".join([*words, *container.get("arguments", ())])
-
-
 def _facts(plan: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
     """What perf.csv says of the model that no record has."""
     model = plan.model
+    # What the additional context and the data add to the engine's command.
+    words = [f"--volume={volume}" for volume in container.get("volumes", ())]
+    words += [f"--shm-size={container['shm_bytes']}"] if "shm_bytes" in container else []
+    words += container.get("arguments", ())
     return {
         "model": model.name,
         "n_gpus": str(model.n_gpus),
@@ -172,7 +170,7 @@ def _facts(plan: Planned, image: str, options: MadOptions, commit: str, containe
         "docker_image": image,
         "git_commit": commit,
         "pipeline": options.pipeline,
-        "additional_docker_run_options": "" if options.in_pods else _run_options(container),
+        "additional_docker_run_options": "" if options.in_pods else " ".join(words),
         "deployment_type": "kubernetes" if options.in_pods else "slurm" if plan.batch else "ssh",
         "launcher": plan.distributed.launcher if plan.distributed else "",
         **({"nnodes": str(plan.distributed.nodes)} if plan.distributed and plan.is_gang else {}),

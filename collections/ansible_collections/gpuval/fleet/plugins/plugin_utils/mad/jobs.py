@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..core.text import meant
-from . import checkout, credentials
+from . import checkout
 from .context import MadContext
 from .data import CUSTOM
 from .documents import MadError, shown
@@ -26,6 +26,16 @@ from .repository import Repository
 #: What building and bringing the image of a model counts for the deadline of the run.
 IMAGE_SECONDS = 1_800.0
 MAX_DEADLINE_SECONDS = 6 * 86_400.0
+
+
+def remove_leftovers(state_dir: Path, before: float) -> int:
+    """Remove the folders of jobs, build contexts and clones that were last written before a moment; returns how many.
+    A command at work writes its own."""
+    root = state_dir / "mad"
+    old = [path for path in root.iterdir() if path.stat().st_mtime < before] if root.is_dir() else []
+    for folder in old:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(old)
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ def _write_files(root: Path, planned: Planned, context: MadContext, options: Mad
         target.mkdir(parents=True)
         with tempfile.TemporaryDirectory(dir=target) as scratch:  # its links would name files of this machine
             code = Path(scratch) / "code"
-            login = credentials.login(model, options.credentials)
+            login = checkout.login_for(model, options.credentials)
             commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
             Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
     copied.tree("." if planned.batch else planned.script[2], target / "model")

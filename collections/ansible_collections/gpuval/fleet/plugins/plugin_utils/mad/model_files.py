@@ -10,14 +10,14 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import credentials
+from .checkout import CREDENTIALS_FILE
 from .documents import MadError, located
 
 #: In the build context, and in the image: by stage the folders `model` and `repository`.
 FILES = "gpuval_mad"
 INSIDE = f"/opt/{FILES}"
 #: Never in an image.
-SECRET_FILES = (credentials.FILE, ".git")
+SECRET_FILES = (CREDENTIALS_FILE, ".git")
 MAX_FILES, MAX_BYTES = 50_000, 4 << 30
 #: Beside the job of a model whose image is given: its files, packed. They travel in the plan.
 PACKED = "gpuval_mad"

@@ -16,6 +16,8 @@ DEFAULT_TIMEOUT_SECONDS = 7200
 #: Of `timeout` and `n_gpus`: not specified, and all.
 UNSET, ALL_GPUS = -1, -1
 DOCKER_FOLDER = "docker"
+#: Fields that are taken as they stand.
+AS_THEY_ARE = ("cred", "owner", "timeout", "training_precision", "multiple_results", "distributed", "env_vars")
 _URL = re.compile(r"(?:https|ssh)://[^\s'\"]+|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:[^\s'\"]+")
 CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@")
 
@@ -63,7 +65,8 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
     With a `scope`, name and paths are those of scripts/SCOPE/models.json.
     """
     # null is not specified
-    fields = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, Mapping) else {}
+    entries: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
+    fields: dict[str, Any] = {key: value for key, value in entries.items() if value is not None}
     name_text = fields["name"] if isinstance(fields.get("name"), str) else ""
     name = f"{scope}/{name_text}" if scope else name_text
     where = f"{file}: model {name_text[:200]}" if name_text else f"{file}: entry {number}"
@@ -76,7 +79,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
         "url": _address,
         "args": checked_args,
     }
-    checked = {}
+    checked: dict[str, Any] = {}
     for key, check in checks.items():
         text = fields.get(key) or (DOCKER_FOLDER if key == "dockercontext" else "")
         try:
@@ -90,17 +93,11 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
         name=name,
         file=file,
         **checked,
-        cred=fields.get("cred", ""),
-        owner=fields.get("owner", ""),
+        **{key: fields[key] for key in AS_THEY_ARE if key in fields},
         data=_words(fields.get("data", "")),
         n_gpus=int(fields.get("n_gpus", ALL_GPUS)),
-        timeout=fields.get("timeout", UNSET),
-        training_precision=fields.get("training_precision", ""),
         tags=tags,
-        multiple_results=fields.get("multiple_results", ""),
         skip_gpu_arch=_words(fields.get("skip_gpu_arch", "")),
-        distributed=fields.get("distributed"),
-        env_vars=fields.get("env_vars", {}),
         extra={key: fields[key] for key in unknown_keys("mad_model", fields)},
     )
 

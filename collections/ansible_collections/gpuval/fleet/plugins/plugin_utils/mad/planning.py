@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import itertools
 import posixpath
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..runs import job_secrets
-from . import batch_file, credentials
+from . import checkout
 from . import context as contexts
-from .batch_file import BatchFile
 from .context import Distributed, MadContext
 from .data import CUSTOM, DATASET, PlacedDataset, place
 from .dockerfiles import Dockerfile, fitting
@@ -25,6 +27,28 @@ BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and 
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
 #: Image references have one separator between letters and digits.
 _SEPARATORS = re.compile(r"([._-])[._-]+")
+#: Of batch files of Slurm among the scripts of models, with options that sbatch would read.
+BATCH_SUFFIXES = (".slurm", ".sbatch")
+_MARK = "#SBATCH"
+_OPTIONS = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\n)*?" + _MARK.encode())
+#: Options that describe steps, which srun reads from variables as sbatch sets them. The others are about the job.
+_OF_STEPS = (
+    *("-N --nodes", "-n --ntasks", "-c --cpus-per-task", "-G --gpus", "-m --distribution", "--gres", "--hint"),
+    *(f"--ntasks-per-{unit}" for unit in ("node", "gpu", "socket", "core")),
+    *("--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "--cpus-per-gpu", "--threads-per-core"),
+)
+_PARSER = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+for _names in _OF_STEPS:
+    _PARSER.add_argument(*_names.split())
+
+
+@dataclass(frozen=True)
+class BatchFile:
+    """`nodes` 0 is not specified. `variables` are those of srun. `unused` are options about the job."""
+
+    nodes: int
+    variables: Mapping[str, str]
+    unused: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,7 +119,7 @@ class Planned:
 
 def plan(repository: Repository, model: MadModel, context: MadContext, options: MadOptions) -> list[Planned]:
     """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
-    of_model = credentials.for_model(model, options.credentials)
+    of_model = checkout.credentials_for(model, options.credentials)
     variables = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
     script, batch = _script(root, model, options)
@@ -113,7 +137,7 @@ def plan(repository: Repository, model: MadModel, context: MadContext, options: 
     inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
     names = () if batch else model.data  # a batch file gets its data itself
     data = place(names, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
-    of_data = [name for part in data for name in part.secrets]
+    of_data = [name for part in data for name in part.provider.secrets]
     secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
     for part in data:
         if part.provider.kind == CUSTOM and not located(root, part.provider.path).is_file():
@@ -133,25 +157,15 @@ def plan(repository: Repository, model: MadModel, context: MadContext, options: 
             raise MadError(f"{model.where}: data: pods of several nodes have no datasets: use gpuval_pods.volumes")
     facts = {**({"gpu_vendor": options.vendor} if options.vendor else {}), **context.facts}
     files: Sequence[Dockerfile | None] = [None] if image or batch or context.image else fitting(root, model, facts)
+    environment = {name: text for name, text in variables.items() if name not in secrets}
     planned = []
     for dockerfile in files:
         variant = PurePosixPath(dockerfile.path).name.removesuffix(".Dockerfile") if dockerfile else ""
-        planned.append(
-            Planned(
-                model,
-                dockerfile,
-                stage_name(model.name, variant if len(files) > 1 else "", model.args),
-                "" if batch else image or image_name(model.name, variant),
-                dockerfile.base(context.build_arguments) if dockerfile else "" if batch else image or context.image,
-                script,
-                tuple(data),
-                distributed,
-                secrets,
-                {name: text for name, text in variables.items() if name not in secrets},
-                image,
-                batch,
-            )
-        )
+        stage = stage_name(model.name, variant if len(files) > 1 else "", model.args)
+        own_image = "" if batch else image or image_name(model.name, variant)
+        base = dockerfile.base(context.build_arguments) if dockerfile else "" if batch else image or context.image
+        more = (script, tuple(data), distributed, secrets, environment, image, batch)
+        planned.append(Planned(model, dockerfile, stage, own_image, base, *more))
     return planned
 
 
@@ -174,7 +188,7 @@ def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str
     folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
     if not located(root, posixpath.join(folder, name)).is_file():
         raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
-    batch = batch_file.read(name, read_bytes(root, posixpath.join(folder, name)), f"{model.where}: scripts")
+    batch = read_batch_file(name, read_bytes(root, posixpath.join(folder, name)), f"{model.where}: scripts")
     if batch and not options.in_slurm:
         raise MadError(
             f"{model.where}: scripts: {name} is a batch file of Slurm, which starts containers itself: use an "
@@ -188,3 +202,22 @@ def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str
     if not batch and not name.endswith((".sh", ".py")):
         raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py: select other models")
     return ("python3" if name.endswith(".py") else "bash", name, folder or "."), batch
+
+
+def read_batch_file(name: str, data: bytes, where: str) -> BatchFile | None:
+    """None for other scripts. Raises MadError for an option that cannot be read."""
+    if not (name.endswith(BATCH_SUFFIXES) or _OPTIONS.match(data)):
+        return None
+    lines = data.decode(errors="replace").splitlines()  # sbatch reads no further than the first command
+    head = itertools.takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines)
+    try:
+        words = [shlex.split(line.removeprefix(_MARK), comments=True) for line in head if line.startswith(_MARK)]
+        parsed, unparsed = _PARSER.parse_known_args([*itertools.chain(*words)])
+        nodes = int((parsed.nodes or "0").partition("-")[0])
+    except (ValueError, argparse.ArgumentError) as error:
+        raise MadError(f"{where}: {name}: #SBATCH: {str(error).lower()}: correct the option") from error
+    options = {key.upper(): text for key, text in vars(parsed).items() if text is not None and key != "nodes"}
+    variables = {f"SLURM_{key}": text for key, text in options.items()}
+    variables |= {f"SRUN_{key}": text for key, text in options.items() if key == "CPUS_PER_TASK"}
+    unused = {word.partition("=")[0].lstrip("-") for word in unparsed if word.startswith("-")}
+    return BatchFile(nodes, variables, tuple(sorted(unused)))

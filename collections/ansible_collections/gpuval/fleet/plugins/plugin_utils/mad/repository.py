@@ -1,18 +1,26 @@
-"""A model repository in a folder: its models and data sets. Nothing of it is executed."""
+"""A model repository in a folder: its models and data sets, and which of them run. Nothing of it is executed.
+
+Models are chosen by tags of models, names, `all`, `scope/tag`, and arguments behind colons.
+"""
 
 from __future__ import annotations
 
+import difflib
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..core.text import some_of
 from .data import DATA_FILE, Dataset, datasets
 from .documents import MAX_PROBLEMS, MadError, located, read_json, shown
-from .models import MadModel, from_entry
+from .models import MadModel, checked_args, from_entry
 
 MODELS_FILE, PROGRAM, SCRIPTS = "models.json", "get_models_json.py", "scripts"
 MAX_MODELS = 10_000
+ALL = "all"
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,8 @@ def read(root: Path) -> Repository:
     entries: list[MadModel] = []
     refused: dict[str, str] = {}
     declared = {"": [MODELS_FILE]} if (root / MODELS_FILE).exists() else {}
-    for scope in _folders(root):
+    scripts = located(root, SCRIPTS)
+    for scope in sorted(path.name for path in scripts.iterdir() if path.is_dir()) if scripts.is_dir() else ():
         declared[scope] = [name for name in (MODELS_FILE, PROGRAM) if (root / SCRIPTS / scope / name).exists()]
     if not any(declared.values()):
         raise MadError(f"{root}: no {MODELS_FILE}, and none in {SCRIPTS}/*: this is no model repository")
@@ -47,7 +56,7 @@ def read(root: Path) -> Repository:
     data = datasets(read_json(root, DATA_FILE)) if (root / DATA_FILE).exists() else None
     models = [model for model in entries if not model.problem]
     malformed = [model for model in entries if model.problem]
-    remarks = [f"left out: {one.problem}" for one in malformed[:MAX_PROBLEMS]] + _remarks(models, refused)
+    remarks = [f"left out: {model.problem}" for model in malformed[:MAX_PROBLEMS]] + _remarks(models, refused)
     return Repository(root, tuple(models), tuple(malformed), data, refused, tuple(remarks))
 
 
@@ -70,11 +79,6 @@ def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadMode
     return [from_entry(entry, number, file, scope) for number, entry in enumerate(entries, 1)]
 
 
-def _folders(root: Path) -> list[str]:
-    scripts = located(root, SCRIPTS)
-    return sorted(path.name for path in scripts.iterdir() if path.is_dir()) if scripts.is_dir() else []
-
-
 def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
     """Models that a program would declare, and fields that are not known, by field."""
     remarks = list(refused.values())
@@ -86,3 +90,84 @@ def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
         count = f" and {len(names) - 1} more" if len(names) > 1 else ""
         remarks.append(f"{file}: unknown field {shown(key)} of model {names[0]}{count} is kept and has no effect")
     return remarks
+
+
+@dataclass(frozen=True)
+class ModelTag:
+    """`scope/word:option=value:option`: what selects, and what is appended to the arguments."""
+
+    text: str
+    scope: str
+    word: str
+    arguments: str
+
+    @property
+    def whole(self) -> str:
+        """Without the arguments, as a model's name is written."""
+        return f"{self.scope}/{self.word}" if self.scope else self.word
+
+    def selects(self, model: MadModel) -> bool:
+        if self.scope and model.scope == self.scope:
+            return self.word in (ALL, *model.tags) or model.name == self.whole
+        return self.whole in (ALL, model.name, *model.tags)
+
+
+def parse_tags(source: str | Iterable[str]) -> list[ModelTag]:
+    """Tags as a list, or as text with commas or blanks between. Raises MadError for none, or a malformed one."""
+    lines = [source] if isinstance(source, str) else list(source)
+    words = [word for line in lines for word in re.split(r"[,\s]+", str(line)) if word]
+    if not words:
+        raise MadError("gpuval_mad_tags is empty: name tags or models, or all")
+    return [_tag(word) for word in words]
+
+
+def _tag(text: str) -> ModelTag:
+    head, *options = text.split(":")
+    if not head:
+        raise MadError(f"gpuval_mad_tags: {shown(text)} has no tag before the colon: write TAG:OPTION=VALUE")
+    arguments = []
+    for option in filter(None, options):
+        name, equals, value = option.partition("=")
+        if not _OPTION.fullmatch(name) or (equals and not value):
+            raise MadError(f"gpuval_mad_tags: {shown(text)}: {shown(option)} is no option: write TAG:OPTION=VALUE")
+        arguments.append(f"--{name} {value}" if equals else f"--{name}")
+    scope, _, word = head.rpartition("/")
+    if not word:
+        raise MadError(f"gpuval_mad_tags: {shown(text)} has no tag after the slash: write {scope}/all")
+    return ModelTag(text, scope, word, " ".join(arguments))
+
+
+def select(repository: Repository, source: str | Iterable[str]) -> list[MadModel]:
+    """The models that any tag selects, in the order of the tags, each once with the same arguments.
+
+    Raises MadError that names every tag that selects nothing, with the nearest names, and all that is wrong with models
+    that are malformed where they are named, or a tag selects no other.
+    """
+    chosen: dict[tuple[str, str, int], MadModel] = {}
+    problems = []
+    for tag in parse_tags(source):
+        selected = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]
+        malformed = [model for model in repository.malformed if tag.selects(model)]
+        problems += [model.problem for model in malformed if model.name == tag.whole or not selected]
+        if tag.scope in repository.refused or not (selected or malformed):
+            problems.append(_unknown(tag, repository))
+        for index, model in selected:
+            args = checked_args(f"{model.args} {tag.arguments}", f"{model.where}: args with {shown(tag.text)}")
+            chosen.setdefault((model.name, args, index), replace(model, args=args))
+    if problems:
+        raise MadError(some_of(dict.fromkeys(problems), MAX_PROBLEMS, "; "))
+    return list(chosen.values())
+
+
+def _unknown(tag: ModelTag, repository: Repository) -> str:
+    if tag.scope in repository.refused:
+        return f"tag {shown(tag.text)}: {repository.refused[tag.scope]}"
+    words = {ALL} | {word for model in repository.models for word in (model.name, *model.tags)}
+    words |= {f"{model.scope}/{word}" for model in repository.models if model.scope for word in (ALL, *model.tags)}
+    near = difflib.get_close_matches(tag.whole, sorted(words), n=3, cutoff=0.5)
+    near += [name for name in sorted(words) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
+    remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(words)} names and tags"
+    refused = (
+        f"; not searched: {', '.join(f'scripts/{name}' for name in repository.refused)}" if repository.refused else ""
+    )
+    return f"tag {shown(tag.text)} selects no model{remark}{refused}"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.escape import one_line
-from ..records.failure_classes import row_of
-from ..ssh.findings import REACHABLE, ProbeFinding
+from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
 #: The last field; who set it and when follows in brackets, if Slurm knows it.
@@ -74,22 +73,20 @@ def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
 def finding(name: str, description: Mapping[str, Any] | None, *, reservation: str = "") -> ProbeFinding:
     """Whether a job can be placed on the node: `reachable`, or the class of the reason, with Slurm's own."""
     if description is None:
-        return _found(name, "slurm_node_missing", f"Slurm has no node {name}")
+        return class_finding(name, "slurm_node_missing", f"Slurm has no node {name}")
     states = description["state"]
     states_text = "+".join(states) or "UNKNOWN"
     by, at = description["reason_by"], description["reason_at"]
     author = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
     reason = f"{states_text}{author}: {description['reason'] or 'Slurm gives no reason'}"
     if "EXTERNAL" in states:
-        return _found(name, "slurm_node_missing", f"{states_text}: Slurm runs no slurmd on it, and no job of this kind")
+        return class_finding(
+            name, "slurm_node_missing", f"{states_text}: Slurm runs no slurmd on it, and no job of this kind"
+        )
     if not states or any(state in DOWN for state in states):
-        return _found(name, "slurm_node_down", reason)
+        return class_finding(name, "slurm_node_down", reason)
     if any(state in DRAINED for state in states):
-        return _found(name, "slurm_drained", reason)
+        return class_finding(name, "slurm_drained", reason)
     if not reservation and any(state in ("MAINT", "MAINTENANCE", "RESERVED") for state in states):
-        return _found(name, "slurm_reserved", f"{states_text}: it is in a reservation")
+        return class_finding(name, "slurm_reserved", f"{states_text}: it is in a reservation")
     return ProbeFinding(REACHABLE, "")
-
-
-def _found(name: str, state: str, message: str) -> ProbeFinding:
-    return ProbeFinding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))

@@ -6,7 +6,7 @@ import getpass
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +19,10 @@ from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
-from ..runs.folder import RunFolder
 from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
-from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
+from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import ENDED, JobEnd, SlurmJob, end_of, members_of, of_run, pending
@@ -59,33 +58,19 @@ class JobOrder:
     requirements: Sequence[Mapping[str, Any]] = ()
 
 
-class SlurmPlacement(Placement):
+class SlurmPlacement(JobPlacement):
     """A job is known by its comment, `gpuval:RUN:NODE:ATTEMPT`: a controller that resumes the run finds it.
 
     In a round of gangs a job is a gang's; its comment has the round's id and the leader.
     """
 
-    def __init__(
-        self,
-        slurm: Slurm,
-        run: Mapping[str, Any],
-        folder: RunFolder,
-        store: launching.NodeStore,
-        orders: Callable[[str], JobOrder],
-        present: Iterable[str],
-        everyone: Iterable[str],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.present, self.everyone = set(present), set(everyone)
-        self._slurm, self._run, self._folder, self._store = slurm, run, folder, store
-        self._orders, self._warn = orders, warn
-        self._views: Mapping[str, NodeView] = {}
-        self._events: list[Event] = []
+    def __init__(self, slurm: Slurm, *common: Any) -> None:
+        super().__init__(*common)
+        self._slurm = slurm
         #: Launches to do, and when the run's time ends.
         self._launches: deque[tuple[NodeView, PlannedAttempt, float]] = deque()
         self._jobs: dict[tuple[str, int], SlurmJob] = {}
         self._ends: dict[tuple[str, int], JobEnd] = {}
-        self._ended_at: dict[tuple[str, int], float] = {}
         self._unseen_since: dict[tuple[str, int], float] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
         #: Why a gang has no job, for the launches of its other members.
@@ -121,7 +106,7 @@ class SlurmPlacement(Placement):
 
     def _key(self, view: NodeView) -> tuple[str, int]:
         """By which the job of a node's attempt is known."""
-        return self._members(view.name)[0], view.launch.get("attempt", 1)
+        return self._members(view.name)[0], view.attempt
 
     def _members(self, name: str) -> list[str]:
         return members_of(self._run, name)
@@ -144,9 +129,7 @@ class SlurmPlacement(Placement):
             launch |= {"state": "refused", "message": str(error)}
         except StoreError as error:
             launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
-        launch = keep_started(before, launch_errors.described(launch))
-        self._folder.write_launch(view.name, launch)
-        return LaunchEnd(view.name, "launch", launch["state"] == "started", message=launch["message"])
+        return self._keep_launch(view, keep_started(before, launch_errors.described(launch)))
 
     def _launched(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
         order, key = self._order(view.name), (self._members(view.name)[0], launch["attempt"])
@@ -160,8 +143,8 @@ class SlurmPlacement(Placement):
                 finding = nodes.finding(name, self._nodes.get(name), reservation=order.settings.reservation)
                 if finding.state != findings.REACHABLE:
                     whose = "" if name == view.name else f"{name}, a member of its gang: "
-                    found = {"class": finding.state, "message": whose + finding.message, "remedy": finding.remedy}
-                    return {**launch, "state": "unreachable", **found}
+                    message = whose + finding.message
+                    return {**launch, "state": "unreachable", **finding.reason, "message": message}
             if not self._store.reachable:
                 raise plans.PlanError(NO_STORE)
             try:
@@ -395,7 +378,7 @@ class SlurmPlacement(Placement):
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
-        attempt = view.launch.get("attempt", 1)
+        attempt = view.attempt
         end = self._ends.get(self._key(view))
         left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
         if not (left and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:

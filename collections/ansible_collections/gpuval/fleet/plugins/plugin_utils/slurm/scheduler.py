@@ -12,14 +12,12 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..core.escape import one_line
 from ..core.text import some_of
-from ..judge.check import Check
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh.findings import summary_of_cluster
 from ..watch import launching, reach
-from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
-from ..watch.scheduler import NodeProbes, NodeVerdicts, Scheduler
-from ..watch.watch import RunWatch, WatchLimits
+from ..watch.orders import plan_of, values_for
+from ..watch.scheduler import JobScheduler, NodeProbes, NodeVerdicts
 from . import drains, nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import SlurmJob, members_of, of_run
@@ -29,7 +27,7 @@ COMMANDS = ("scontrol", "squeue", "sbatch", "scancel", "srun")
 CLEAN_POLL_SECONDS = 1.0
 
 
-class SlurmScheduler(Scheduler):
+class SlurmScheduler(JobScheduler):
     """Slurm's commands on the controller. It holds nothing open between runs."""
 
     name = "slurm"
@@ -42,38 +40,16 @@ class SlurmScheduler(Scheduler):
     def _slurm(self) -> Slurm:
         return Slurm()
 
-    def plans(self) -> dict[str, str]:
-        hosts = self._task_vars["ansible_play_hosts"]
-        return {name: launching.shown(self._order(self._options.run, name).plan) for name in hosts}
-
-    def _order(self, run: Mapping[str, Any], name: str) -> JobOrder:
-        expected = run["nodes"][name]
-        later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
-        wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
-        chosen = values_for(self._action, name, self._task_vars, wanted)
+    def order(self, run: Mapping[str, Any], name: str) -> JobOrder:
+        chosen, declared = self._declared(run, name, VARIABLES)
         settings = script.JobSettings.of(chosen)
-        force = boolean(chosen["gpuval_force"], strict=False)
         plan = plan_of(run, name, chosen, chosen[self._workloads])
-        declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
-        requirements = launching.requirements(expected, declared, "host")
+        requirements = launching.requirements(run["nodes"][name], declared, "host")
+        force = boolean(chosen["gpuval_force"], strict=False)
         return JobOrder(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
 
-    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options.store, run, self.name)
-        placement = SlurmPlacement(
-            self._slurm,
-            run,
-            folder,
-            store,
-            lambda name: self._order(run, name),
-            self._task_vars["ansible_play_hosts"],
-            self._task_vars["ansible_play_hosts_all"],
-            display.warning,
-        )
-        started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
-        placement.finish()
-        return started
+    def placement(self, *common: Any) -> SlurmPlacement:
+        return SlurmPlacement(self._slurm, *common)
 
     def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
         return one_line(member["address"], 200)
@@ -141,8 +117,7 @@ class SlurmScheduler(Scheduler):
                 left = self._open(run_ids)
                 if left:
                     time.sleep(CLEAN_POLL_SECONDS)
-        if options.results_dir and not trial and not left:
-            run_folder.mark_cleaned(options.results_dir, run_ids)
+        self._mark_cleaned(left)
         shown = some_of(f"{job.id} ({job.node})" for job in (left or found).values())
         verb = "would cancel" if trial else "cancelled"
         message = f"Slurm: {verb} {len(found)} job(s)" + (f": {shown}" if found else "")

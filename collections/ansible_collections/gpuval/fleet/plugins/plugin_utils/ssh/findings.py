@@ -15,6 +15,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.paths import expand_user
 from ..core.text import some_of
+from ..records.failure_classes import row_of
 from ..records.launch_errors import NAMED, classify
 from .known_hosts import HostKey, KnownHost, host_id, parse_key
 
@@ -57,6 +58,11 @@ class ProbeFinding:
     #: Names whose other pins are removed.
     replaced: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def reason(self) -> dict[str, str]:
+        """What the node's launch has of it."""
+        return {"class": self.state, "message": self.message, "remedy": self.remedy}
+
     def document(self) -> dict[str, Any]:
         return {
             "state": self.state,
@@ -65,6 +71,11 @@ class ProbeFinding:
             "seconds": round(self.seconds, 3),
             "fingerprint": self.fingerprint,
         }
+
+
+def class_finding(node: str, name: str, message: str) -> ProbeFinding:
+    """What a scheduler says against a node, with the remedy of the class of that name."""
+    return ProbeFinding(name, one_line(message, MESSAGE_CHARACTERS), row_of(name).remedy.replace("{node}", node))
 
 
 class ProbeError(Exception):

@@ -14,7 +14,7 @@ from ...module_utils.store import StoreError
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
 from ..gang import document, keys, naming, rounds
-from ..mad import leftovers
+from ..mad import jobs as mad_jobs
 from ..runs import cleanable, origin
 from ..runs import folder as run_folder
 from ..runs import state as run_state
@@ -86,7 +86,7 @@ def _close(action, options):
     _name_active(action, results, active)
     if not active and not action.check_mode:  # one at work may still build its images
         opened = datetime.fromisoformat(run_state.opened_at(run)).timestamp()
-        changed |= leftovers.remove(project_path(options.store["state_dir"]), opened + 1) > 0
+        changed |= mad_jobs.remove_leftovers(project_path(options.store["state_dir"]), opened + 1) > 0
     run_ids = [run_id]
     if not options.run_id:  # what earlier runs left goes too
         run_ids += [other for other in found.left if other not in (run_id, *active)]

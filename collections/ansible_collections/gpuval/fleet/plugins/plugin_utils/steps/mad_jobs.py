@@ -16,7 +16,7 @@ from ..core.paths import project_path
 from ..core.step_options import PathText
 from ..core.text import some_of
 from ..judge import sku_catalogue
-from ..mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
+from ..mad import checkout, context, jobs, planning, repository
 from ..mad.data import DATA_FILE
 from ..mad.documents import MadError, located
 from ..mad.models import CREDENTIALS_IN_URL
@@ -26,6 +26,8 @@ from ..watch.scheduler import scheduler_of
 
 #: A run reads its jobs until its nodes have their plans; no run lasts longer.
 KEPT_SECONDS = 7 * 86_400
+#: How variables of the controller begin that all models get.
+SECRETS_FOR_ALL = "MAD_SECRETS"
 FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
 
@@ -65,12 +67,15 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     in_pods = scheduler.in_pods
     if in_pods and not (options.registry or options.images or asked.image):
         raise MadError(f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images")
-    models = tags.select(found, options.tags)
+    models = repository.select(found, options.tags)
     without = [model.name for model in models if model.data and found.data is None]
     fetched = [f"{DATA_FILE} is missing: the scripts of {some_of(without)} fetch their data"] if without else []
     for remark in (*found.remarks, *asked.remarks, *fetched):
         action.display.warning(remark)
     set_here = [name for name, value in os.environ.items() if value]
+    for_all = {
+        name for name in (*options.secrets, *job_secrets.flat(known), *set_here) if name.startswith(SECRETS_FOR_ALL)
+    }
     chosen = planning.MadOptions(
         timeout=options.timeout,
         vendor=_vendor(options.sku),
@@ -78,8 +83,8 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
         datasets=[one.name for one in datasets.parse(options.datasets)],
         credentials=known,
         secrets_file=secrets_file,
-        secrets=credentials.for_all([*options.secrets, *job_secrets.flat(known), *set_here]),
-        named={tag.whole for tag in tags.parse(options.tags)},
+        secrets=tuple(sorted(for_all)),
+        named={tag.whole for tag in repository.parse_tags(options.tags)},
         images={str(name): str(image) for name, image in options.images.items()},
         in_pods=in_pods,
         in_slurm=scheduler.runs_batch_files,
@@ -123,7 +128,7 @@ def _fresh(state_dir: Path) -> Path:
     """An empty folder; those of runs that are long over are removed."""
     place = state_dir / "mad"
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    leftovers.remove(state_dir, time.time() - KEPT_SECONDS)
+    jobs.remove_leftovers(state_dir, time.time() - KEPT_SECONDS)
     return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
 
 
@@ -149,7 +154,7 @@ def _secrets_file(options, root):
     """The file of credentials: the user's, else the repository's; None for none."""
     if options.secrets_file:
         return project_path(options.secrets_file)
-    return located(root, credentials.FILE) if (root / credentials.FILE).exists() else None
+    return located(root, checkout.CREDENTIALS_FILE) if (root / checkout.CREDENTIALS_FILE).exists() else None
 
 
 def _vendor(sku):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cluster import manifests, rendering
 from ..cluster.inventory import VARIABLE
-from ..cluster.orders import NodeOrders
+from ..cluster.scheduler import KubernetesScheduler
 from ..core import files
 from ..core.paths import project_path
 from ..core.step_options import PathText, StoreOptions
@@ -61,7 +61,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
 
 
 def _placement(action, name, known, run, options, store):
-    order = NodeOrders(action, action.task_vars, run).order(name)
+    order = KubernetesScheduler(action, options).order(run, name)
     path = None if action.check_mode else action.folder(options).plan_file(name)
     if path and path.exists():
         plan = action.folder(options).read_plan(name)
@@ -77,4 +77,4 @@ def _placement(action, name, known, run, options, store):
     )
     names = [stage["name"] for stage in plan["stages"]]
     given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
-    return manifests.PodPlacement(target, order.settings, plan, order.sku, **given)
+    return manifests.PodAttempt(target, order.settings, plan, order.sku, **given)

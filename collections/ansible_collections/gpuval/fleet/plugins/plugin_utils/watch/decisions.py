@@ -76,6 +76,11 @@ class NodeView:
     def stages(self) -> list[str]:
         return [stage["name"] for stage in self.plan["stages"]]
 
+    @property
+    def attempt(self) -> int:
+        """That of its last launch."""
+        return int(self.launch.get("attempt", 1))
+
     def state(self, stage: str) -> str:
         record = self.records.get(stage)
         return record["state"] if record else "missing"
@@ -88,7 +93,7 @@ class NodeView:
     @property
     def complete(self) -> bool:
         """Every stage has a final record of the attempt asked for, or one that was refused."""
-        attempt = self.launch.get("attempt", 1)
+        attempt = self.attempt
         again = set(self.launch.get("stages") or self.stages) if attempt > 1 else set()
         return all(
             self.refused.get(stage, 0) >= (attempt if stage in again else 1)
@@ -112,7 +117,7 @@ class NodeView:
 
         A launch whose answer did not arrive may have started it.
         """
-        attempt = self.launch.get("attempt", 1)
+        attempt = self.attempt
         has_begun = any(record["attempt"] >= attempt for record in self.records.values())
         may_work = has_begun or self.launch.get("class") in (SLOW, "lost_contact")
         return attempt > 1 and self.launch.get("state") not in LAUNCHED and not may_work

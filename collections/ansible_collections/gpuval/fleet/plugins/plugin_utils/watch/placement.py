@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Union
 
 from ..records.failure_classes import FailureClass
 from ..runs import folder as run_folder
 from .decisions import NodeView
+from .launching import NodeStore
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,35 @@ class Placement(Protocol):
     def add(self, view: NodeView) -> None:
         """Called for each new node once it is part of the run."""
         return
+
+
+class JobPlacement(Placement):
+    """A placement that makes a job for each node. `orders` says what is to run on a node."""
+
+    def __init__(
+        self,
+        run: Mapping[str, Any],
+        folder: run_folder.RunFolder,
+        store: NodeStore,
+        orders: Callable[..., Any],
+        present: Iterable[str],
+        everyone: Iterable[str],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.present, self.everyone = set(present), set(everyone)
+        self._run, self._folder, self._store, self._orders, self._warn = run, folder, store, orders, warn
+        self._views: Mapping[str, NodeView] = {}
+        self._events: list[Event] = []
+        #: When the job of an attempt ended: its last records may arrive later.
+        self._ended_at: dict[tuple[str, int], float] = {}
+
+    def _keep_launch(self, view: NodeView, launch: Mapping[str, Any], *, reported: bool = False) -> LaunchEnd:
+        """Write the launch file, which ends the launch."""
+        self._folder.write_launch(view.name, launch)
+        return LaunchEnd(
+            view.name, "launch", launch["state"] == "started", message=launch["message"], reported=reported
+        )
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Take back the jobs that nothing waits for when the watch has ended."""

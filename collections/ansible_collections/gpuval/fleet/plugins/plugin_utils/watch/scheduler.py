@@ -6,6 +6,7 @@ of a folder `schedulers/NAME` of an extension. How it launches and watches is it
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from ..judge.check import Check
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh.findings import ProbeFinding
-from . import reach
-from .orders import GANG_WORKLOADS, WORKLOADS
-from .watch import WatchLimits
+from . import launching, reach
+from .orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, values_for
+from .placement import JobPlacement
+from .watch import RunWatch, WatchLimits
 
 #: What playbooks and roles ask of a scheduler, as `gpuval_scheduler`.
 TRAITS = ("name", "work", "in_pods", "over_ssh", "bears_marks", "has_drains")
@@ -142,6 +144,55 @@ class Scheduler(ABC):
             stage: run_folder.read_object(folder.evidence_file(node, stage)).get("state", "pending") for stage in stages
         }
         return reach.from_stage(stages, reach.stage_at_work(stages, states))
+
+
+class JobScheduler(Scheduler):
+    """A scheduler that gets a job for each node, whose plan is made here from the node's Ansible variables."""
+
+    @abstractmethod
+    def order(self, run: Mapping[str, Any], name: str) -> Any:
+        """What is to run on a node, with its `plan`. Raises PlanError."""
+
+    @abstractmethod
+    def placement(self, *common: Any) -> JobPlacement:
+        """Made of the arguments that all have."""
+
+    def plans(self) -> dict[str, str]:
+        hosts = self._task_vars["ansible_play_hosts"]
+        return {name: launching.shown(self.order(self._options.run, name).plan) for name in hosts}
+
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
+        run, display = folder.read_run(), self._action._display
+        store = launching.NodeStore.of(self._options.store, run, self.name)
+        hosts, all_hosts = self._task_vars["ansible_play_hosts"], self._hosts()
+        orders = functools.partial(self.order, run)
+        placement = self.placement(run, folder, store, orders, hosts, all_hosts, display.warning)
+        try:
+            started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
+            placement.finish()
+        finally:
+            placement.close()
+        return started
+
+    def _declared(
+        self,
+        run: Mapping[str, Any],
+        name: str,
+        variables: Sequence[str],
+        others: Mapping[str, Any] | None = None,
+        like: str = "",
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """These variables of a node (see `values_for`), and the declarations of its stages, also in later gangs."""
+        later = [GANG_WORKLOADS] if run["nodes"][name].get("gang_stages") else []
+        wanted = (self._workloads, *later, *PLAN_VARIABLES, *variables)
+        chosen = values_for(self._action, name, self._task_vars, wanted, others, like)
+        return chosen, {**(chosen[GANG_WORKLOADS] if later else {}), **chosen[self._workloads]}
+
+    def _mark_cleaned(self, left: object) -> None:
+        """Remember that runs were cleaned, unless something is left of them."""
+        options = self._options
+        if options.results_dir and not self._action.check_mode and not left:
+            run_folder.mark_cleaned(options.results_dir, options.run_ids)
 
 
 def scheduler_of(name: str) -> type[Scheduler]:
