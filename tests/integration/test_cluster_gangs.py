@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names, permissions, queues
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -159,7 +159,7 @@ def test_a_queue_lets_a_round_begin_and_a_controller_takes_it_up(kit, fleet):
     selector = names.run_selector(folder.read_run()["run_id"])
     until(lambda: len(kit.all("Job", selector)) == 2, "the Jobs of the round")
     (job_set,) = kit.all("JobSet", selector)
-    assert job_set["metadata"]["labels"][queues.QUEUE_LABEL] == "gangs"
+    assert job_set["metadata"]["labels"][gangs.QUEUE_LABEL] == "gangs"
     playing.kill()
     assert not kit.all("Pod", selector), "nothing runs that no queue has admitted"
     kit.forget_requests()

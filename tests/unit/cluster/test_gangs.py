@@ -12,7 +12,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     gangs,
     manifests,
     names,
-    queues,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, for_gang, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.scheduler import KubernetesScheduler
@@ -243,7 +242,7 @@ def test_what_gangs_ask_for_is_not_asked_for_a_node_alone():
     (job,) = of("Job", manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, [placement]))
     spec = job["spec"]["template"]["spec"]
     assert "rdma" not in json.dumps(job) and not spec.keys() & {"hostNetwork", "hostname", "subdomain"}
-    assert "suspend" not in job["spec"] and queues.QUEUE_LABEL not in job["metadata"]["labels"]
+    assert "suspend" not in job["spec"] and gangs.QUEUE_LABEL not in job["metadata"]["labels"]
 
 
 def test_a_node_s_network_has_the_node_s_address():
@@ -264,8 +263,8 @@ def test_a_node_s_network_has_the_node_s_address():
 def test_a_queue_admits_the_jobs_and_not_their_pods():
     for job in of("Job", made(queue="gangs")):
         assert job["spec"]["suspend"] is True
-        assert job["metadata"]["labels"][queues.QUEUE_LABEL] == "gangs"
-        assert queues.QUEUE_LABEL not in job["spec"]["template"]["metadata"]["labels"]
+        assert job["metadata"]["labels"][gangs.QUEUE_LABEL] == "gangs"
+        assert gangs.QUEUE_LABEL not in job["spec"]["template"]["metadata"]["labels"]
     assert all("suspend" not in job["spec"] for job in of("Job", made()))
     with pytest.raises(PodSettingsError, match="gpuval_kueue_queue: 'No Name'"):
         parse({}, "No Name")

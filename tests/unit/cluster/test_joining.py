@@ -37,7 +37,9 @@ def said():
 
 
 def newcomers(selector, said, **ids):
-    return joining.Newcomers(joining.Rule(selector, {}, ids, said.append), ["gpu-1", "cpu-1", "left-out"])
+    made = joining.Newcomers(selector, {}, ids, said.append)
+    made.known = {"gpu-1", "cpu-1", "left-out"}
+    return made
 
 
 def ready(waiting):
@@ -57,8 +59,9 @@ def test_a_node_joins_as_what_the_run_expects_of_its_kind_with_its_own_id(said):
 
 
 def test_a_node_joins_with_the_labels_of_its_own(said):
-    rule = joining.Rule(Selector("gpu-2"), {}, {}, said.append, {"topology.kubernetes.io/zone": "zone"})
-    waiting = joining.Newcomers(rule, ["gpu-1"])
+    groups = {"topology.kubernetes.io/zone": "zone"}
+    waiting = joining.Newcomers(Selector("gpu-2"), {}, {}, said.append, groups)
+    waiting.known = {"gpu-1"}
     newcomer = h200("gpu-2")
     newcomer["metadata"]["labels"]["topology.kubernetes.io/zone"] = "eu-1b"
     waiting.see("gpu-2", newcomer)

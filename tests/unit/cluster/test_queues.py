@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     manifests,
     names,
     placement,
-    queues,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import PodOrder
@@ -78,7 +77,7 @@ def many(count, length=8):
 
 
 def set_of(nodes, queue="", asked=None):
-    return queues.job_set(RUN, "gpuval", "all", jobs_of(nodes, queue, asked))
+    return gangs.job_set(RUN, "gpuval", "all", jobs_of(nodes, queue, asked))
 
 
 @pytest.mark.parametrize("queue", ["", "gangs"])
@@ -108,7 +107,7 @@ def test_a_gang_is_one_job_set_as_its_api_takes_it(queue, version):
         assert not any(key.startswith("kueue.") for key in labels), "its set is queued, and not it"
         assert "--last" not in spec["template"]["spec"]["containers"][-1]["command"], "it would end the others"
         children.append((name, node))
-    known = queues.jobs_of_set(made)
+    known = gangs.jobs_of_set(made)
     assert [(job["metadata"]["name"], job["metadata"]["annotations"][names.NODE_ANNOTATION]) for job in known] == (
         children
     )
@@ -118,20 +117,20 @@ def test_a_gang_is_one_job_set_as_its_api_takes_it(queue, version):
 def test_a_queue_gets_what_was_asked_for_and_the_job_keeps_its_node():
     (job,) = jobs_of(["node-1"], "gangs", {"kueue": KUEUE})
     labels, template = job["metadata"]["labels"], job["spec"]["template"]
-    assert labels[queues.QUEUE_LABEL] == "gangs" and labels[queues.PRIORITY_LABEL] == "acceptance"
-    assert int(labels[queues.MAX_SECONDS_LABEL]) > job["spec"]["activeDeadlineSeconds"], "a queue's limit preempts"
-    assert template["metadata"]["annotations"][queues.TOPOLOGY["required_topology"]] == KUEUE["required_topology"]
+    assert labels[gangs.QUEUE_LABEL] == "gangs" and labels[gangs.PRIORITY_LABEL] == "acceptance"
+    assert int(labels[gangs.MAX_SECONDS_LABEL]) > job["spec"]["activeDeadlineSeconds"], "a queue's limit preempts"
+    assert template["metadata"]["annotations"][gangs.TOPOLOGY["required_topology"]] == KUEUE["required_topology"]
     assert template["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "node-1"}
     workload = {
         "podSets": [{"name": "main", "count": job["spec"]["parallelism"], "template": template}],
-        "queueName": labels[queues.QUEUE_LABEL],
-        "priorityClassName": labels[queues.PRIORITY_LABEL],
-        "maximumExecutionTimeSeconds": int(labels[queues.MAX_SECONDS_LABEL]),
+        "queueName": labels[gangs.QUEUE_LABEL],
+        "priorityClassName": labels[gangs.PRIORITY_LABEL],
+        "maximumExecutionTimeSeconds": int(labels[gangs.MAX_SECONDS_LABEL]),
     }
     follows("workload", workload)
     made = set_of(["node-1", "node-2"], "gangs", {"kueue": KUEUE})
     assert {key for key in made["metadata"]["labels"] if key.startswith("kueue.")} == {
-        *(queues.QUEUE_LABEL, queues.PRIORITY_LABEL, queues.MAX_SECONDS_LABEL)
+        *(gangs.QUEUE_LABEL, gangs.PRIORITY_LABEL, gangs.MAX_SECONDS_LABEL)
     }
 
 
@@ -161,7 +160,7 @@ def test_own_stages_wait_for_the_queue_where_that_is_asked_for():
 
     assert "suspend" not in own({})["spec"]
     job = own({"own_stages": "true"})
-    assert job["spec"]["suspend"] is True and job["metadata"]["labels"][queues.QUEUE_LABEL] == "gpus"
+    assert job["spec"]["suspend"] is True and job["metadata"]["labels"][gangs.QUEUE_LABEL] == "gpus"
     with pytest.raises(PodSettingsError, match="priority"):
         parse({"kueue": {"priority": "high"}})
 

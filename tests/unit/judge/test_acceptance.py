@@ -229,7 +229,7 @@ def test_marks_drains_health_and_hostfiles_ask_the_same(stages, accepts):
     assert failed_checks.verdict_after(node, run, "FAIL", failed=True) == ("PASS" if accepts else "INCOMPLETE")
     entries = health.merged({}, report)
     assert set(entries) == ({"a", "b"} if accepts else set())
-    drained = drains.SlurmNode("a", frozenset({"IDLE", "DRAIN"}), "gpuval:earlier:nothing_proven")
+    drained = drains.SlurmNode(frozenset({"IDLE", "DRAIN"}), "gpuval:earlier:nothing_proven")
     assert drains.decide(drained, node, run, None).state == (drains.RESUME if accepts else drains.KEEP)
     remarks = unsettled(make_run(finished_at=TIME), None, report["nodes"])
     assert any("proves less than an acceptance needs: a, b" in remark for remark in remarks) is not accepts

@@ -214,7 +214,7 @@ def four_runs(tmp_path, name, verdict):
         publishing.keep_verdict(folder, report)
         node = next(node for node in report["nodes"] if node["name"] == "bad")
         taken.append(node["action"]["name"])
-        idle = drains.SlurmNode("bad", frozenset({"IDLE"}))
+        idle = drains.SlurmNode(frozenset({"IDLE"}))
         states.append(drains.decide(idle, node, report["run"], None, incomplete=True).state)
         known = health.merged(known, report)
     return taken, states, known["bad"]
@@ -373,7 +373,7 @@ def test_what_nodes_met_in_four_runs_is_held_against_them_only_if_it_speaks_of_t
             taken.append(node["action"]["name"])
             classes.add(node["class"])
             verdicts.add(node["verdict"])
-            idle = drains.SlurmNode(node["name"], frozenset({"IDLE"}))
+            idle = drains.SlurmNode(frozenset({"IDLE"}))
             states.add(drains.decide(idle, node, report["run"], None, incomplete=True).state)
         assert not any(node["flaky"] or node.get("action") for node in report["nodes"] if node["name"] not in bad)
         known = health.merged(known, report)

@@ -211,7 +211,7 @@ def test_a_machine_that_is_listed_twice_is_an_error_of_the_inventory():
         assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("retest", [])
         assert (check["name"], check["class"]) == ("identity", "same_machine_twice")
         assert check["remedy"].startswith("fix the inventory: give every machine one name")
-        seen = SlurmNode(node["name"], frozenset({"IDLE"}))
+        seen = SlurmNode(frozenset({"IDLE"}))
         for incomplete in (False, True):
             assert drains.decide(seen, node, report["run"], None, incomplete=incomplete).state == ""
     assert report["verdict"] == "INCOMPLETE"

@@ -18,7 +18,7 @@ REASON = "gpuval:run-10:speed"
 
 
 def node(state="IDLE", reason=""):
-    return SlurmNode("bad", frozenset(state.split("+")), reason)
+    return SlurmNode(frozenset(state.split("+")), reason)
 
 
 def decide(seen, verdicts, known=None, *, incomplete=False, word=None, **fields):
@@ -135,7 +135,7 @@ junk
 
 def test_what_scontrol_prints():
     found = drains.read(commands.Slurm(lambda *_: (0, LINES, "")))
-    assert found["a"] == SlurmNode("a", frozenset({"IDLE", "DRAIN"}), "gpuval:r:c")
+    assert found["a"] == SlurmNode(frozenset({"IDLE", "DRAIN"}), "gpuval:r:c")
     assert found["b"].states == {"DOWN", "DRAIN", "NOT_RESPONDING"} and found["b"].is_foreign
     assert (found["b"].reason, found["a"].run_id, found["c"].run_id) == ("a [b] c", "r", "")
     assert sorted(found) == ["a", "b", "c"]

@@ -214,9 +214,8 @@ class Cluster:
         query = {"labelSelector": selector, "fieldSelector": fields}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         # The answer has the deleted objects, with the content of Secrets unless metadata is asked for.
-        self._call(
-            self._request(KINDS[kind], "deletecollection", "DELETE", query=query, body=options, accept=_METADATA)
-        )
+        kind_of, verb = KINDS[kind], "deletecollection"
+        self._call(self._request(kind_of, verb, "DELETE", query=query, body=options, accept=_METADATA))
 
     def delete(self, kind: str, name: str) -> None:
         """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
@@ -240,9 +239,8 @@ class Cluster:
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
         path = f"{KINDS['Pod'].path(self.namespace)}/{pod}/log"
-        request = ApiRequest(
-            AccessRequest("get", "", "pods", "log"), "GET", path, query, accept="*/*", most_bytes=limit_bytes
-        )
+        asked = AccessRequest("get", "", "pods", "log")
+        request = ApiRequest(asked, "GET", path, query, accept="*/*", most_bytes=limit_bytes)
         try:
             answer = self._call(request, min(LOG_SECONDS, self.deadline_seconds), LOG_RETRIED)
         except ObjectRefused as error:
@@ -255,10 +253,9 @@ class Cluster:
 
     def serves(self, kind: str) -> bool:
         """Whether the cluster has the API of a kind. Every user may ask this."""
+        request = ApiRequest(AccessRequest("get", KINDS[kind].group, ""), "GET", KINDS[kind].root)
         try:
-            listed = _document(
-                self._call(ApiRequest(AccessRequest("get", KINDS[kind].group, ""), "GET", KINDS[kind].root))
-            )
+            listed = _document(self._call(request))
         except (Missing, Forbidden):
             return False
         return any(item.get("kind") == kind for item in listed.get("resources") or ())
@@ -266,24 +263,16 @@ class Cluster:
     def check(self, needed: Sequence[AccessRequest]) -> None:
         """Raise ``Forbidden`` with all rules that are missing. One request, and one for each that it does not list."""
         status = self._review(permissions.RULES_REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
-        listed = status.get("resourceRules") or ()
-        lacking = [
-            request for request in needed if not permissions.is_listed(request, listed) and not self._may(request)
-        ]
+        lacking = []
+        for request in needed:
+            if permissions.is_listed(request, status.get("resourceRules") or ()):
+                continue
+            namespace = "" if request.resource in permissions.CLUSTER_SCOPED else self.namespace
+            spec = {"resourceAttributes": {"namespace": namespace, "version": "v1", **request._asdict()}}
+            if not self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"):
+                lacking.append(request)
         if lacking:
             raise Forbidden(lacking, self.namespace)
-
-    def _may(self, request: AccessRequest) -> bool:
-        attributes = {
-            "namespace": "" if request.resource in permissions.CLUSTER_SCOPED else self.namespace,
-            "verb": request.verb,
-            "group": request.group,
-            "version": "v1",
-            "resource": request.resource,
-            "subresource": request.subresource,
-        }
-        spec = {"resourceAttributes": attributes}
-        return bool(self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"))
 
     def _review(self, access: AccessRequest, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The status of a question about this user's rights."""
@@ -341,7 +330,9 @@ class Cluster:
                 answer = self._once(request, min(READ_SECONDS, seconds_left))
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 problem: ClusterError = self._unreachable(error)
-                if _is_permanent(error):
+                # A retry does not help: a missing file, a wrong certificate, no TLS on that port.
+                is_tls = isinstance(error, urllib3.exceptions.SSLError) and "EOF" not in str(error)
+                if isinstance(error, OSError) or is_tls:
                     raise problem from None
             else:
                 if answer.status < 300:
@@ -419,12 +410,11 @@ class Cluster:
     def _unreachable(self, error: Exception) -> ClusterError:
         host = self._client.configuration.host
         self._allowed, self._denied_at = False, None  # it may be about to start
-        return Unreachable(
-            f"{host} does not answer: {plain_reason(error)}: check the kubeconfig, its context, and the network"
-        )
+        reason = plain_reason(error)
+        return Unreachable(f"{host} does not answer: {reason}: check the kubeconfig, its context, and the network")
 
     def _error(self, request: AccessRequest, answer: Any) -> ClusterError:
-        status = _status(answer)
+        status = _parsed(answer)
         detail = str(status.get("message") or f"HTTP {answer.status}")
         reason, code = status.get("reason"), answer.status
         operation = f"{request.verb} {request.full_resource}"
@@ -484,24 +474,19 @@ class EventStream:
             return  # it has ended already
 
 
-def _document(answer: _ApiAnswer) -> Manifest:
+def _parsed(answer: _ApiAnswer) -> Manifest:
+    """The object of JSON in an answer; an empty one for anything else."""
     try:
         document = json.loads(answer.data)
     except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise ClusterError(
-            "the answer is not from a Kubernetes API server (a proxy, a login page?): check the kubeconfig"
-        )
-    return document
-
-
-def _status(answer: Any) -> Mapping[str, Any]:
-    try:
-        status = json.loads(answer.data)
-    except (ValueError, AttributeError):
         return {}
-    return status if isinstance(status, dict) else {}
+    return document if isinstance(document, dict) else {}
+
+
+def _document(answer: _ApiAnswer) -> Manifest:
+    if document := _parsed(answer):
+        return document
+    raise ClusterError("the answer is not from a Kubernetes API server (a proxy, a login page?): check the kubeconfig")
 
 
 def _seconds(text: str | None) -> float | None:
@@ -509,10 +494,3 @@ def _seconds(text: str | None) -> float | None:
         return max(0.0, float(text)) if text else None
     except ValueError:
         return None
-
-
-def _is_permanent(error: Exception) -> bool:
-    """Whether a retry cannot help: a wrong certificate, no TLS on that port, a missing file."""
-    if isinstance(error, OSError):
-        return True
-    return isinstance(error, urllib3.exceptions.SSLError) and "EOF" not in str(error)

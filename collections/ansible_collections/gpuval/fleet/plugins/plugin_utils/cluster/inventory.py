@@ -41,19 +41,16 @@ def fleet(
     """
     description_by_name = {str(description["name"]): description for description in descriptions}
     choice = choose(description_by_name, expected, selected)
-    listed = choice.listed
     chosen = {name: description_by_name[name] for name in choice.names if name in description_by_name}
-    ordered = {
-        name: str(node.variables["gpuval_sku"]) for name, node in listed.items() if "gpuval_sku" in node.variables
-    }
+    variables_of = {name: listed_variables(node) for name, node in choice.listed.items()}
+    ordered = {name: str(values["gpuval_sku"]) for name, values in variables_of.items() if "gpuval_sku" in values}
     sku = {name: ordered.get(name) or nodes.sku_of(description, skus or {}) for name, description in chosen.items()}
     counted = _counted(chosen, sku)
     hosts: list[Any] = []
     group_variables: dict[str, dict[str, Any]] = {}
     for name in choice.names:
-        description, node = chosen.get(name), listed.get(name)
-        groups = list(node.groups) if node else []
-        variables = listed_variables(node)
+        description, node = chosen.get(name), choice.listed.get(name)
+        groups, variables = list(node.groups) if node else [], variables_of.get(name, {})
         if description is None:
             variables[VARIABLE] = {"exists": False, "reason": f"the cluster has no node {name}"}
         else:
@@ -63,7 +60,12 @@ def fleet(
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
             prefix_by_label = LABEL_GROUPS if label_groups is None else label_groups
-            groups += _label_groups(description, prefix_by_label)
+            groups += [
+                group_name(prefix, value)
+                for label, prefix in prefix_by_label.items()
+                if (value := description["labels"].get(label))
+            ]
+            groups += [group_name("type", description["instance_type"])] if description["instance_type"] else []
             own_labels = labels.of_cluster(description["labels"], prefix_by_label)
             if own_labels:
                 variables["kubernetes_labels"] = own_labels
@@ -73,12 +75,6 @@ def fleet(
                 group_variables.setdefault(group, {})["gpuval_gpu_count"] = count
         hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
     return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
-
-
-def _label_groups(description: Mapping[str, Any], prefix_by_label: Mapping[str, str]) -> list[str]:
-    labels, instance = description["labels"], description["instance_type"]
-    named = [group_name(prefix, labels[label]) for label, prefix in prefix_by_label.items() if labels.get(label)]
-    return [*named, *([group_name("type", instance)] if instance else [])]
 
 
 def _counted(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:

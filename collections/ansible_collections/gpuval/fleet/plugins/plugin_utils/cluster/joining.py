@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.escape import NODE_NAME
@@ -14,21 +13,6 @@ from .pod_settings import PodSettings
 Described = Mapping[str, Any]
 #: Expectations that a new node has from the node most like it; gang stages too, so that none passes without them.
 INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "nics", "versions", "declared")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Which nodes join: those that `matches` accepts by name (it asks the API server), of the SKU of a node of the run.
-
-    `skus` are those of the inventory, `ids` the customer's ids by name; `say` prints which nodes wait, and why.
-    `label_groups` maps labels of the cluster to their names as labels of the run.
-    """
-
-    matches: Callable[[str], bool]
-    skus: Mapping[str, Mapping[str, str]]
-    ids: Mapping[str, str]
-    say: Callable[[str], None]
-    label_groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def most_like(
@@ -51,12 +35,25 @@ def most_like(
 
 
 class Newcomers:
-    """Takes each node's changes and returns those ready to join. A waiting node is printed once for each reason."""
+    """Takes each node's changes and returns those ready to join: of the SKU of a node of the run, and accepted.
 
-    def __init__(self, rule: Rule, known_names: Iterable[str]) -> None:
-        self._rule = rule
+    `matches` accepts nodes by name (it asks the API server); `skus` are those of the inventory, `ids` the customer's
+    ids by name; `show` prints which nodes wait, once for each reason. `label_groups` maps labels of the cluster to
+    their names as labels of the run.
+    """
+
+    def __init__(
+        self,
+        matches: Callable[[str], bool],
+        skus: Mapping[str, Mapping[str, str]],
+        ids: Mapping[str, str],
+        show: Callable[[str], None],
+        label_groups: Mapping[str, str] | None = None,
+    ) -> None:
+        self.skus = skus
+        self._accepts, self._ids, self._show, self._label_groups = matches, ids, show, label_groups or {}
         #: Part of the run, or excluded by inventory or --limit: they do not join.
-        self._known = set(known_names)
+        self.known: set[str] = set()
         self._waiting: dict[str, Mapping[str, Any]] = {}
         #: Whether the selector chose a node, with the labels that it had then.
         self._chosen: dict[str, tuple[Mapping[str, str], bool]] = {}
@@ -65,7 +62,7 @@ class Newcomers:
 
     def see(self, name: str, node: Mapping[str, Any] | None) -> None:
         """Take a node's changed object; None when it is gone."""
-        if name in self._known or not NODE_NAME.fullmatch(name):
+        if name in self.known or not NODE_NAME.fullmatch(name):
             return
         self._news = True
         if node is None:
@@ -90,9 +87,9 @@ class Newcomers:
             description = nodes.describe(node)
             if not self._matches(name, description["labels"]):
                 continue
-            like = most_like(description, described, self._rule.skus)
+            like = most_like(description, described, self.skus)
             if like is None:
-                sku = nodes.sku_of(description, self._rule.skus)
+                sku = nodes.sku_of(description, self.skus)
                 self._wait(name, f"no node of the run is of its kind (SKU {sku})")
                 continue
             expected = dict(run_nodes[like])
@@ -101,25 +98,25 @@ class Newcomers:
                 self._wait(name, finding["message"])
                 continue
             expected = {key: expected[key] for key in INHERITED if key in expected}
-            node_labels = labels.of_cluster(description["labels"], self._rule.label_groups)
+            node_labels = labels.of_cluster(description["labels"], self._label_groups)
             if node_labels:
                 expected["labels"] = node_labels
-            if self._rule.ids.get(name):
-                expected["id"] = str(self._rule.ids[name])
+            if self._ids.get(name):
+                expected["id"] = str(self._ids[name])
             joined[name] = (like, expected)
         self._news = False
         for name in joined:
-            self._known.add(name)
+            self.known.add(name)
             del self._waiting[name]
         return joined
 
     def _matches(self, name: str, labels: Mapping[str, str]) -> bool:
         remembered = self._chosen.get(name)
         if remembered is None or remembered[0] != labels:
-            self._chosen[name] = remembered = (dict(labels), self._rule.matches(name))
+            self._chosen[name] = remembered = (dict(labels), self._accepts(name))
         return remembered[1]
 
     def _wait(self, name: str, reason: str) -> None:
         if self._printed.get(name) != reason:
             self._printed[name] = reason
-            self._rule.say(f"{name} does not join yet: {reason}")
+            self._show(f"{name} does not join yet: {reason}")

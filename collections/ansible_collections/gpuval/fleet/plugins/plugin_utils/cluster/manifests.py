@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..runs import plans
-from . import config_maps, gangs, names, pod_volumes, queues
+from . import config_maps, gangs, names, pod_volumes
 from .config_maps import MOST_BYTES, PlanPlace, compact_json, encoded
 from .kinds import Manifest
 from .pod_settings import (
@@ -211,7 +211,7 @@ def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest
         },
     }
     is_queued = gang or settings.kueue.get("own_stages")
-    return queues.queued(job, settings, item.target.hostname) if is_queued else job
+    return gangs.queued(job, settings, item.target.hostname) if is_queued else job
 
 
 def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str]) -> Manifest:
@@ -424,17 +424,19 @@ def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str
 
 
 def _given(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
-    plan = item.plan
+    plan, of_gang = item.plan, []
     shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
-    gang = plan.get("gang")
-    of_gang = []
-    if gang:
+    if gang := plan.get("gang"):
         members = run.gangs.get(gang["name"])
         if members is None:
             raise PodSettingsError(f"{plan['node']}: the members of gang {gang['name']} in its plan are unknown")
         items = [{"key": members.key, "path": GANG_FILE}]
-        of_gang = [{"configMap": {"name": members.config_map, "items": items}}, gangs.keys_source(run.run_id)]
+        keys = [{"key": name, "path": f"{gangs.KEYS}/{name}", "mode": mode} for name, mode in gangs.KEY_FILES.items()]
+        of_gang = [
+            {"configMap": {"name": members.config_map, "items": items}},
+            {"secret": {"name": gangs.keys_name(run.run_id), "items": keys}},
+        ]
     return {
         "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
         "sources": [

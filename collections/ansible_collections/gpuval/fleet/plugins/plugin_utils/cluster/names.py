@@ -61,14 +61,10 @@ def node_labels(run_id: str, node: str, attempt: int) -> dict[str, str]:
     return {**run_labels(run_id), NODE_LABEL: label_value(node), ATTEMPT_LABEL: str(attempt)}
 
 
-def run_annotations(run_id: str) -> dict[str, str]:
-    return {RUN_ANNOTATION: run_id}
-
-
 def metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
     """Metadata of an object that a run has one of."""
-    labels, annotations = run_labels(run_id), run_annotations(run_id)
-    return {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+    annotations = {RUN_ANNOTATION: run_id}
+    return {"name": name, "namespace": namespace, "labels": run_labels(run_id), "annotations": annotations}
 
 
 def core_object(kind: str, meta: dict[str, Any], **content: Any) -> dict[str, Any]:
@@ -77,7 +73,7 @@ def core_object(kind: str, meta: dict[str, Any], **content: Any) -> dict[str, An
 
 
 def node_annotations(run_id: str, node: str) -> dict[str, str]:
-    return {**run_annotations(run_id), NODE_ANNOTATION: node}
+    return {RUN_ANNOTATION: run_id, NODE_ANNOTATION: node}
 
 
 def run_selector(run_id: str) -> str:
@@ -93,11 +89,6 @@ def run_name(run_id: str, suffix: str) -> str:
 def object_name(run_id: str, node: str, attempt: int) -> str:
     """Name of the Job of an attempt on a node, and of its Secret: a DNS label."""
     return run_name(run_id, f"{host_name(node)}-{attempt}")
-
-
-def job_set_name(run_id: str, gang: str) -> str:
-    """Name of the JobSet of a gang: short, since it begins the names of its Jobs."""
-    return f"{OWNER}-{digest(f'{run_id} {gang}', 10)}"
 
 
 def host_name(node: str) -> str:

@@ -27,7 +27,7 @@ OUTPUT_LINES = 20_000
 
 
 @dataclass
-class Objects:
+class NodeObjects:
     """Of one node, in the order in which they were made."""
 
     node: Thing | None = None
@@ -43,9 +43,9 @@ def by_node(
     jobs: Iterable[Thing],
     pods: Iterable[Thing],
     events: Iterable[Thing],
-) -> dict[str, Objects]:
+) -> dict[str, NodeObjects]:
     """Whatever belongs to one of the nodes. Events stay when a Job is gone, and are known by its name."""
-    objects_by_node = {name: Objects() for name in expected}
+    objects_by_node = {name: NodeObjects() for name in expected}
     jobs_of = {
         names.object_name(run_id, name, attempt): name for name in objects_by_node for attempt in range(1, ATTEMPTS + 1)
     }
@@ -69,7 +69,7 @@ def _last_seen(event: Thing) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
 
 
-def parts(objects: Objects, output: Callable[[str, str], Part]) -> list[Part]:
+def parts(objects: NodeObjects, output: Callable[[str, str], Part]) -> list[Part]:
     """Files of the node's archive, most telling first. `output` gives that of a pod's container."""
     evidence_parts = [Part("run/events.txt", "".join(map(_line, objects.events)).encode())] if objects.events else []
     evidence_parts += [_document(f"run/job-{_attempt(job)}.yaml", job) for job in objects.jobs]
@@ -142,14 +142,12 @@ def gather(
         return Part("", text.encode())
 
     def gather_node(node: str) -> None:
-        known = objects[node]
-        if known.node is None and not (known.jobs or known.events):
-            message = "the cluster has neither the node nor anything of this run on it"
-            state(node, "missing", message)
+        own = objects[node]
+        if own.node is None and not (own.jobs or own.events):
+            state(node, "missing", "the cluster has neither the node nor anything of this run on it")
             return
-        data, notes = pack(parts(known, output), redact, limit_bytes, now=time.time())
-        message = "" if known.jobs else "the cluster no longer has a Job of this run for the node"
-        archive(node, data, message, notes)
+        data, notes = pack(parts(own, output), redact, limit_bytes, now=time.time())
+        archive(node, data, "" if own.jobs else "the cluster no longer has a Job of this run for the node", notes)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(gather_node, nodes))

@@ -99,9 +99,6 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- GPUs ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Gpus:
     """Whole GPUs of a node. `resource` and `vendor` are empty when unknown."""
@@ -189,9 +186,6 @@ def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str)
     return value is not None and fnmatch.fnmatchcase(value.lower(), str(pattern).lower())
 
 
-# --- taints ----------------------------------------------------------------------------------------------------------
-
-
 def untolerated(
     taints: Iterable[Mapping[str, str]], tolerations: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, str]]:
@@ -208,9 +202,6 @@ def taint_text(taint: Mapping[str, str]) -> str:
     """As kubectl writes it: `nvidia.com/gpu=present:NoSchedule`."""
     value = f"={taint['value']}" if taint["value"] else ""
     return f"{taint['key']}{value}:{taint['effect']}"
-
-
-# --- finding ---------------------------------------------------------------------------------------------------------
 
 
 def expected_of(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:

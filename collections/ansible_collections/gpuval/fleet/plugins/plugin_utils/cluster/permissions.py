@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -62,22 +63,14 @@ def printed(namespace: str) -> str:
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
     """Everything that Roles and ClusterRoles allow, one by one."""
-    return {
-        request
-        for role in roles
-        if role["kind"] in ("Role", "ClusterRole")
-        for request in _spelled_out(role["rules"])
-        # A Role does not cover objects without a namespace.
-        if role["kind"] == "ClusterRole" or request.resource not in CLUSTER_SCOPED
-    }
-
-
-def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[AccessRequest]:
-    for rule in rules:
-        for group in rule["apiGroups"]:
-            for full in rule["resources"]:
+    requests = set()
+    for role in (role for role in roles if role["kind"] in ("Role", "ClusterRole")):
+        for rule in role["rules"]:
+            for group, full, verb in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]):
                 resource, _, subresource = full.partition("/")
-                yield from (AccessRequest(verb, group, resource, subresource) for verb in rule["verbs"])
+                if role["kind"] == "ClusterRole" or resource not in CLUSTER_SCOPED:  # which a Role does not cover
+                    requests.add(AccessRequest(verb, group, resource, subresource))
+    return requests
 
 
 def rule_text(requests: Iterable[AccessRequest]) -> str:
@@ -95,12 +88,9 @@ def rule_text(requests: Iterable[AccessRequest]) -> str:
 def explain(requests: Sequence[AccessRequest], namespace: str) -> str:
     """Which rule a Role, or a ClusterRole, lacks."""
     parts = []
-    inside = [item for item in requests if item.resource not in CLUSTER_SCOPED]
-    outside = [item for item in requests if item.resource in CLUSTER_SCOPED]
-    if inside:
-        parts.append(f"a Role in the namespace {namespace} needs this rule:\n{rule_text(inside)}")
-    if outside:
-        parts.append(f"a ClusterRole needs this rule:\n{rule_text(outside)}")
+    for role, is_scoped in ((f"Role in the namespace {namespace}", False), ("ClusterRole", True)):
+        if items := [item for item in requests if (item.resource in CLUSTER_SCOPED) == is_scoped]:
+            parts.append(f"a {role} needs this rule:\n{rule_text(items)}")
     operations = ", ".join(f"{item.verb} {item.full_resource}" for item in requests)
     return f"this user may not {operations}; " + "\n".join(parts)
 

@@ -25,7 +25,7 @@ from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
-from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
+from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .pod_diagnosis import PodLimits, PodTrouble
@@ -62,13 +62,17 @@ class ClusterPlacement(JobPlacement):
     """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
     def __init__(
-        self, cluster: Cluster, *common: Any, limits: PodLimits | None = None, accept: joining.Rule | None = None
+        self,
+        cluster: Cluster,
+        *common: Any,
+        limits: PodLimits | None = None,
+        newcomers: joining.Newcomers | None = None,
     ) -> None:
         super().__init__(*common)
         self._cluster, self._pods = cluster, PodTracker(limits)
-        self._accept = accept
+        #: Which nodes join the run; None: none.
+        self._newcomers = newcomers
         self._round = gangs.round_of(self._folder)
-        self._newcomers: joining.Newcomers | None = None
         #: Nodes that are no hosts of the play, and the host whose variables each has.
         self._like: dict[str, str] = {}
         self._open = contextlib.ExitStack()
@@ -120,18 +124,21 @@ class ClusterPlacement(JobPlacement):
         now = time.monotonic()
         self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
         todo = [name for name in views if name in self.present and not views[name].complete]
-        self._place_plans(todo)
-        if self._round:
-            self._share_in_round(todo)
-        volumes = {
-            volume["metadata"]["name"] + volume["kind"]: volume
-            for name in todo
-            if name in self._known
-            for volume in model_volumes(self._run["run_id"], self._cluster.namespace, self._known[name].settings)
-            if not self._round  # gangs load no model
-        }
-        for volume in volumes.values():
-            self._make(volume)
+        orders = []
+        for name in todo:
+            try:
+                orders.append(self._order(name))
+            except plans.PlanError as error:
+                self._warn(f"{name}: {error}")
+        self._put_plans(order.plan for order in orders)
+        if self._round and orders:
+            self._share_in_round(orders[0].plan["node"])
+        shared = []
+        for order in orders if not self._round else ():  # gangs load no model
+            for volume in model_volumes(self._run["run_id"], self._cluster.namespace, order.settings):
+                if volume not in shared:
+                    shared.append(volume)
+                    self._make(volume)
 
     def _warn_of_twins(self) -> None:
         """Two kubelets on one machine would work on the same hardware at once."""
@@ -147,15 +154,12 @@ class ClusterPlacement(JobPlacement):
     def _make(self, manifest: Mapping[str, Any]) -> None:
         self._cluster.create(gangs.labelled(manifest, self._round))
 
-    def _share_in_round(self, todo: Iterable[str]) -> None:
+    def _share_in_round(self, member: str) -> None:
         """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
-        orders = [self._known[name] for name in todo if name in self._known]
-        if not orders or self._round is None:
-            return
-        round_keys = keys.files_for(self._folder, orders[0].plan["node"])
+        run_id, shared = self._run["run_id"], self._run.get("gangs", {})
         try:
             manifests_made, self._gangs = manifests.shared_by_round(
-                self._run["run_id"], self._cluster.namespace, round_keys, self._run.get("gangs", {})
+                run_id, self._cluster.namespace, keys.files_for(self._folder, member), shared
             )
         except plans.PlanError as error:
             raise ClusterError(str(error)) from None
@@ -164,13 +168,13 @@ class ClusterPlacement(JobPlacement):
 
     def _readmit_joined(self) -> None:
         """Nodes that joined under an earlier controller may be missing among this play's hosts."""
-        if self._accept is None:
+        if self._newcomers is None:
             return
-        self._newcomers = joining.Newcomers(self._accept, {*self._nodes, *self._views, *self.everyone})
+        self._newcomers.known = {*self._nodes, *self._views, *self.everyone}
         hosts = self._described(self.everyone)
         for name, expected in self._run["nodes"].items():
             if expected.get("joined_at") and name not in self.everyone and name in self._nodes:
-                like = joining.most_like(nodes.describe(self._nodes[name]), hosts, self._accept.skus)
+                like = joining.most_like(nodes.describe(self._nodes[name]), hosts, self._newcomers.skus)
                 if like:
                     self._admit(name, like)
 
@@ -214,19 +218,8 @@ class ClusterPlacement(JobPlacement):
                 self._fold_in(kind, change, document)
             if missing and time.monotonic() > deadline:
                 causes = "; ".join(why for _seconds, why in self._streams.trouble().values())
-                raise ClusterError(
-                    f"no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {causes}"
-                )
-
-    def _place_plans(self, chosen: Iterable[str]) -> None:
-        """Plans of many nodes in few objects."""
-        made = {}
-        for name in chosen:
-            try:
-                made[name] = self._order(name).plan
-            except plans.PlanError as error:
-                self._warn(f"{name}: {error}")
-        self._put_plans(made.values())
+                lists = ", ".join(sorted(missing))
+                raise ClusterError(f"no list of {lists} within {FIRST_LIST_SECONDS:.0f} s: {causes}")
 
     def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
         objects, places = plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
@@ -254,21 +247,22 @@ class ClusterPlacement(JobPlacement):
         launch = attempt.launch(view.name, earlier_launch)
         if "nonce" in earlier_launch:
             launch["nonce"] = earlier_launch["nonce"]
-        reported = False
+        is_refused = False
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
             why, message = pod_classes.of_error(error), pod_classes.without_pod_name(str(error))
             launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
-            if why.name in pod_classes.OF_REFUSALS:
-                reported = self._report_refusal(why.name, message)
+            is_refused = why.name in pod_classes.OF_REFUSALS
+            if is_refused:
+                self._report_refusal(why.name, message)
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
         view.attempt_ended = False
         if launch["state"] not in LAUNCHED and earlier_launch.get("state") in LAUNCHED and launch["attempt"] > 1:
             launch = self._attempt_failed(view, launch)
-        self._events.append(self._keep_launch(view, launch, reported=reported))
+        self._events.append(self._keep_launch(view, launch, reported=is_refused))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
@@ -282,18 +276,20 @@ class ClusterPlacement(JobPlacement):
         return {**launch, "state": "started", "message": "", "class": None, "remedy": None, "contact": reason}
 
     def _made(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
-        name, attempt = view.name, launch["attempt"]
-        status = self._pods.status(name, time.monotonic(), attempt)
-        before = self._folder.read_launch(name).get("machine")
-        node = self._nodes.get(name)
-        if status.job:  # of an earlier controller, applied from rendered manifests, or in the JobSet of its gang
-            machine = before or (_machine(node) if node and status.job_set else None)
-            return self._started(view, {**launch, "job": status.job, "machine": machine})
-        launch, item = self._item(view, launch, seconds)
-        if item is None:
-            return launch
-        job = self._submit(view, item, seconds)
-        return self._started(view, {**launch, "job": job})
+        status, node = self._pods.status(view.name, time.monotonic(), launch["attempt"]), self._nodes.get(view.name)
+        job: str | None = status.job
+        if job:  # of an earlier controller, applied from rendered manifests, or in the JobSet of its gang
+            launch["machine"] = self._folder.read_launch(view.name).get("machine") or (
+                _machine(node) if node and status.job_set else None
+            )
+        else:
+            launch, item = self._item(view, launch, seconds)
+            if item is None:
+                return launch
+            job = self._submit(view, item, seconds)
+        nonce = self._order(view.name).plan.get("nonce", "")
+        started = {**launch, "job": job, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
+        return started if self._store.reachable else {**started, "store_reachable": False}
 
     def _item(
         self, view: NodeView, launch: dict[str, Any], seconds: float
@@ -325,9 +321,8 @@ class ClusterPlacement(JobPlacement):
             documents["store"] = {}  # without any, the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
-            self._delete_waiting(
-                name, self._pods.status(name, time.monotonic(), attempt - 1)
-            )  # it may stay for a shell
+            # It may stay for a shell.
+            self._delete_waiting(name, self._pods.status(name, time.monotonic(), attempt - 1))
         return launch, manifests.PodAttempt(
             manifests.target_of(node),
             order.settings,
@@ -342,11 +337,11 @@ class ClusterPlacement(JobPlacement):
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
             jobs = [self._job(member) for member in [item, *self._others_of(gang, view, seconds)]]
-            job_set = queues.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
+            job_set = gangs.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
             if job_set:
                 self._make(job_set)
                 now = time.monotonic()
-                for job in queues.jobs_of_set(job_set):  # known at once: a set that makes none is noticed
+                for job in gangs.jobs_of_set(job_set):  # known at once: a set that makes none is noticed
                     self._pods.take("Job", "ADDED", job, now)
             self._submitted.add(gang)
             if job_set:
@@ -376,11 +371,6 @@ class ClusterPlacement(JobPlacement):
                 _launch, item = self._item(view, launch, seconds)
                 items += [item] if item else []
         return items
-
-    def _started(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
-        nonce = self._order(view.name).plan.get("nonce", "")
-        started = {**launch, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
-        return started if self._store.reachable else {**started, "store_reachable": False}
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
         """One more attempt for a node whose pod was evicted, lost or never started through no fault of its stages.
@@ -415,7 +405,7 @@ class ClusterPlacement(JobPlacement):
         """Records from the output of the pod of a node that cannot reach the store."""
         self._by_store = by_store
         result = self._from_output(view, view.attempt)
-        self._keep_records(view, {key: raw for key, raw in result.items() if self._accepted(key, raw)})
+        self._keep_records(view, {key: result[key] for key in self._accepted(result)})
         if result:
             self._events.append(NodeNews(view.name, records=result))
         self._events.append(LaunchEnd(view.name, "fetch"))
@@ -438,7 +428,9 @@ class ClusterPlacement(JobPlacement):
                 news = self._state(self._views[name], now)
                 if news:
                     ended.append(news)
-            self._warn_of_trouble()
+            for kind, (trouble_seconds, why) in self._streams.trouble().items():  # nothing is lost by it
+                if trouble_seconds > TROUBLE_SECONDS:
+                    self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
             if ended or now >= until:
                 return ended
 
@@ -491,9 +483,7 @@ class ClusterPlacement(JobPlacement):
             return None
         view.attempt_ended = True
         records = self._from_output(view, status.attempt)
-        printed: dict[str, Mapping[str, Any]] = {
-            stage_name: record for stage_name, raw in records.items() if (record := self._accepted(stage_name, raw))
-        }
+        printed = self._accepted(records)
         record_by_stage = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
@@ -548,9 +538,10 @@ class ClusterPlacement(JobPlacement):
             except ClusterError as error:
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
-    def _accepted(self, key: str, raw: bytes) -> Mapping[str, Any] | None:
-        """The record that a pod printed, where it is valid: the output is untrusted."""
-        return take_record(RunEvidence(), self._run, key, raw)
+    def _accepted(self, records: Mapping[str, bytes]) -> dict[str, Mapping[str, Any]]:
+        """By key, the valid ones of the records that a pod printed: the output is untrusted."""
+        checked = {key: take_record(RunEvidence(), self._run, key, raw) for key, raw in records.items()}
+        return {key: record for key, record in checked.items() if record}
 
     def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
         """Put records into the store for later readers; the results have them in any case."""
@@ -561,10 +552,10 @@ class ClusterPlacement(JobPlacement):
             self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
 
     def unsettled(self) -> bool:
-        """Whether a runner was cancelled and the cluster has not reported the cause yet."""
         return any(self._is_unsettled(view) for view in self._views.values())
 
     def _is_unsettled(self, view: NodeView) -> bool:
+        """Whether its runner was cancelled and the cluster has not reported the cause yet."""
         attempt = view.attempt
         if view.launch.get("state") not in LAUNCHED or (view.name, attempt) in self._settled:
             return False
@@ -584,9 +575,8 @@ class ClusterPlacement(JobPlacement):
             return data_by_key  # the kubelet has the output
         for stage, container in status.stages.items():
             record = view.records.get(stage, {})
-            if container.state == "waiting" or (
-                record.get("state") in FINAL_STATES and record.get("attempt", 1) >= attempt
-            ):
+            is_final = record.get("state") in FINAL_STATES and record.get("attempt", 1) >= attempt
+            if container.state == "waiting" or is_final:
                 continue
             try:
                 text = self._cluster.log(
@@ -623,18 +613,11 @@ class ClusterPlacement(JobPlacement):
                 continue  # it is not in the store
             _write_log(earlier_log, raw[:LOG_BYTES].decode(errors="replace"))
 
-    def _warn_of_trouble(self) -> None:
-        """Warn of interrupted watches; nothing is lost by them."""
-        for kind, (seconds, why) in self._streams.trouble().items():
-            if seconds > TROUBLE_SECONDS:
-                self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
-
-    def _report_refusal(self, name: str, message: str) -> bool:
+    def _report_refusal(self, name: str, message: str) -> None:
         """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
         key = f"{name} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
             self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {row_of(name).steps}")
-        return True
 
     def _warn_once(self, name: str, line: str) -> None:
         if self._warned.get(name) != line:

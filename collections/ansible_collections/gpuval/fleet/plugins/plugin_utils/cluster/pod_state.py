@@ -179,7 +179,9 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     }
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
-    is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, spec.get("terminationGracePeriodSeconds")
+    # The object has the end of the grace period of its deletion.
+    deleted, grace_left = _moment(meta.get("deletionTimestamp")), _seconds(meta.get("deletionGracePeriodSeconds"))
+    is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, _seconds(spec.get("terminationGracePeriodSeconds"))
     return Pod(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid") or meta.get("name", "")),
@@ -190,8 +192,8 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         host=str(spec.get("nodeName") or ""),
         scheduled_at=_moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
-        deleted_at=_asked_at(meta),
-        deleted_before=(grace if isinstance(grace, int) else 0) + CLOCK_SECONDS if is_removed else 0,
+        deleted_at=_earlier(deleted, grace_left) if deleted else None,
+        deleted_before=grace + CLOCK_SECONDS if is_removed else 0,
         unscheduled=reason_of(scheduled, 2000) if scheduled.get("status") == "False" else None,
         disruption=reason_of(disrupted) if disrupted.get("status") == "True" else None,
         stages={names.stage_of(name): _container(reported.get(name) or {}) for name in named},
@@ -275,12 +277,8 @@ def progressed(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> bool:
     return progress is not None and (trouble is None or progress.later_than(trouble))
 
 
-def _asked_at(meta: Mapping[str, Any]) -> str | None:
-    """When a deletion was requested: the object has the end of its grace period."""
-    until, grace = _moment(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
-    if until is None:
-        return None
-    return _earlier(until, grace if isinstance(grace, int) else 0)
+def _seconds(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _earlier(moment: str, seconds: int) -> str:

@@ -110,8 +110,6 @@ class PodTracker:
         tried = attempts.get(number)
         return PodStatus(node, number, WAITING) if tried is None else self._status(tried, now)
 
-    # --- taking objects ----------------------------------------------------------------------------------------------
-
     def _attempt(self, meta: Mapping[str, Any]) -> NodeAttempt | None:
         node = (meta.get("annotations") or {}).get(names.NODE_ANNOTATION)
         number = (meta.get("labels") or {}).get(names.ATTEMPT_LABEL, "1")
@@ -210,8 +208,6 @@ class PodTracker:
             known_of[reason] = latest
         owner = self._owners.get((kind, name))
         return [self._attempts[owner[0]][owner[1]]] if owner else []
-
-    # --- diagnosis and its time --------------------------------------------------------------------------------------
 
     def _host(self, tried: NodeAttempt) -> ClusterNode | None:
         """The Node of an attempt's pod; gone where another has its name."""

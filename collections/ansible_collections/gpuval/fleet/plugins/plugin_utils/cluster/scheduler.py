@@ -22,9 +22,10 @@ from ..watch import launching, reach
 from ..watch.orders import plan_of, values_for
 from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts
 from ..watch.watch import WatchLimits
-from . import cleaning, inventory, joining, marks, names, node_evidence, nodes, permissions, pod_settings
+from . import cleaning, inventory, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
+from .joining import Newcomers
 from .placement import ClusterPlacement, PodOrder
 from .pod_diagnosis import PodLimits
 from .pod_settings import PodSettingsError
@@ -77,9 +78,9 @@ class KubernetesScheduler(JobScheduler):
     def placement(self, *common: Any) -> ClusterPlacement:
         options = self._options
         limits = PodLimits(options.patience_seconds, options.start_seconds, options.admission_seconds)
-        return ClusterPlacement(self._cluster, *common, limits=limits, accept=self._join_rule())
+        return ClusterPlacement(self._cluster, *common, limits=limits, newcomers=self._newcomers())
 
-    def _join_rule(self) -> joining.Rule | None:
+    def _newcomers(self) -> Newcomers | None:
         options = self._options
         if self._gangs or not options.accept_new_nodes:
             return None
@@ -89,7 +90,7 @@ class KubernetesScheduler(JobScheduler):
 
         labels = options.label_groups or inventory.LABEL_GROUPS
         ids = node_ids.NodeIdReader(project_path)(options.ids)
-        return joining.Rule(matches, options.skus, ids, self._action._display.display, labels)
+        return Newcomers(matches, options.skus, ids, self._action._display.display, labels)
 
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
         """The name of the member's pod, or the node's own address. Raises RunError."""

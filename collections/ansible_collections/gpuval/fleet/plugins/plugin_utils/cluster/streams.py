@@ -78,11 +78,10 @@ class Streams:
         self._queue: queue.SimpleQueue[Change | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._streams = [_Stream(one[0], one[1], one[2] if len(one) > 2 else "") for one in kinds]
+        self._streams = [_Stream(kind[0], kind[1], "".join(kind[2:])) for kind in kinds]
         for stream in self._streams:
-            stream.thread = threading.Thread(
-                target=self._follow, args=(stream,), name=f"watch-{stream.kind}", daemon=True
-            )
+            name = f"watch-{stream.kind}"
+            stream.thread = threading.Thread(target=self._follow, args=(stream,), name=name, daemon=True)
             stream.thread.start()
 
     def __enter__(self) -> Streams:
@@ -113,14 +112,14 @@ class Streams:
 
     def trouble(self) -> dict[str, tuple[float, str]]:
         """Kinds that cannot be followed now: for how many seconds, and why."""
-        troubles = {one.kind: one.trouble for one in self._streams}
-        return {kind: (time.monotonic() - found[0], found[1]) for kind, found in troubles.items() if found}
+        now, troubles = time.monotonic(), {stream.kind: stream.trouble for stream in self._streams}
+        return {kind: (now - trouble[0], trouble[1]) for kind, trouble in troubles.items() if trouble}
 
     def stop(self) -> None:
         """End the watches; returns after at most `STOP_SECONDS`."""
         with self._lock:
             self._stopped.set()
-            watches = [one.watch for one in self._streams if one.watch]
+            watches = [stream.watch for stream in self._streams if stream.watch]
         for watch in watches:
             watch.close()
         ends = time.monotonic() + STOP_SECONDS
@@ -183,14 +182,8 @@ class Streams:
         silence = seconds + 30.0
         if stream.kind not in _NO_BOOKMARKS:
             silence = min(self._silence_seconds, silence)
-        watch = self._cluster.watch(
-            stream.kind,
-            stream.selector,
-            stream.fields,
-            stream.version,
-            seconds=seconds,
-            silence_seconds=silence,
-        )
+        chosen = (stream.kind, stream.selector, stream.fields, stream.version)
+        watch = self._cluster.watch(*chosen, seconds=seconds, silence_seconds=silence)
         with self._lock:
             stream.watch = watch
             if self._stopped.is_set():

@@ -16,7 +16,7 @@ DEFAULT_TIMEOUT_SECONDS = 7200
 #: Of `timeout` and `n_gpus`: not specified, and all.
 UNSET, ALL_GPUS = -1, -1
 DOCKER_FOLDER = "docker"
-#: Fields that are taken as they stand.
+#: Fields that are used as they stand.
 AS_THEY_ARE = ("cred", "owner", "timeout", "training_precision", "multiple_results", "distributed", "env_vars")
 _URL = re.compile(r"(?:https|ssh)://[^\s'\"]+|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:[^\s'\"]+")
 CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@")

@@ -35,19 +35,22 @@ FILE = "drains.json"
 
 @dataclass(frozen=True)
 class SlurmNode:
-    name: str
     states: frozenset[str]
     reason: str = ""
 
     @property
     def run_id(self) -> str:
         """Of the run that drained it; empty where gpuval did not."""
-        found = REASON.fullmatch(self.reason)
-        return found["run"] if found and self.states & OUT.union(DRAINED) else ""
+        match = REASON.fullmatch(self.reason)
+        return match["run"] if match and self.is_away else ""
 
     @property
-    def is_foreign(self) -> bool:
-        return bool(self.states & OUT.union(DRAINED)) and not self.run_id
+    def is_away(self) -> bool:
+        return bool(self.states & OUT.union(DRAINED))
+
+    @property
+    def text(self) -> str:
+        return f"{'+'.join(sorted(self.states))} {self.reason}\n"
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def decide(
     the node itself is implicated."""
     verdict = judged["verdict"]
     drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
-    if node.is_foreign:
+    if node.is_away and not node.run_id:
         return Drain(FOREIGN if drains else "", node.reason)
     drained = bool(node.run_id)
     decision = failed_checks.decide(known, judged, failed=drained, whole=failed_checks.is_whole(run, judged))
@@ -116,8 +119,7 @@ def mark(
             done.still[name] = drain.open
         elif drain.state in (DRAIN, RESUME):
             wanted[name] = drain
-            before = f"{'+'.join(sorted(seen[name].states))} {seen[name].reason}"
-            done.changes[name] = (f"{before}\n", f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n")
+            done.changes[name] = (seen[name].text, f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n")
         if drain.state in (DRAIN, KEEP):
             opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
     if not trial:
@@ -139,7 +141,7 @@ def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bo
         if node.states & OUT:
             done.foreign.append(f"{name} ({'+'.join(sorted(node.states))})")
         else:
-            done.changes[name] = (f"{'+'.join(sorted(node.states))} {node.reason}\n", f"{RESUME}\n")
+            done.changes[name] = (node.text, f"{RESUME}\n")
     if not trial:
         _apply(slurm, dict.fromkeys(done.changes, Drain(RESUME)), done)
     return done
@@ -147,7 +149,7 @@ def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bo
 
 def read(slurm: Slurm) -> dict[str, SlurmNode]:
     """All nodes of the cluster, by name. Raises SlurmError."""
-    return {one["name"]: SlurmNode(one["name"], frozenset(one["state"]), one["reason"]) for one in slurm.nodes()}
+    return {node["name"]: SlurmNode(frozenset(node["state"]), node["reason"]) for node in slurm.nodes()}
 
 
 def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodeVerdicts) -> None:
@@ -176,9 +178,9 @@ def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodeVerdicts) -> Non
 def open_of(results: Path, run_id: str) -> dict[str, Any]:
     """What a run left on the nodes that it drained: ``nodes`` by name the open checks, ``finished_at`` its end."""
     try:
-        found = run_folder.read_json(_file(results, run_id))
-        nodes = {str(name): frozenset(map(str, checks)) for name, checks in found["nodes"].items()}
-        return {"finished_at": str(found["finished_at"]), "nodes": nodes}
+        document = run_folder.read_json(_file(results, run_id))
+        nodes = {str(name): frozenset(map(str, checks)) for name, checks in document["nodes"].items()}
+        return {"finished_at": str(document["finished_at"]), "nodes": nodes}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"finished_at": "", "nodes": {}}
 
@@ -189,11 +191,8 @@ def _keep_open(results: Path, run_id: str, finished_at: str, nodes: Mapping[str,
     if not path.parent.is_dir():
         return
     before = open_of(results, run_id)
-    merged = {**before["nodes"], **nodes}
-    document = {
-        "finished_at": before["finished_at"] or finished_at,
-        "nodes": {n: sorted(merged[n]) for n in sorted(merged)},
-    }
+    merged = {name: sorted(checks) for name, checks in sorted({**before["nodes"], **nodes}.items())}
+    document = {"finished_at": before["finished_at"] or finished_at, "nodes": merged}
     files.replace(path, run_folder.json_bytes(document), 0o600)
 
 

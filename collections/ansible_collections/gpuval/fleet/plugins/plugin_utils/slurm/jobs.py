@@ -112,19 +112,10 @@ def parse(text: str) -> dict[int, SlurmJob]:
     """By id, the jobs of gpuval in squeue's output."""
     jobs = {}
     for line in text.splitlines():
-        parts = line.split("|", 3)
-        mark = _COMMENT.match(parts[3].strip()) if len(parts) == 4 else None
-        if mark and parts[0].isdigit():
-            job = SlurmJob(
-                id=int(parts[0]),
-                state=parts[1],
-                reason=one_line(parts[2].strip("()"), 200),
-                run_id=mark[1],
-                node=mark[2],
-                attempt=int(mark[3]),
-                note=one_line(mark[4] or "", MAX_NOTE),
-            )
-            jobs[job.id] = job
+        job_id, state, reason, comment_text = (*line.split("|", 3), "", "", "")[:4]
+        if (mark := _COMMENT.match(comment_text.strip())) and job_id.isdigit():
+            reason, note = one_line(reason.strip("()"), 200), one_line(mark[4] or "", MAX_NOTE)
+            jobs[int(job_id)] = SlurmJob(int(job_id), state, reason, mark[1], mark[2], int(mark[3]), note)
     return jobs
 
 

@@ -35,7 +35,7 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
     is_listed = reservation and "," not in reservation  # Slurm takes any of several
     reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
-    chosen = [one for one in partitions if one.get("PartitionName") in named.split(",")]
+    chosen = [partition for partition in partitions if partition.get("PartitionName") in named.split(",")]
     chosen = chosen or [one for one in partitions if not named and one.get("Default") == "YES"]
     is_limited = any((one.get("QoS"), one.get("MaxTime")) != ("N/A", "UNLIMITED") for one in chosen)
     walls = _read_qos(slurm) if qos or is_limited else {}

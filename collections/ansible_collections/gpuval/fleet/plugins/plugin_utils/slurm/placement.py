@@ -96,7 +96,7 @@ class SlurmPlacement(JobPlacement):
         """Unless they were listed within these seconds. Raises SlurmError."""
         now = time.monotonic()
         if now - self._listed_at >= seconds:
-            self._nodes, self._listed_at = {one["name"]: one for one in self._slurm.nodes()}, now
+            self._nodes, self._listed_at = {node["name"]: node for node in self._slurm.nodes()}, now
 
     # -- launches
 
@@ -136,10 +136,10 @@ class SlurmPlacement(JobPlacement):
         launch["nonce"] = order.plan.get("nonce", "")
         if key in self._refused:
             raise self._refused[key]
-        job = self._jobs.get(key)
+        job, members = self._jobs.get(key), self._members(view.name)
         if job is None:
             self._list_nodes()
-            for name in self._members(view.name):
+            for name in members:
                 finding = nodes.finding(name, self._nodes.get(name), reservation=order.settings.reservation)
                 if finding.state != findings.REACHABLE:
                     whose = "" if name == view.name else f"{name}, a member of its gang: "
@@ -150,13 +150,12 @@ class SlurmPlacement(JobPlacement):
             try:
                 job_id = self._submit(view, launch, order, seconds)
             except GpuvalError as error:
-                if len(self._members(view.name)) > 1 and not (
-                    isinstance(error, SlurmError) and (error.away or error.full)
-                ):
+                passes = isinstance(error, SlurmError) and (error.away or error.full)
+                if len(members) > 1 and not passes:
                     self._refused[key] = error
                 raise
             job = SlurmJob(job_id, "PENDING", "", self._run["run_id"], *key)
-            if len(self._members(view.name)) > 1:
+            if len(members) > 1:
                 self._jobs[key] = job
         return {**launch, "state": "started", "message": "", "job": str(job.id)}
 
@@ -166,9 +165,8 @@ class SlurmPlacement(JobPlacement):
         settings = orders[names[0]].settings
         other = next((name for name in names if orders[name].settings != settings), None)
         if other:
-            raise SettingError(
-                f"{names[0]} and {other} are one gang, which is one job: set the same gpuval_slurm_* for both"
-            )
+            pair = f"{names[0]} and {other}"
+            raise SettingError(f"{pair} are one gang, which is one job: set the same gpuval_slurm_* for both")
         limit = wall_limit(self._slurm, settings)
         if limit.seconds < seconds:
             limit = self._checked(limit, order, launch["stages"])
@@ -231,10 +229,8 @@ class SlurmPlacement(JobPlacement):
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """A node reports to the store alone; that its job runs is a sign of it."""
         job = self._jobs.get(self._key(view))
-        failed = bool(self._away) or job is None
-        self._events.append(
-            LaunchEnd(view.name, "fetch", failed=failed, message=self._away or "Slurm shows no job of it")
-        )
+        failed, message = bool(self._away) or job is None, self._away or "Slurm shows no job of it"
+        self._events.append(LaunchEnd(view.name, "fetch", failed=failed, message=message))
 
     def wait(self, seconds: float) -> list[Event]:
         until = time.monotonic() + max(0.0, seconds)
@@ -245,14 +241,11 @@ class SlurmPlacement(JobPlacement):
                 self._poll(now)
             if self._launches and not self._away:
                 events += self._launch_next(now)
-            for view in self._views.values():
-                news = self._news(view, now)
-                if news:
-                    events.append(news)
-            left = until - time.monotonic()
-            if events or left <= 0:
+            events += filter(None, [self._news(view, now) for view in self._views.values()])
+            remaining = until - time.monotonic()
+            if events or remaining <= 0:
                 return events
-            time.sleep(min(left, 0.5))
+            time.sleep(min(remaining, 0.5))
 
     def _launch_next(self, now: float) -> list[Event]:
         """One at a time: each may take a time limit. One that slurmctld did not answer waits until a poll has shown
@@ -302,7 +295,9 @@ class SlurmPlacement(JobPlacement):
             message = f"Slurm does not remember job {launch.get('job', '')}"
             return self._closed(view, JobEnd.of("slurm_job_forgotten", message, view.name))
         self._unseen_since.pop(key, None)
-        if self._never_starts(job) and (key in self._ends or self._cancel(job)):
+        # Of several partitions Slurm now and then shows the limit of one, though the job waits for another.
+        never_starts = job.over_limit and "," not in chosen_option(self._orders(job.node).settings, "partition")
+        if never_starts and (key in self._ends or self._cancel(job)):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
         if job.waits:
             return self._changed(view, {**launch, "message": pending(job)})
@@ -310,29 +305,23 @@ class SlurmPlacement(JobPlacement):
             if key not in self._ends and self._cancel(job):
                 self._ends[key] = JobEnd.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
             return None
-        if (
-            ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends
-        ):  # an outage that the next call ends
+        if ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends:
+            # an outage that the next call ends
             self._ends[key] = end_of(job, None)
             self._outages.noted(view.name, launch, self._ends[key].message, now)
         if not job.ended or view.complete:
-            found = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
-            reason = found.message if found.state == "slurm_node_down" and not view.complete else ""
+            finding = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
+            reason = finding.message if finding.state == "slurm_node_down" and not view.complete else ""
             return self._changed(view, self._outages.noted(view.name, {**launch, "message": ""}, reason, now))
         if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
             return None
         if key not in self._ends:
             try:
-                waited = str(launch.get("message") or "")
-                self._ends[key] = self._end_of(job, waited)
+                self._ends[key] = self._end_of(job, str(launch.get("message") or ""))
             except SlurmError as error:
                 self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
-
-    def _never_starts(self, job: SlurmJob) -> bool:
-        """Of several partitions Slurm now and then shows the limit of one, though the job waits for another."""
-        return job.over_limit and "," not in chosen_option(self._orders(job.node).settings, "partition")
 
     def _end_of(self, job: SlurmJob, waited: str) -> JobEnd:
         """Raises SlurmError while slurmctld is away."""
@@ -347,14 +336,15 @@ class SlurmPlacement(JobPlacement):
         if not cancelled and (len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed")):
             return end
         self._list_nodes(POLL_SECONDS)
-        found = [(name, nodes.finding(name, self._nodes.get(name), reservation="any")) for name in members]
-        state = "slurm_drained" if cancelled else "slurm_node_down"
-        away = [(name, finding.message) for name, finding in found if finding.state == state]
+        verb, state, name = ("lost", "slurm_node_down", "slurm_node_failed")
+        if cancelled:
+            verb, state, name = ("was cancelled on", "slurm_drained", "slurm_drained")
+        findings_by_name = {node: nodes.finding(node, self._nodes.get(node), reservation="any") for node in members}
+        away = [node for node, finding in findings_by_name.items() if finding.state == state]
         if not away:
             return end
-        what = "was cancelled on" if cancelled else "lost"
-        message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {away[0][1]}"
-        return JobEnd.of("slurm_drained" if cancelled else "slurm_node_failed", message, away[0][0])
+        message = f"job {job.id} {verb} {', '.join(away)}: {findings_by_name[away[0]].message}"
+        return JobEnd.of(name, message, away[0])
 
     def _cancel(self, job: SlurmJob, *options: str) -> bool:
         """Whether slurmctld took it."""
@@ -380,16 +370,16 @@ class SlurmPlacement(JobPlacement):
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
         attempt = view.attempt
         end = self._ends.get(self._key(view))
-        left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
-        if not (left and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+        open_stages = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
+        if not (open_stages and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
             return None
         try:
             self._list_nodes()
         except SlurmError:
             return None
         reservation = self._orders(view.name).settings.reservation
-        found = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
-        return PlannedAttempt(attempt + 1, left) if found.state == findings.REACHABLE else None
+        finding = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
+        return PlannedAttempt(attempt + 1, open_stages) if finding.state == findings.REACHABLE else None
 
     def withdraw(self, view: NodeView) -> bool:
         """Cancel a job that is pending."""

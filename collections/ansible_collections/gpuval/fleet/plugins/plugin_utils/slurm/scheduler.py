@@ -60,7 +60,7 @@ class SlurmScheduler(JobScheduler):
 
     def probe(self) -> NodeProbes:
         began = time.monotonic()
-        known = {one["name"]: one for one in self._slurm.nodes()}
+        known = {node["name"]: node for node in self._slurm.nodes()}
         findings = {}
         for name in self._hosts():
             (reservation,) = values_for(self._action, name, self._task_vars, ("gpuval_slurm_reservation",)).values()
@@ -106,30 +106,34 @@ class SlurmScheduler(JobScheduler):
 
     def clean(self) -> dict[str, Any]:
         """Cancel the jobs that runs have left, and see that they have ended."""
-        options, run_ids, trial = self._options, self._options.run_ids, self._action.check_mode
-        self._name_killed(run_ids)
-        found, left = self._open(run_ids), {}
-        if not trial:
-            self._slurm.cancel(sorted(found))
-            until = time.monotonic() + options.deadline_seconds
-            left = found
-            while left and time.monotonic() < until:
-                left = self._open(run_ids)
-                if left:
-                    time.sleep(CLEAN_POLL_SECONDS)
-        self._mark_cleaned(left)
-        shown = some_of(f"{job.id} ({job.node})" for job in (left or found).values())
-        verb = "would cancel" if trial else "cancelled"
-        message = f"Slurm: {verb} {len(found)} job(s)" + (f": {shown}" if found else "")
-        if left:
-            message = f"Slurm: {len(left)} job(s) have not ended: {shown}: scancel them, and see slurmd on their nodes"
+        options, trial = self._options, self._action.check_mode
+        self._name_killed(options.run_ids)
+        jobs = remaining = self._open(options.run_ids)
+        if trial:
+            remaining = {}
+        else:
+            self._slurm.cancel(sorted(jobs))
+        until = time.monotonic() + options.deadline_seconds
+        while remaining and time.monotonic() < until:
+            remaining = self._open(options.run_ids)
+            if remaining:
+                time.sleep(CLEAN_POLL_SECONDS)
+        self._mark_cleaned(remaining)
+        shown = some_of(f"{job.id} ({job.node})" for job in (remaining or jobs).values())
+        message = f"Slurm: {'would cancel' if trial else 'cancelled'} {len(jobs)} job(s)" + (
+            f": {shown}" if jobs else ""
+        )
+        if remaining:
+            message = (
+                f"Slurm: {len(remaining)} job(s) have not ended: {shown}: scancel them, and see slurmd on their nodes"
+            )
         self._action.display.display(message)
         return {
-            "changed": bool(found),
-            "failed": bool(left),
-            "cancelled": sorted(found),
-            "left": sorted(left),
-            "diff": {"before": "".join(f"{job.id} {job.node}\n" for job in found.values()), "after": ""},
+            "changed": bool(jobs),
+            "failed": bool(remaining),
+            "cancelled": sorted(jobs),
+            "left": sorted(remaining),
+            "diff": {"before": "".join(f"{job.id} {job.node}\n" for job in jobs.values()), "after": ""},
             "msg": message,
         }
 
@@ -141,11 +145,10 @@ class SlurmScheduler(JobScheduler):
         for folder in [run_folder.find(results, run_id) for run_id in run_ids] or run_folder.known_runs(results):
             if (run_folder.read_object(folder.run_file).get("state") or {}).get("cleaned_at"):
                 continue
-            launches = folder.read_launches()
-            if names := [name for name, launch in launches.items() if launch.get("contact")]:
-                left = f"{directory_of(self._options.node_dir)}/{folder.path.name}"
+            if names := [name for name, launch in folder.read_launches().items() if launch.get("contact")]:
+                path = f"{directory_of(self._options.node_dir)}/{folder.path.name}"
                 self._action.display.warning(
-                    f"jobs that were killed may have left {left}: remove it on {some_of(names)}"
+                    f"jobs that were killed may have left {path}: remove it on {some_of(names)}"
                 )
 
     def _open(self, run_ids: Sequence[str]) -> dict[int, SlurmJob]:

@@ -83,14 +83,11 @@ class JobSettings:
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
             raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
-        refused = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
+        arguments = tuple(map(str, arguments))
+        refused = [option for option in (argument.partition("=")[0] for argument in arguments) if option in OWN]
         if refused:
             raise SettingError(f"gpuval_slurm_arguments: gpuval sets {refused[0]} itself: remove it")
-        return cls(
-            **texts,
-            output=str(values["gpuval_slurm_output"] or "/dev/null"),
-            arguments=tuple(str(one) for one in arguments),
-        )
+        return cls(**texts, output=str(values["gpuval_slurm_output"] or "/dev/null"), arguments=arguments)
 
 
 def arguments(
@@ -130,13 +127,7 @@ def arguments(
     ]
 
 
-def batch(
-    parameters: Mapping[str, Any],
-    runner: bytes,
-    workloads: bytes,
-    comment: str,
-    gpus: int = 0,
-) -> bytes:
+def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, comment: str, gpus: int = 0) -> bytes:
     """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
     in Slurm. Raises PlanError for one that Slurm would not take."""
     members = parameters.get("members", ())
