@@ -57,6 +57,10 @@ def last_word(stage, state, message="", code=0, signal=None):
     )
 
 
+def skipped(status, plan, stage, before=None):
+    return pod_records.StageEnd(None, plan, stage, status.attempt, AT, before).skipped(status.trouble)
+
+
 def take(document):
     """As the watch takes in a node's record."""
     run = {
@@ -95,7 +99,7 @@ def test_a_record_of_the_controller_shows_the_nonce_of_the_launch():
     status = placed(KILLED, facts=DONE, training=OOM)
     owed = pod_records.owed(status, plan, {"facts": record("facts")}, AT)
     assert {made["nonce"] for made in owed.records} == {plan["nonce"]}
-    assert pod_records.not_run_record(status, plan, "training", AT)["nonce"] == plan["nonce"]
+    assert skipped(status, plan, "training")["nonce"] == plan["nonce"]
 
 
 def test_a_record_of_the_controller_has_the_image_that_the_runner_would_give():
@@ -104,7 +108,7 @@ def test_a_record_of_the_controller_has_the_image_that_the_runner_would_give():
     stages = [{**stage, "image": images.get(stage["name"])} for stage in PLAN["stages"]]
     plan = {**PLAN, "runtime": "pod", "stages": stages}
     for stage, image in (("facts", None), ("training", images["training"])):
-        made = pod_records.not_run_record(placed(KILLED), plan, stage, AT)
+        made = skipped(placed(KILLED), plan, stage)
         assert made["image"] == image
         planned = next({**planned, "runtime": "pod"} for planned in plan["stages"] if planned["name"] == stage)
         evidence.check_launch(made, {"state": "started", "nonce": "ab" * 16}, planned)
@@ -199,9 +203,9 @@ def test_a_retry_takes_up_the_crash_and_what_never_ran():
 
 
 def test_what_will_never_run_is_skipped():
-    skipped = take(pod_records.not_run_record(placed(KILLED, training=OOM), PLAN, "loading", AT))
-    assert (skipped["state"], skipped["started_at"], skipped["duration_seconds"]) == ("skipped", None, None)
-    assert "OOMKilled" in skipped["message"]
+    made = take(skipped(placed(KILLED, training=OOM), PLAN, "loading"))
+    assert (made["state"], made["started_at"], made["duration_seconds"]) == ("skipped", None, None)
+    assert "OOMKilled" in made["message"]
 
 
 @pytest.mark.parametrize("before", ["running", "pending"])
@@ -211,9 +215,9 @@ def test_what_an_earlier_attempt_showed_stays_in_the_record_of_a_stage_that_will
     if before == "pending":  # the runner of the second pod has opened its plan
         known = record("training", "pending", attempt=2, attempts=[known])
     status = placed(KILLED, attempt=2, facts=OOM)
-    skipped = take(pod_records.not_run_record(status, PLAN, "training", AT, known))
-    assert (skipped["state"], skipped["attempt"]) == ("skipped", 2)
-    assert [one["metrics"] for one in skipped["attempts"]] == [[fault]]
+    made = take(skipped(status, PLAN, "training", known))
+    assert (made["state"], made["attempt"]) == ("skipped", 2)
+    assert [one["metrics"] for one in made["attempts"]] == [[fault]]
 
 
 # --- last words ------------------------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ def test_what_an_earlier_attempt_showed_stays_in_the_record_of_a_stage_that_will
 def test_the_last_word_of_a_runner_stands_for_its_record(state):
     end = (0, None) if state == "success" else (9, "SIGTERM")
     container = last_word("training", state, "loss is 3.2", *end)
-    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
     assert (made["state"], made["exit_code"], made["signal"], made["metrics"]) == (state, *end, [])
     assert made["message"].startswith("loss is 3.2; recorded by the controller")
     owed = pod_records.owed(placed(facts=DONE, training=container), PLAN, {}, AT)
@@ -233,12 +237,10 @@ def test_the_last_word_of_a_runner_stands_for_its_record(state):
 def test_figures_of_a_heartbeat_do_not_stand_for_those_of_a_stage_that_succeeded():
     beat = record("training", "running", metrics=[{"name": "gpu_xid_critical_count", "value": 0, "unit": "count",
                                                    "scope": "gpu:0"}])  # fmt: skip
-    made = take(
-        pod_records.record_from_termination(last_word("training", "success"), PLAN, "training", 1, AT, before=beat)
-    )
+    made = take(pod_records.StageEnd(last_word("training", "success"), PLAN, "training", 1, AT, beat).reported())
     assert (made["state"], made["metrics"], made["started_at"]) == ("success", [], AT)
     assert [one["metrics"] for one in made["attempts"]] == [beat["metrics"]]
-    failed = pod_records.record_from_termination(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat)
+    failed = pod_records.StageEnd(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat).reported()
     assert take(failed)["metrics"] == beat["metrics"]
 
 
@@ -249,7 +251,7 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
     attempts = [record("training", earlier)] if earlier else []
     beat = record("training", "running", attempt, metrics=figure, attempts=attempts)
     ended = last_word("training", "success")
-    made = take(pod_records.record_from_termination(ended, PLAN, "training", attempt, AT, before=beat))
+    made = take(pod_records.StageEnd(ended, PLAN, "training", attempt, AT, beat).reported())
     assert made["attempts"][-1]["metrics"] == figure
     assert retries.retried_for(made) == cause
 
@@ -269,13 +271,13 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
 )
 def test_what_is_no_last_word_stands_for_nothing(text):
     container = ContainerState("ended", "Completed", text, 0, None, AT, AT)
-    assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
+    assert pod_records.StageEnd(container, PLAN, "training", 1, AT).reported() is None
 
 
 def test_hostile_last_words_are_cleaned_and_follow_the_schema():
     said = {"stage": "training", "state": "failure", "exit_code": 1 << 70, "signal": "x" * 99, "message": "\x1b[2Jno\n"}
     container = ContainerState("ended", "Completed", json.dumps(said), 0, None, AT, AT)
-    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
     assert (made["exit_code"], made["signal"]) == (None, None)
     assert made["message"].startswith("no; ")
 
@@ -283,7 +285,7 @@ def test_hostile_last_words_are_cleaned_and_follow_the_schema():
 def test_success_is_not_read_from_a_container_that_was_killed():
     text = last_word("training", "success").message
     container = ContainerState("ended", "Error", text, 137, "SIGKILL", AT, AT)
-    assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
+    assert pod_records.StageEnd(container, PLAN, "training", 1, AT).reported() is None
 
 
 def test_the_root_cause_in_the_tail_of_the_log_is_reported_with_a_crash():
@@ -309,7 +311,7 @@ def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
     runner_pod.write_termination(crashed, tmp_path / "termination")
     message = (tmp_path / "termination").read_text()
     container = ContainerState("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
-    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
     assert made["environment"]["cause"] == cause
 
 
@@ -326,7 +328,7 @@ def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
     made = StageRecord(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
     runner_pod.write_termination(made, tmp_path / "log")
     container = ContainerState("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
-    taken = pod_records.record_from_termination(container, PLAN, "training", 1, AT)
+    taken = pod_records.StageEnd(container, PLAN, "training", 1, AT).reported()
     assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
 
 

@@ -488,16 +488,15 @@ class ClusterPlacement(JobPlacement):
         plan = self._order(view.name).plan
         if status.attempt > 1:
             plan = plans.for_attempt(plan, view.launch.get("stages") or view.stages, status.attempt)
-        owed, moment = pod_records.owed(status, plan, record_by_stage, run_folder.now()), run_folder.now()
+        moment, attempt = run_folder.now(), status.attempt
+        owed = pod_records.owed(status, plan, record_by_stage, moment)
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
-        records_made = owed.records
-        if status.trouble and status.trouble.evidence:  # otherwise the launch's contact has the cause
-            records_made = records_made + [
-                pod_records.not_run_record(status, plan, stage, moment, record_by_stage.get(stage))
-                for stage in owed.not_run
-            ]
-        for record in records_made:
+        # Without evidence the launch's contact has the cause.
+        for name in owed.not_run if status.trouble and status.trouble.evidence else ():
+            end = pod_records.StageEnd(None, plan, name, attempt, moment, record_by_stage.get(name))
+            owed.records.append(end.skipped(status.trouble))
+        for record in owed.records:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...module_utils import root_cause
 from ..core.escape import one_line
 from ..records.evidence import MAX_RECORD_BYTES, ON_HOST
 from ..records.states import FINAL_STATES
+from .pod_diagnosis import PodTrouble
 from .pod_state import ContainerState, termination_report
 from .pod_tracker import PodStatus
 
@@ -49,20 +50,18 @@ class Owed:
 def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], moment: str) -> Owed:
     """What an ended pod leaves open. `records`: by stage, accepted so far; `at`: the time, RFC 3339 UTC."""
     owed_records = Owed()
-    if not status.done:
-        return owed_records
-    short = cut_short(status, records)
-    for stage in plan["stages"]:
-        name = stage["name"]
-        before, container = records.get(name), status.stages.get(name)
-        if name in short:
+    for stage in plan["stages"] if status.done else ():
+        name, attempt = stage["name"], status.attempt
+        before, container, trouble = records.get(name), status.stages.get(name), status.trouble
+        if name in cut_short(status, records):
             owed_records.cut_off.append(name)
             continue
-        if before is not None and before["attempt"] >= status.attempt and before["state"] in FINAL_STATES:
+        if before is not None and before["attempt"] >= attempt and before["state"] in FINAL_STATES:
             continue
-        record = record_from_termination(container, plan, name, status.attempt, moment, before) if container else None
-        if record is None and status.trouble and status.trouble.evidence and status.trouble.stage == name:
-            record = _crash(status, container, plan, name, moment, before)
+        end = StageEnd(container, plan, name, attempt, moment, before)
+        record = end.reported()
+        if record is None and trouble and trouble.evidence and trouble.stage == name:
+            record = end.crashed(trouble)
         if record is not None and cut_short(status, {name: record}):
             owed_records.cut_off.append(name)
         elif record is not None:
@@ -83,35 +82,6 @@ def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> li
         for stage, record in records.items()
         if record["state"] == "cancelled" and record["attempt"] == status.attempt
     ]
-
-
-def record_from_termination(
-    container: ContainerState,
-    plan: Mapping[str, Any],
-    stage: str,
-    attempt: int,
-    moment: str,
-    before: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
-    """The record by a stage's termination report; None without one. `before`: the stage's record in the store.
-
-    Success counts only with exit code 0, or 1 for the last container when another stage failed.
-    """
-    report = termination_report(stage, container)
-    if report is None or (report.state == "success" and container.exit_code not in (0, 1)):
-        return None
-    message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
-    code, signal = report.exit_code, report.signal
-    return _record(container, plan, stage, attempt, moment, before, report.state, message, code, signal, report.cause)
-
-
-def not_run_record(
-    status: PodStatus, plan: Mapping[str, Any], stage: str, moment: str, before: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The record of a stage that will not run because its pod ended before: skipped. `before`: an earlier one."""
-    why = status.trouble.message if status.trouble else "its pod ended"
-    message = f"its container was not started: {why}; {_SOURCE}"
-    return _record(None, plan, stage, status.attempt, moment, before, "skipped", message, None, None)
 
 
 def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,67 +125,99 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
     return data_by_stage, "\n".join(kept_lines).rstrip("\n")
 
 
-def _crash(status, container, plan, stage, moment, before):
-    trouble = status.trouble
-    message = f"{trouble.message}; {_SOURCE}"
-    output = container.message if container and container.reason not in trouble.message else ""
-    cause = root_cause.in_text(f"{trouble.message}\n{output}")
-    last_words = (
-        cause.sentence() if cause and cause.text not in trouble.message else output and f"last output: {output}"
-    )
-    tail = one_line(last_words, 300)
-    if tail and (cause or one_line(output, 300) not in message):
-        message += f"; {tail}"
-    code = container.exit_code if container else None
-    signal = container.signal if container else None
-    return _record(container, plan, stage, status.attempt, moment, before, "crash", message, code, signal, cause)
+@dataclass(frozen=True)
+class StageEnd:
+    """How a stage ended. `container` is None where it has none; `before`: the stage's record in the store; `moment`:
+    the time, RFC 3339 UTC."""
 
+    container: ContainerState | None
+    plan: Mapping[str, Any]
+    stage: str
+    attempt: int
+    moment: str
+    before: Mapping[str, Any] | None = None
 
-def _record(container, plan, stage, attempt, moment, before, state, message, exit_code, signal, cause=None):
-    declared = next(item for item in plan["stages"] if item["name"] == stage)
-    started = container.started_at if container else None
-    finished = (container.finished_at if container else None) or moment
-    document = {
-        "schema": "gpuval.record/1",
-        "run_id": plan["run_id"],
-        "node": plan["node"],
-        "stage": stage,
-        "workload": declared["workload"],
-        "command": [str(word)[:MAX_WORD] for word in declared["command"][:MAX_COMMAND_WORDS]],
-        "image": None if stage in ON_HOST else declared["image"],
-        "metrics": [],
-        "fingerprints": {},
-        "environment": {},
-        "artifacts": [],
-        "attempts": [],
-        "started_at": started,
-    }
-    if before is not None and before["attempt"] == attempt:
-        document.update(before)
-        started = before["started_at"] or started
-        if state == "success" and before["metrics"]:  # a heartbeat's figures are not final: faults count, passes do not
+    def reported(self) -> dict[str, Any] | None:
+        """The record by the stage's termination report; None without one.
+
+        Success counts only with exit code 0, or 1 for the last container when another stage failed.
+        """
+        container = self.container
+        report = termination_report(self.stage, container) if container else None
+        if container is None or report is None or (report.state == "success" and container.exit_code not in (0, 1)):
+            return None
+        message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
+        return self._record(report.state, message, report.exit_code, report.signal, report.cause)
+
+    def skipped(self, trouble: PodTrouble | None) -> dict[str, Any]:
+        """The record of a stage that will not run because its pod ended before."""
+        why = trouble.message if trouble else "its pod ended"
+        return replace(self, container=None)._record("skipped", f"its container was not started: {why}; {_SOURCE}")
+
+    def crashed(self, trouble: PodTrouble) -> dict[str, Any]:
+        container, message = self.container, f"{trouble.message}; {_SOURCE}"
+        output = container.message if container and container.reason not in trouble.message else ""
+        cause = root_cause.in_text(f"{trouble.message}\n{output}")
+        last_words = output and f"last output: {output}"
+        if cause and cause.text not in trouble.message:
+            last_words = cause.sentence()
+        tail = one_line(last_words, 300)
+        if tail and (cause or one_line(output, 300) not in message):
+            message += f"; {tail}"
+        code, signal = (container.exit_code, container.signal) if container else (None, None)
+        return self._record("crash", message, code, signal, cause)
+
+    def _record(
+        self,
+        state: str,
+        message: str,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        cause: root_cause.RootCause | None = None,
+    ) -> dict[str, Any]:
+        plan, container, before = self.plan, self.container, self.before
+        declared = next(item for item in plan["stages"] if item["name"] == self.stage)
+        started = container.started_at if container else None
+        finished = (container.finished_at if container else None) or self.moment
+        document: dict[str, Any] = {
+            "schema": "gpuval.record/1",
+            "run_id": plan["run_id"],
+            "node": plan["node"],
+            "stage": self.stage,
+            "workload": declared["workload"],
+            "command": [str(word)[:MAX_WORD] for word in declared["command"][:MAX_COMMAND_WORDS]],
+            "image": None if self.stage in ON_HOST else declared["image"],
+            "metrics": [],
+            "fingerprints": {},
+            "environment": {},
+            "artifacts": [],
+            "attempts": [],
+        }
+        if before is not None:
             attempts = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
-            document |= {"metrics": [], "fingerprints": {}, "attempts": attempts}
-    elif before is not None:
-        document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
-    return {
-        **document,
-        **({"nonce": plan["nonce"]} if plan.get("nonce") else {}),
-        "attempt": attempt,
-        "state": state,
-        "message": one_line(message, 4000),
-        "environment": {
-            **document["environment"],
-            RECORDED_BY: "controller",
-            **({"cause": cause.document()} if cause else {}),
-        },
-        "started_at": started,
-        "updated_at": moment,
-        "finished_at": finished,
-        "duration_seconds": _seconds(started, finished),
-        "exit_code": exit_code,
-        "signal": signal,
-    }
+            if before["attempt"] != self.attempt:
+                document["attempts"] = attempts
+            else:
+                document |= before
+                started = before["started_at"] or started
+                # A heartbeat's figures are not final: faults count, passes do not.
+                if state == "success" and before["metrics"]:
+                    document |= {"metrics": [], "fingerprints": {}, "attempts": attempts}
+        environment = {**document["environment"], RECORDED_BY: "controller"}
+        return {
+            **document,
+            **({"nonce": plan["nonce"]} if plan.get("nonce") else {}),
+            "attempt": self.attempt,
+            "state": state,
+            "message": one_line(message, 4000),
+            "environment": {**environment, **({"cause": cause.document()} if cause else {})},
+            "started_at": started,
+            "updated_at": self.moment,
+            "finished_at": finished,
+            "duration_seconds": _seconds(started, finished),
+            "exit_code": exit_code,
+            "signal": signal,
+        }
 
 
 def _seconds(started: str | None, finished: str) -> float | None:
