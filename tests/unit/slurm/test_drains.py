@@ -136,7 +136,7 @@ junk
 def test_what_scontrol_prints():
     found = drains.read(commands.Slurm(lambda *_: (0, LINES, "")))
     assert found["a"] == SlurmNode(frozenset({"IDLE", "DRAIN"}), "gpuval:r:c")
-    assert found["b"].states == {"DOWN", "DRAIN", "NOT_RESPONDING"} and found["b"].is_foreign
+    assert found["b"].states == {"DOWN", "DRAIN", "NOT_RESPONDING"} and found["b"].is_away and not found["b"].run_id
     assert (found["b"].reason, found["a"].run_id, found["c"].run_id) == ("a [b] c", "r", "")
     assert sorted(found) == ["a", "b", "c"]
 
