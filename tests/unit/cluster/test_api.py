@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp.web
 import pytest
@@ -36,13 +37,16 @@ CREATE_MAPS = AccessRequest("create", "", "configmaps")
 
 
 @pytest.fixture
-def waits():
-    return []
+def waits(monkeypatch):
+    """How long the client waits between tries, which takes no time."""
+    seconds = []
+    monkeypatch.setattr(api, "time", SimpleNamespace(monotonic=time.monotonic, sleep=seconds.append))
+    return seconds
 
 
 @pytest.fixture
 def cluster(kit, waits):
-    with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=60, sleep=waits.append) as cluster:
+    with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=60) as cluster:
         yield cluster
 
 
@@ -63,10 +67,11 @@ def test_what_is_made_is_listed_and_deleted_by_its_label(kit, cluster):
     assert cluster.asked == kit.counts()
 
 
-def test_a_long_list_comes_in_pages(kit, cluster):
+def test_a_long_list_comes_in_pages(kit, cluster, monkeypatch):
+    monkeypatch.setattr(api, "PAGE", 3)
     for number in range(7):
         kit.put({**config_map(f"c{number}"), "metadata": {"name": f"c{number}", "namespace": "gpuval"}})
-    items, _ = cluster.list("ConfigMap", limit=3)
+    items, _ = cluster.list("ConfigMap")
     assert [item["metadata"]["name"] for item in items] == [f"c{number}" for number in range(7)]
     assert kit.counts()[AccessRequest("list", "", "configmaps")] == 3
 
@@ -82,7 +87,8 @@ def test_a_list_whose_version_is_gone_between_pages_starts_again(kit, cluster, m
         return call(request)
 
     monkeypatch.setattr(cluster, "_call", compacting)
-    items, _ = cluster.list("Node", limit=2)
+    monkeypatch.setattr(api, "PAGE", 2)
+    items, _ = cluster.list("Node")
     assert len(items) == len({item["metadata"]["name"] for item in items}) == 5
     assert kit.counts()[AccessRequest("list", "", "nodes")] == 5
 
@@ -242,7 +248,7 @@ class TestRetries:
     def test_too_many_requests_waits_as_asked(self, kit, cluster, waits):
         kit.throttle(2, retry_after=3)
         with pytest.raises(ClusterError, match="too many requests"):  # 3 s are more than the deadline
-            Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=2, sleep=waits.append).create(config_map())
+            Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=2).create(config_map())
         assert waits == []
         kit.throttle(1, retry_after=1)
         assert cluster.create(config_map())["metadata"]["uid"]
@@ -428,7 +434,7 @@ class TestLogin:
     def test_wrong_token(self, kit, waits):
         path = kit.write_kubeconfig("wrong", {"token": "wrong"})
         with (
-            Cluster(ClusterAccess(str(path)), sleep=waits.append) as cluster,
+            Cluster(ClusterAccess(str(path))) as cluster,
             pytest.raises(ClusterError, match="credentials"),
         ):
             cluster.list("Pod")

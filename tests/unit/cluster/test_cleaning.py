@@ -1,6 +1,7 @@
 """Cleaning a cluster by run label, against the API server for tests."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, gangs, names
@@ -186,9 +187,9 @@ class Stubborn:
         (False, [], "recreated", True),
     ],
 )
-def test_what_does_not_go_is_named_with_its_cause_at_the_deadline(deleting, finalizers, why, repeated):
+def test_what_does_not_go_is_named_with_its_cause_at_the_deadline(monkeypatch, deleting, finalizers, why, repeated):
     cluster, slept = Stubborn(deleting, finalizers), []
-    cleaned = clean_for_a_while(cluster, slept)
+    cleaned = clean_for_a_while(monkeypatch, cluster, slept)
     (left,) = cleaned.left
     assert why in left.why
     assert cleaned.removed == {}
@@ -196,13 +197,15 @@ def test_what_does_not_go_is_named_with_its_cause_at_the_deadline(deleting, fina
     assert slept == sorted(slept) and max(slept) <= cleaning.LONGEST_WAIT_SECONDS
 
 
-def clean_for_a_while(cluster, slept):
+def clean_for_a_while(monkeypatch, cluster, slept):
     ticks = itertools.count()
-    return cleaning.clean(cluster, [OURS], 10, clock=lambda: float(next(ticks)), sleep=slept.append)
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), sleep=slept.append)
+    monkeypatch.setattr(cleaning, "time", clock)
+    return cleaning.clean(cluster, [OURS], 10)
 
 
-def test_a_pod_that_its_lost_node_cannot_end_is_named_with_the_way_out():
-    cleaned = clean_for_a_while(Stubborn(kind="Pod"), [])
+def test_a_pod_that_its_lost_node_cannot_end_is_named_with_the_way_out(monkeypatch):
+    cleaned = clean_for_a_while(monkeypatch, Stubborn(kind="Pod"), [])
     (left,) = cleaned.left
     assert (left.kind, left.why) == ("Pod", "the node n7 has not ended it")
     assert "kubectl -n gpuval delete pod one --force" in left.remedy

@@ -3,6 +3,7 @@ import time
 from collections import Counter
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import streams
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Cluster,
     ClusterAccess,
@@ -63,16 +64,18 @@ class Follower:
 
 
 @pytest.fixture
-def follow(cluster):
+def follow(cluster, monkeypatch):
     opened = []
 
-    def start(*wanted, **options):
-        opened.append(Streams(cluster, wanted, **options))
+    def start(*wanted, **limits):
+        for name, seconds in limits.items():
+            monkeypatch.setattr(streams, name.upper(), seconds)
+        opened.append(Streams(cluster, wanted))
         return Follower(opened[-1])
 
     yield start
-    for streams in opened:
-        streams.stop()
+    for each in opened:
+        each.stop()
 
 
 def test_what_is_there_first_then_what_happens(kit, cluster, follow):
@@ -290,13 +293,13 @@ def test_a_server_in_trouble_is_not_flooded(kit, cluster, follow):
 
 
 def test_stop_ends_watches_at_once(kit, cluster):
-    streams = Streams(cluster, [("Pod", SELECTOR), ("Node", ""), ("Job", SELECTOR)])
+    opened = Streams(cluster, [("Pod", SELECTOR), ("Node", ""), ("Job", SELECTOR)])
     kit.wait(lambda: len(kit.server.storage.watchers) == 3)
     began = time.monotonic()
-    streams.stop()
+    opened.stop()
     assert time.monotonic() - began < 20  # a watch lasts for minutes
     assert not any(thread.name.startswith("watch-") for thread in threading.enumerate())
-    streams.stop()  # again is no error
+    opened.stop()  # again is no error
     kit.wait(lambda: not kit.server.storage.watchers)
 
 

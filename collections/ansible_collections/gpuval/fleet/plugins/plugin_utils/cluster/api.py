@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -116,16 +116,9 @@ _ERRORS: Mapping[int, type[ClusterError]] = {
 class Cluster:
     """One cluster and namespace. May be used by several threads."""
 
-    def __init__(
-        self,
-        access: ClusterAccess,
-        *,
-        deadline_seconds: float = DEADLINE_SECONDS,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, access: ClusterAccess, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self.access, self.namespace = access, access.namespace
         self.deadline_seconds = deadline_seconds
-        self._sleep = sleep
         self._lock = threading.Lock()
         self.asked: Counter[AccessRequest] = Counter()
         #: Whether the API server allowed a request since it was last unreachable, and since when it denies all.
@@ -185,11 +178,11 @@ class Cluster:
         return items[0]
 
     def list(
-        self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, untrimmed: bool = False
+        self, kind: str, selector: str = "", fields: str = "", *, untrimmed: bool = False
     ) -> tuple[list[Manifest], str]:
-        """Objects of a kind, trimmed unless `untrimmed`, and their resource version. `limit` is the size of a page."""
+        """Objects of a kind, trimmed unless `untrimmed`, and their resource version."""
         object_kind = KINDS[kind]
-        query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
+        query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(PAGE)}
         accept = _METADATA if object_kind.metadata_only else _JSON
         items: list[Manifest] = []
         while True:
@@ -352,7 +345,7 @@ class Cluster:
             if time.monotonic() + wait > ends:
                 raise problem from None
             if wait:
-                self._sleep(wait)
+                time.sleep(wait)
 
     def _may_have_just_started(self) -> bool:
         """Whether the API server that denies a request may only have started just now."""

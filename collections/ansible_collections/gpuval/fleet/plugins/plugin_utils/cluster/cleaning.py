@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,8 +57,6 @@ def clean(
     *,
     trial: bool = False,
     volumes: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> Cleaned:
     """Remove what these runs made in the cluster's namespace; no `run_ids`: what any run made.
 
@@ -66,7 +64,7 @@ def clean(
     not be listed or deleted does not keep the others from being removed. Raises ``ClusterError`` when the cluster does
     not answer.
     """
-    ends, wait, selectors = clock() + deadline_seconds, FIRST_WAIT_SECONDS, _selectors(run_ids)
+    ends, wait, selectors = time.monotonic() + deadline_seconds, FIRST_WAIT_SECONDS, _selectors(run_ids)
     result, names_by_kind = Cleaned(), {}
     objects_by_kind: dict[str, Found] = {}
     # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
@@ -85,10 +83,10 @@ def clean(
             names_by_kind[kind] = {item["metadata"]["name"] for item in objects}
     still: dict[str, Found] = {} if trial else {kind: [] for kind, found in names_by_kind.items() if found}
     while still := {kind: objects for kind in still if (objects := _there(cluster, kind, selectors))}:
-        if clock() + wait > ends:
+        if time.monotonic() + wait > ends:
             result.left += [_left(kind, item, cluster.namespace) for kind, objects in still.items() for item in objects]
             break
-        sleep(wait)
+        time.sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):

@@ -296,6 +296,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     plan, target = item.plan, item.target
     resource = resource_of(settings, item.sku, target.allocatable)
     gpus = _gpus(resource, target, plan)
+    (model_cache,) = settings.model_cache.items()
     volumes, mounts = pod_volumes.host_volumes(plan["stages"])
     containers = [_container(run, settings, plan, stage, gpus, mounts[stage["name"]]) for stage in plan["stages"]]
     identity: dict[str, Any] = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user}
@@ -317,7 +318,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
         "volumes": [
             {"name": "given", "projected": _given(run, item, plan_place)},
             {"name": "state", "emptyDir": {}},
-            {"name": "models", **pod_volumes.model_volume(run.run_id, settings)},
+            {"name": "models", **pod_volumes.volume_of(run.run_id, *model_cache, "DirectoryOrCreate")},
             {"name": "shm", "emptyDir": pod_volumes.shm_of(settings, plan["stages"])},
             *volumes,
             *pod_volumes.asked_volumes(run.run_id, settings),

@@ -219,17 +219,9 @@ class PodTracker:
 
     def _assess(self, tried: NodeAttempt, now: float) -> None:
         pod = tried.pod
-        cause = diagnose(
-            Case(
-                attempt=tried,
-                pod=pod,
-                host=self._host(tried),
-                named=self._nodes.get(tried.node),
-                job_events=self._events.get(("Job", tried.job or ""), {}),
-                pod_events=self._events.get(("Pod", pod.name), {}),
-                limits=self.limits,
-            )
-        )
+        job_events = self._events.get(("Job", tried.job or ""), {})
+        pod_events, named = self._events.get(("Pod", pod.name), {}), self._nodes.get(tried.node)
+        cause = diagnose(Case(tried, pod, self._host(tried), named, job_events, pod_events, self.limits))
         before, family = (each.family if each else "" for each in (tried.found, cause))
         if not family or family != before:
             if family == "pull":  # the time without an image stands still meanwhile

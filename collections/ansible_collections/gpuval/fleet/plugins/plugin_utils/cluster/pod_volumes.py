@@ -56,12 +56,7 @@ def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, 
     ]
 
 
-def model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
-    ((kind, source),) = settings.model_cache.items()
-    return _volume(run_id, kind, source, "DirectoryOrCreate")
-
-
-def _volume(run_id: str, kind: str, source: Any, folder: str = "Directory") -> dict[str, Any]:
+def volume_of(run_id: str, kind: str, source: Any, folder: str = "Directory") -> dict[str, Any]:
     """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
     if kind == "host_path":
         return {"hostPath": {"path": source, "type": folder}}
@@ -90,7 +85,7 @@ def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
             raise PodSettingsError(f"gpuval_pods.volumes: two volumes have the path {path}")
         used.append(path)
         ((kind, source),) = ((key, declared[key]) for key in ("claim", "nfs", "csi", "host_path") if key in declared)
-        volume = _volume(run_id, kind, source)
+        volume = volume_of(run_id, kind, source)
         if "csi" in volume:
             volume["csi"]["readOnly"] = bool(declared.get("read_only"))
         volumes.append({"name": f"asked-{index}", **volume})

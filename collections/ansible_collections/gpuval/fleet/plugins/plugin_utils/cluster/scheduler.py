@@ -159,7 +159,13 @@ class KubernetesScheduler(JobScheduler):
             while container:
                 display.display(f"{container}:")
                 _follow(display, cluster, pod["metadata"]["name"], container)
-                container = "" if wanted else _container_after(cluster, pod["metadata"]["name"], container)
+                following = "" if wanted else None
+                while following is None:  # as long as one may follow
+                    latest = _pod_named(cluster, pod["metadata"]["name"])
+                    following = reach.container_after(latest, container) if latest else ""
+                    if following is None:
+                        time.sleep(FOLLOW_SECONDS)
+                container = following
             return []
 
     def answers(self, values: Mapping[str, Any]) -> str:
@@ -268,15 +274,8 @@ def _open(node: Mapping[str, Any] | None) -> frozenset[str] | None:
     return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
 
 
-def _container_after(cluster: Cluster, pod: str, container: str) -> str:
-    """The container that follows, when it has begun; empty if none does."""
-    after = None
-    while after is None:
-        there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
-        after = reach.container_after(there[0], container) if there else ""
-        if after is None:
-            time.sleep(FOLLOW_SECONDS)
-    return after
+def _pod_named(cluster: Cluster, name: str) -> Mapping[str, Any] | None:
+    return next(iter(cluster.list("Pod", fields=f"metadata.name={name}")[0]), None)
 
 
 def _follow(display: Any, cluster: Cluster, pod: str, container: str) -> None:
@@ -289,9 +288,9 @@ def _follow(display: Any, cluster: Cluster, pod: str, container: str) -> None:
         before = lines or before
         if ended:
             return
-        there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
-        ended = not there or reach.containers(there[0]).get(container) != "running"
+        latest = _pod_named(cluster, pod)
+        if latest is None:
+            return
+        ended = reach.containers(latest).get(container) != "running"
         if not ended:
             time.sleep(FOLLOW_SECONDS)
-        elif not there:
-            return

@@ -58,23 +58,10 @@ class _Stream:
 
 
 class Streams:
-    """Follows kinds of objects until ``stop``.
+    """Follows kinds of objects until ``stop``: (kind, label selector) or with a field selector, each kind once."""
 
-    `wanted`: (kind, label selector) or (kind, label selector, field selector), each kind once.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        kinds: Iterable[Sequence[str]],
-        *,
-        watch_seconds: float = WATCH_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        refused_seconds: float = REFUSED_SECONDS,
-    ) -> None:
+    def __init__(self, cluster: Cluster, kinds: Iterable[Sequence[str]]) -> None:
         self._cluster = cluster
-        self._watch_seconds, self._silence_seconds = watch_seconds, silence_seconds
-        self._refused_seconds = refused_seconds
         self._queue: queue.SimpleQueue[Change | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -163,7 +150,7 @@ class Streams:
             return isinstance(error, _FINAL)
         if stream.refused_at is None:
             stream.refused_at = time.monotonic()
-        return not stream.followed or time.monotonic() - stream.refused_at >= self._refused_seconds
+        return not stream.followed or time.monotonic() - stream.refused_at >= REFUSED_SECONDS
 
     def _list(self, stream: _Stream) -> None:
         items, version = self._cluster.list(stream.kind, stream.selector, fields=stream.fields)
@@ -178,10 +165,10 @@ class Streams:
 
     def _watch(self, stream: _Stream) -> None:
         # With jitter: otherwise all watches end and begin together.
-        seconds = self._watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        seconds = WATCH_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
         silence = seconds + 30.0
         if stream.kind not in _NO_BOOKMARKS:
-            silence = min(self._silence_seconds, silence)
+            silence = min(SILENCE_SECONDS, silence)
         chosen = (stream.kind, stream.selector, stream.fields, stream.version)
         watch = self._cluster.watch(*chosen, seconds=seconds, silence_seconds=silence)
         with self._lock:
