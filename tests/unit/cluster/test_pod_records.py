@@ -58,7 +58,7 @@ def last_word(stage, state, message="", code=0, signal=None):
 
 
 def skipped(status, plan, stage, before=None):
-    return pod_records.StageEnd(None, plan, stage, status.attempt, AT, before).skipped(status.trouble)
+    return pod_records.PodStageEnd(None, plan, stage, status.attempt, AT, before).skipped(status.trouble)
 
 
 def take(document):
@@ -227,7 +227,7 @@ def test_what_an_earlier_attempt_showed_stays_in_the_record_of_a_stage_that_will
 def test_the_last_word_of_a_runner_stands_for_its_record(state):
     end = (0, None) if state == "success" else (9, "SIGTERM")
     container = last_word("training", state, "loss is 3.2", *end)
-    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
+    made = take(pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported())
     assert (made["state"], made["exit_code"], made["signal"], made["metrics"]) == (state, *end, [])
     assert made["message"].startswith("loss is 3.2; recorded by the controller")
     owed = pod_records.owed(placed(facts=DONE, training=container), PLAN, {}, AT)
@@ -237,10 +237,10 @@ def test_the_last_word_of_a_runner_stands_for_its_record(state):
 def test_figures_of_a_heartbeat_do_not_stand_for_those_of_a_stage_that_succeeded():
     beat = record("training", "running", metrics=[{"name": "gpu_xid_critical_count", "value": 0, "unit": "count",
                                                    "scope": "gpu:0"}])  # fmt: skip
-    made = take(pod_records.StageEnd(last_word("training", "success"), PLAN, "training", 1, AT, beat).reported())
+    made = take(pod_records.PodStageEnd(last_word("training", "success"), PLAN, "training", 1, AT, beat).reported())
     assert (made["state"], made["metrics"], made["started_at"]) == ("success", [], AT)
     assert [one["metrics"] for one in made["attempts"]] == [beat["metrics"]]
-    failed = pod_records.StageEnd(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat).reported()
+    failed = pod_records.PodStageEnd(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat).reported()
     assert take(failed)["metrics"] == beat["metrics"]
 
 
@@ -251,7 +251,7 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
     attempts = [record("training", earlier)] if earlier else []
     beat = record("training", "running", attempt, metrics=figure, attempts=attempts)
     ended = last_word("training", "success")
-    made = take(pod_records.StageEnd(ended, PLAN, "training", attempt, AT, beat).reported())
+    made = take(pod_records.PodStageEnd(ended, PLAN, "training", attempt, AT, beat).reported())
     assert made["attempts"][-1]["metrics"] == figure
     assert retries.retried_for(made) == cause
 
@@ -271,13 +271,13 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
 )
 def test_what_is_no_last_word_stands_for_nothing(text):
     container = ContainerState("ended", "Completed", text, 0, None, AT, AT)
-    assert pod_records.StageEnd(container, PLAN, "training", 1, AT).reported() is None
+    assert pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported() is None
 
 
 def test_hostile_last_words_are_cleaned_and_follow_the_schema():
     said = {"stage": "training", "state": "failure", "exit_code": 1 << 70, "signal": "x" * 99, "message": "\x1b[2Jno\n"}
     container = ContainerState("ended", "Completed", json.dumps(said), 0, None, AT, AT)
-    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
+    made = take(pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported())
     assert (made["exit_code"], made["signal"]) == (None, None)
     assert made["message"].startswith("no; ")
 
@@ -285,7 +285,7 @@ def test_hostile_last_words_are_cleaned_and_follow_the_schema():
 def test_success_is_not_read_from_a_container_that_was_killed():
     text = last_word("training", "success").message
     container = ContainerState("ended", "Error", text, 137, "SIGKILL", AT, AT)
-    assert pod_records.StageEnd(container, PLAN, "training", 1, AT).reported() is None
+    assert pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported() is None
 
 
 def test_the_root_cause_in_the_tail_of_the_log_is_reported_with_a_crash():
@@ -311,7 +311,7 @@ def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
     runner_pod.write_termination(crashed, tmp_path / "termination")
     message = (tmp_path / "termination").read_text()
     container = ContainerState("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
-    made = take(pod_records.StageEnd(container, PLAN, "training", 1, AT).reported())
+    made = take(pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported())
     assert made["environment"]["cause"] == cause
 
 
@@ -328,7 +328,7 @@ def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
     made = StageRecord(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
     runner_pod.write_termination(made, tmp_path / "log")
     container = ContainerState("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
-    taken = pod_records.StageEnd(container, PLAN, "training", 1, AT).reported()
+    taken = pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported()
     assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
 
 

@@ -18,7 +18,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import (
     context,
     job_document,
     jobs,
-    model_files,
     perf,
     planning,
     repository,
@@ -574,7 +573,7 @@ def test_linked_files_travel_and_linked_secrets_do_not(make, tmp_path):
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 30), ("MAX_BYTES", 300)])
 def test_too_much_is_refused_before_the_first_file_is_copied(make, tmp_path, monkeypatch, limit, most):
-    monkeypatch.setattr(model_files, limit, most)
+    monkeypatch.setattr(jobs, limit, most)
     many = {f"docker/{number % 3}/{number}": "0123456789" for number in range(40)}
     with pytest.raises(MadError, match=r"model tiny_train: more than .* GiB: move data sets out of the repository"):
         make("tiny_train", **many)

@@ -12,19 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..runs import plans
-from . import config_maps, gangs, names, pod_volumes
+from . import config_maps, gangs, names, pod_settings, pod_volumes
 from .config_maps import MOST_BYTES, PlanPlace, compact_json, encoded
 from .kinds import Manifest
-from .pod_settings import (
-    ANNOTATIONS,
-    LABELS,
-    REQUESTS,
-    PodSettings,
-    PodSettingsError,
-    for_gang,
-    resource_of,
-    tolerations,
-)
+from .pod_settings import PodSettings, PodSettingsError, for_gang
 from .pod_volumes import GIVEN, MODELS, SHM, STATE
 
 MACHINE_ID = "machine-id"
@@ -203,8 +194,8 @@ def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest
             "activeDeadlineSeconds": math.ceil(plan["deadline_seconds"] + settings.deadline_slack_seconds),
             "template": {
                 "metadata": {
-                    "labels": {**LABELS, **metadata["labels"]},
-                    "annotations": {**ANNOTATIONS, **metadata["annotations"]},
+                    "labels": {**pod_settings.LABELS, **metadata["labels"]},
+                    "annotations": {**pod_settings.ANNOTATIONS, **metadata["annotations"]},
                 },
                 "spec": _pod_spec(run, settings, item, plan_place),
             },
@@ -226,8 +217,8 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
     metadata = {
         "name": name,
         "namespace": namespace_name,
-        "labels": {**LABELS, **settings.labels, **names.owner_labels()},
-        "annotations": {**ANNOTATIONS, **settings.annotations},
+        "labels": {**pod_settings.LABELS, **settings.labels, **names.owner_labels()},
+        "annotations": {**pod_settings.ANNOTATIONS, **settings.annotations},
     }
     spec = _pod_spec(ClusterRun(name, namespace_name, name), item.settings, item, PlanPlace(name, "plan"))
     return names.core_object("Pod", metadata, spec=spec)
@@ -294,7 +285,7 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
 def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
     """`settings`: those of the attempt, for a gang where it has one."""
     plan, target = item.plan, item.target
-    resource = resource_of(settings, item.sku, target.allocatable)
+    resource = pod_settings.resource_of(settings, item.sku, target.allocatable)
     gpus = _gpus(resource, target, plan)
     (model_cache,) = settings.model_cache.items()
     volumes, mounts = pod_volumes.host_volumes(plan["stages"])
@@ -313,7 +304,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
         "enableServiceLinks": False,
         "securityContext": {**identity, "seccompProfile": {"type": "RuntimeDefault"}},
         "affinity": {"nodeAffinity": affinity},
-        "tolerations": tolerations(settings, resource),
+        "tolerations": pod_settings.tolerations(settings, resource),
         "containers": containers[-1:],
         "volumes": [
             {"name": "given", "projected": _given(run, item, plan_place)},
@@ -389,7 +380,7 @@ def _container(
 
 def _resources(settings: PodSettings, container: Mapping[str, Any], gpus: Mapping[str, str]) -> dict[str, Any]:
     limits = {name: str(value) for name, value in settings.resources.get("limits", {}).items()}
-    requests = {name: value for name, value in REQUESTS.items() if name not in limits}
+    requests = {name: value for name, value in pod_settings.REQUESTS.items() if name not in limits}
     requests.update({name: str(value) for name, value in settings.resources.get("requests", {}).items()})
     for key, name in (("memory_bytes", "memory"), ("cpus", "cpu")):
         if container.get(key):

@@ -494,7 +494,7 @@ class ClusterPlacement(JobPlacement):
         self._closed[key] = status
         # Without evidence the launch's contact has the cause.
         for name in owed.not_run if status.trouble and status.trouble.evidence else ():
-            end = pod_records.StageEnd(None, plan, name, attempt, moment, record_by_stage.get(name))
+            end = pod_records.PodStageEnd(None, plan, name, attempt, moment, record_by_stage.get(name))
             owed.records.append(end.skipped(status.trouble))
         for record in owed.records:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)

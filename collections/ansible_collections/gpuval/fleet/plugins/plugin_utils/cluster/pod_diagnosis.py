@@ -10,17 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.escape import one_line
+from . import pod_state
 from .pod_classes import OF_IMAGES, OF_REFUSALS, OF_STARTS, class_of, unschedulable, without_pod_name
-from .pod_state import (
-    MESSAGE_CHARACTERS,
-    NOT_RUN_REASONS,
-    ClusterNode,
-    ContainerState,
-    Pod,
-    PodEvent,
-    progressed,
-    termination_report,
-)
+from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 #: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
 UNSEEN_SECONDS = 5.0
@@ -295,8 +287,8 @@ def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> P
     if reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
         return PodTrouble("container_lost", f"{reason}: {text}", "ended", stage=stage, retryable=True)
-    if reason in NOT_RUN_REASONS:
-        text = f"{reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
+    if reason in pod_state.NOT_RUN_REASONS:
+        text = f"{reason}: {one_line(container.message, pod_state.MESSAGE_CHARACTERS)}"
         name = class_of(text, OF_STARTS)
         return PodTrouble(name, text, "ended", stage=stage, evidence=name == "accelerator_runtime")
     if reason == OOM:
@@ -308,7 +300,7 @@ def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> P
         detail = one_line(container.message, 300)
         text = f"the runner of {stage} refused (exit code {code})" + (f": {detail}" if detail else "")
         return PodTrouble("runner_refused", text, "ended", stage=stage)
-    if code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
+    if code == NOT_ALL_SUCCEEDED and is_last and pod_state.termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
     ending = f"was killed by {container.signal}" if container.signal else f"ended with exit code {code}"
     return PodTrouble("container_failed", f"the container of {stage} {ending}", "ended", stage=stage, evidence=True)
@@ -348,7 +340,7 @@ def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
     attempt.pull_message = _BACK_OFF.sub("", message) or attempt.pull_message or (failed.message if failed else "")
     text = f"{reason}: {attempt.pull_message or message}"
     name = class_of(f"pull: {text}", OF_IMAGES)
-    if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
+    if pod_state.progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
         return PodTrouble(name, f"{text} (pulling again)", "pull", limits.start_seconds, stage)
     return PodTrouble(name, text, "image", limits.patience_seconds, stage)
 
@@ -365,7 +357,7 @@ def _start(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
 def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble | None:
     for reason, name in PREPARE_REASONS.items():
         if reason in case.pod_events and not (
-            case.pod.prepared or case.pod.ran or progressed(case.pod_events, {reason})
+            case.pod.prepared or case.pod.ran or pod_state.progressed(case.pod_events, {reason})
         ):
             # older kubelets set the condition late, and events may be lost: either will do
             text = f"{reason}: {case.pod_events[reason].message}"

@@ -58,7 +58,7 @@ def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mappi
             continue
         if before is not None and before["attempt"] >= attempt and before["state"] in FINAL_STATES:
             continue
-        end = StageEnd(container, plan, name, attempt, moment, before)
+        end = PodStageEnd(container, plan, name, attempt, moment, before)
         record = end.reported()
         if record is None and trouble and trouble.evidence and trouble.stage == name:
             record = end.crashed(trouble)
@@ -126,7 +126,7 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
 
 
 @dataclass(frozen=True)
-class StageEnd:
+class PodStageEnd:
     """How a stage ended. `container` is None where it has none; `before`: the stage's record in the store; `moment`:
     the time, RFC 3339 UTC."""
 

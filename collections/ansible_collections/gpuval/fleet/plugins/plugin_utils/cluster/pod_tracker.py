@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records.failure_classes import row_of
-from . import names
+from . import names, pod_state
 from .pod_diagnosis import (
     IMAGE_REASONS,
     PREPARE_REASONS,
@@ -22,29 +22,12 @@ from .pod_diagnosis import (
     PodTrouble,
     diagnose,
 )
-from .pod_state import (
-    ENDED,
-    MESSAGE_CHARACTERS,
-    PENDING,
-    PROGRESS_REASONS,
-    PULLING,
-    RUNNING,
-    WAITING,
-    ClusterNode,
-    ContainerState,
-    Pod,
-    PodEvent,
-    newest,
-    read_node,
-    read_pod,
-    reason_of,
-    second_of,
-)
+from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 MAX_EVENT_OBJECTS = 20_000
 #: Events that explain a pod that is missing or does not start, or that it does after all.
 EVENT_REASONS = frozenset(
-    {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *PROGRESS_REASONS}
+    {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
 )
 #: The kubelet reports the end of a pull just before it begins another: status and event come in any order. Seconds.
 PULL_NEWS_SECONDS = 5.0
@@ -108,7 +91,7 @@ class PodTracker:
         attempts = self._attempts.get(node, {})
         number = attempt if attempt is not None else max(attempts, default=1)
         tried = attempts.get(number)
-        return PodStatus(node, number, WAITING) if tried is None else self._status(tried, now)
+        return PodStatus(node, number, pod_state.WAITING) if tried is None else self._status(tried, now)
 
     def _attempt(self, meta: Mapping[str, Any]) -> NodeAttempt | None:
         node = (meta.get("annotations") or {}).get(names.NODE_ANNOTATION)
@@ -132,7 +115,7 @@ class PodTracker:
         conditions = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
         tried.complete = "Complete" in conditions
         end = conditions.get("Failed") or conditions.get("FailureTarget")
-        tried.failed = reason_of(end) if end else None
+        tried.failed = pod_state.reason_of(end) if end else None
         self._owners["Job", tried.job] = (tried.node, tried.number)
         return [tried]
 
@@ -141,7 +124,7 @@ class PodTracker:
         tried = self._attempt(meta)
         if tried is None:
             return []
-        view = read_pod(pod)
+        view = pod_state.read_pod(pod)
         view.gone = deleted
         if stages := self._stages.get(tried.node):
             view.stages = {stage: container for stage, container in view.stages.items() if stage in stages}
@@ -172,14 +155,14 @@ class PodTracker:
         if not words or before is None or words == before:
             return
         events = self._events.get(("Pod", pod.name), {})
-        progress = newest(events, PROGRESS_REASONS)
+        progress = pod_state.newest(events, pod_state.PROGRESS_REASONS)
         if progress is not None and (not before or self._now - progress.arrived_at >= PULL_NEWS_SECONDS):
             message = events["Failed"].message if "Failed" in events else ""
             self._arrived += 1
             events["Failed"] = PodEvent(message, progress.second, self._arrived, self._now)
 
     def _node(self, node: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
-        host = read_node(node)
+        host = pod_state.read_node(node)
         host.gone = deleted
         before = self._nodes.get(host.name)
         if deleted and before is not None and before.uid != host.uid:
@@ -200,9 +183,10 @@ class PodTracker:
             return []  # an event is deleted for its age alone
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
-        message = one_line(str(event.get("message") or event.get("note") or ""), MESSAGE_CHARACTERS)
+        message = one_line(str(event.get("message") or event.get("note") or ""), pod_state.MESSAGE_CHARACTERS)
         self._arrived += 1
-        latest = PodEvent("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
+        message = "" if reason in pod_state.PROGRESS_REASONS else message
+        latest = PodEvent(message, pod_state.second_of(event), self._arrived, self._now)
         known_of = self._events.setdefault((kind, name), {})
         if reason not in known_of or latest.later_than(known_of[reason]):
             known_of[reason] = latest
@@ -241,16 +225,17 @@ class PodTracker:
             late = cause.limit is None or (cause.limit > 0 and now - tried.since >= cause.limit)
             if late or not cause.quiet:
                 remedy = row_of(cause.name).remedy.replace("{node}", tried.node)
-                trouble = replace(cause, message=one_line(cause.message, MESSAGE_CHARACTERS), remedy=remedy, final=late)
+                message = one_line(cause.message, pod_state.MESSAGE_CHARACTERS)
+                trouble = replace(cause, message=message, remedy=remedy, final=late)
         ended = tried.complete or tried.job_gone or (tried.failed is not None and trouble is not None)
         if pod.name:  # a Job that failed leaves its pod the time to end
             ended = pod.ended or pod.gone
         host = self._host(tried)
         host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod
         pod_stays = cause is not None and (cause.limit is not None or cause.stuck)
-        phase = ENDED if ended else _phase(pod)
+        phase = pod_state.ENDED if ended else _phase(pod)
         stage = trouble.stage if trouble is not None else None
-        if stage is None and pod.host and phase != ENDED:
+        if stage is None and pod.host and phase != pod_state.ENDED:
             stage = pod.stage
         return PodStatus(
             node=tried.node, attempt=tried.number, phase=phase, stage=stage, stages=dict(pod.stages),
@@ -262,8 +247,8 @@ class PodTracker:
 
 def _phase(pod: Pod) -> str:
     if not pod.host:
-        return PENDING
+        return pod_state.PENDING
     states = {container.state for container in pod.stages.values()}
     if "running" in states:
-        return RUNNING
-    return PULLING if "waiting" in states or not states else RUNNING
+        return pod_state.RUNNING
+    return pod_state.PULLING if "waiting" in states or not states else pod_state.RUNNING

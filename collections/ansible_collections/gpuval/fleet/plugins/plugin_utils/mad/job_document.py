@@ -15,10 +15,11 @@ from . import context as contexts
 from . import perf
 from .context import MadContext
 from .data import CUSTOM, DATASET, LOCAL, S3, PlacedDataset
-from .model_files import PACKED
 from .models import timeout_seconds
 from .planning import MadOptions, Planned
 
+#: Beside the job of a model whose image is given: its files, packed. They travel in the plan.
+PACKED = "gpuval_mad"
 RUN_MODEL = Path(__file__).with_name("run_model.sh")
 #: Where the folder of the node is in the container that keeps folders of models.
 KEPT = "/opt/gpuval_kept"

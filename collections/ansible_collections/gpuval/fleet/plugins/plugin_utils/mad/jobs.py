@@ -1,11 +1,18 @@
-"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile."""
+"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile.
+
+The files of models are copied within limits and without secrets, or packed as text.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import io
 import posixpath
 import shutil
+import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +23,8 @@ from ..core.text import meant
 from . import checkout
 from .context import MadContext
 from .data import CUSTOM
-from .documents import MadError, shown
-from .job_document import UNLIMITED_SECONDS, job_of
-from .model_files import FILES, INSIDE, PACKED, Copy, packed
+from .documents import MadError, located, shown
+from .job_document import PACKED, UNLIMITED_SECONDS, job_of
 from .models import MadModel
 from .planning import MadOptions, Planned, plan
 from .repository import Repository
@@ -26,6 +32,13 @@ from .repository import Repository
 #: What building and bringing the image of a model counts for the deadline of the run.
 IMAGE_SECONDS = 1_800.0
 MAX_DEADLINE_SECONDS = 6 * 86_400.0
+#: In the build context, and in the image: by stage the folders `model` and `repository`.
+FILES = "gpuval_mad"
+INSIDE = f"/opt/{FILES}"
+#: Never in an image.
+SECRET_FILES = (checkout.CREDENTIALS_FILE, ".git")
+MAX_FILES, MAX_BYTES = 50_000, 4 << 30
+MAX_PACKED = 80 << 10
 
 
 def remove_leftovers(state_dir: Path, before: float) -> int:
@@ -132,7 +145,7 @@ def write(
 def _write_context(root: Path, planned: Planned, options: MadOptions, target: Path) -> None:
     """The files of a build: the model's own context, and the Dockerfile with one line more."""
     if planned.dockerfile:
-        Copy(root, planned.model.where, options.secrets_file).tree(planned.model.dockercontext, target)
+        ModelCopy(root, planned.model.where, options.secrets_file).tree(planned.model.dockercontext, target)
     target.mkdir(parents=True, exist_ok=True)
     text = planned.dockerfile.text if planned.dockerfile else f"FROM {planned.base}"
     (target / "Dockerfile").write_text(f"{text.rstrip()}\nCOPY {FILES}/ {INSIDE}/\n", encoding="utf-8")
@@ -145,7 +158,7 @@ def _write_context(root: Path, planned: Planned, options: MadOptions, target: Pa
 def _write_files(root: Path, planned: Planned, context: MadContext, options: MadOptions, target: Path) -> str:
     """What run_model.sh reads of one model. Returns the commit of its clone."""
     model = planned.model
-    copied = Copy(root, model.where, options.secrets_file)
+    copied = ModelCopy(root, model.where, options.secrets_file)
     commit = ""
     if model.url:
         target.mkdir(parents=True)
@@ -153,10 +166,80 @@ def _write_files(root: Path, planned: Planned, context: MadContext, options: Mad
             code = Path(scratch) / "code"
             login = checkout.login_for(model, options.credentials)
             commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
-            Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
+            ModelCopy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
     copied.tree("." if planned.batch else planned.script[2], target / "model")
     helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]
     helpers += [placed.provider.path for placed in planned.data if placed.provider.kind == CUSTOM]
     for folder in sorted({posixpath.dirname(path) or "." for path in helpers}):
         copied.tree(folder, target / "repository" / folder)
     return commit
+
+
+def packed(folder: Path, where: str) -> str:
+    """The files of a model as text. Raises MadError where they are too large for a plan."""
+    stream = io.BytesIO()
+    with gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        tar.add(folder, ".", filter=_anonymous)
+    if stream.tell() > MAX_PACKED:
+        raise MadError(
+            f"{where}: its files are {stream.tell() >> 10} KiB when packed, and at most {MAX_PACKED >> 10} KiB travel "
+            "to an image that is given: leave it out of gpuval_mad_images, and have the image built"
+        )
+    return base64.encodebytes(stream.getvalue()).decode("ascii")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+class ModelCopy:
+    """Copies folders of a repository: links as what they name, no secrets, within limits.
+
+    In a `foreign` repository, which the user cannot correct, a link that leads out is left out.
+    """
+
+    def __init__(self, root: Path, where: str, secrets_file: Path | None = None, *, foreign: bool = False) -> None:
+        self._root, self._where, self._foreign = root, where, foreign
+        self._secrets_file = secrets_file and secrets_file.resolve()
+        self._files = self._bytes = 0
+
+    def tree(self, folder: str, target: Path) -> None:
+        """All files are counted before the first is copied. Raises MadError for a link out of the repository, or for
+        too much."""
+        source = located(self._root, folder)
+        for path, copied in [*self._listed(source, source.resolve(), target, ())]:
+            if path.is_dir():
+                copied.mkdir(parents=True, exist_ok=True)
+            else:
+                shutil.copy(path, copied)
+
+    def _listed(
+        self, source: Path, resolved: Path, target: Path, above: tuple[Path, ...]
+    ) -> Iterator[tuple[Path, Path]]:
+        """Each folder and file with its copy. `above` are the folders that this one is in."""
+        yield source, target
+        for path in sorted(source.iterdir()):
+            real, parts = resolved / path.name, {path.name}
+            if path.is_symlink():
+                try:
+                    real = located(self._root, path.relative_to(self._root).as_posix()).resolve()
+                except MadError:
+                    if self._foreign:
+                        continue
+                    raise
+                parts.update(real.relative_to(self._root.resolve()).parts)
+            if parts & set(SECRET_FILES) or real == self._secrets_file:
+                continue
+            self._files += 1
+            self._bytes += path.stat().st_size if path.is_file() else 0
+            if self._files > MAX_FILES or self._bytes > MAX_BYTES:
+                raise MadError(
+                    f"{self._where}: more than {MAX_FILES} files or {MAX_BYTES >> 30} GiB: move data sets out of the "
+                    "repository, or name a smaller dockercontext"
+                )
+            if path.is_file():
+                yield path, target / path.name
+            elif path.is_dir() and real not in (*above, resolved):
+                yield from self._listed(path, real, target / path.name, (*above, resolved))
