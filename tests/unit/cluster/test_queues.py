@@ -246,7 +246,7 @@ class Round:
 
 @pytest.fixture
 def kit(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(placement.ClusterPlacement, "SETTLE_SECONDS", 0.5)
     with ClusterKit(tmp_path) as kit:
         kit.install_job_sets()
         kit.add_nodes(2, gpus=0)

@@ -369,7 +369,7 @@ def test_an_end_without_records_is_a_contact_once_the_store_had_its_time(placed)
     placed.slurm.shown = row(7, "TIMEOUT", "TimeLimit")
     began = placed.clock.now
     launch = news(placed, 30)
-    assert placed.clock.now - began >= placement.SETTLE_SECONDS
+    assert placed.clock.now - began >= placement.SlurmPlacement.SETTLE_SECONDS
     assert (launch["state"], launch["contact"]["class"]) == ("started", "slurm_time_limit")
     assert placed.view.done
 

@@ -43,7 +43,7 @@ def test_each_version_says_the_same_of_its_jobs_and_limits(answer):
     assert [(one.state, one.reason) for one in found.values()] == [
         ("FAILED", "NonZeroExitCode"), ("PENDING", "JobHeldUser"), ("RUNNING", "None"),
     ]  # fmt: skip
-    assert jobs.exit_code(answer("job")) == jobs.REFUSED
+    assert Slurm(lambda *_: (0, answer("job"), "")).exit_code(1) == jobs.REFUSED
     partition, reservation = nodes.fields(answer("partitions")), nodes.fields(answer("reservation"))
     assert [partition[key] for key in ("PartitionName", "Default", "QoS", "MaxTime")] == [
         "gpu",

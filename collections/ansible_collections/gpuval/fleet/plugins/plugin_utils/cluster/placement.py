@@ -36,13 +36,10 @@ from .pod_volumes import model_volumes
 from .streams import Streams
 
 FIRST_LIST_SECONDS = 60.0
-#: The last record of a stage may arrive after the news that its pod ended.
-SETTLE_SECONDS = 6.0
 #: Longest interval between checks of time limits.
 TICK_SECONDS = 2.0
 #: How long a watch may be interrupted before a warning.
 TROUBLE_SECONDS = 30.0
-MAX_ATTEMPTS = 2
 LOG_BYTES = 8 << 20
 #: Lines from the end of a container's output, where its record is: kubelets cut longer logs there.
 LOG_LINES = 2000
@@ -383,7 +380,7 @@ class ClusterPlacement(JobPlacement):
         status = self._closed.get((view.name, attempt))
         stages_left = self._settled.get((view.name, attempt))
         trouble = status.trouble if status and status.done else None
-        if not stages_left or attempt >= MAX_ATTEMPTS or trouble is None or not trouble.retryable:
+        if not stages_left or attempt >= self.MAX_ATTEMPTS or trouble is None or not trouble.retryable:
             return None
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
@@ -479,7 +476,7 @@ class ClusterPlacement(JobPlacement):
         if key in self._settled:
             view.attempt_ended = True
             return None
-        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS and not view.complete:
+        if now - self._ended_at.setdefault(key, now) < self.SETTLE_SECONDS and not view.complete:
             return None
         view.attempt_ended = True
         records = self._from_output(view, status.attempt)

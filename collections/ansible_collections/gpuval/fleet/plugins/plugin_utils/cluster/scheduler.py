@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import time
@@ -173,8 +174,8 @@ class KubernetesScheduler(JobScheduler):
             *(str(values.get(name) or "") for name in ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace"))
         )
         with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
-            found, _version = cluster.list("Node")
-        return f"the API server answers, {len(found)} node(s); `make prepare` checks permissions"
+            count = len(cluster.list("Node")[0])
+        return f"the API server answers, {count} node(s); `make prepare` checks permissions"
 
     def mark(self) -> NodeVerdicts:
         try:
@@ -185,55 +186,51 @@ class KubernetesScheduler(JobScheduler):
 
     def _mark(self, cluster: Cluster) -> NodeVerdicts:
         options, trial = self._options, self._action.check_mode
-        before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
-        left: dict[str, frozenset[str]] = {}
+        nodes_by_name = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
         if options.state == "absent":
-            done = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
-            noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
+            verdicts = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
+            noted = self._note(cluster, nodes_by_name, dict.fromkeys(verdicts.changes, frozenset()))
         else:
-            wanted, left = self._wanted(before)
-            noted = self._note(cluster, before, {name: left[name] for name in left if left[name]})
-            done = marks.set_marks(cluster, wanted, taint=options.taint, trial=trial)
-            settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
-            noted += self._note(cluster, before, settled)
-        done.problem = f"others keep changing {', '.join(done.busy)}: run it again" if done.busy else ""
-        done.still, done.noted = {name: left[name] for name in done.still}, bool(noted)
-        return done
+            marks_by_name, open_checks = self._marks(nodes_by_name)
+            noted = self._note(cluster, nodes_by_name, {name: checks for name, checks in open_checks.items() if checks})
+            verdicts = marks.set_marks(cluster, marks_by_name, taint=options.taint, trial=trial)
+            settled = {name: checks for name, checks in open_checks.items() if not checks and name not in verdicts.busy}
+            noted += self._note(cluster, nodes_by_name, settled)
+            verdicts.still = {name: open_checks[name] for name in verdicts.still}
+        verdicts.problem = f"others keep changing {', '.join(verdicts.busy)}: run it again" if verdicts.busy else ""
+        verdicts.noted = bool(noted)
+        return verdicts
 
-    def _wanted(self, before: Mapping[str, Any]) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
+    def _marks(self, nodes_by_name: Mapping[str, Any]) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
         """By node its mark, and what it is to pass yet before FAIL goes."""
         report = run_folder.read_report(self._action.folder(self._options))
-        run = report["run"]
-        chosen = set(self._options.nodes)
-        wanted: dict[str, marks.Mark] = {}
-        left: dict[str, frozenset[str]] = {}
-        for node in report["nodes"]:
-            name = node["name"]
-            if chosen and name not in chosen:
+        run, marks_by_name, open_checks = report["run"], {}, {}
+        for judged in report["nodes"]:
+            name = judged["name"]
+            if self._options.nodes and name not in self._options.nodes:
                 continue
-            bears = before.get(name)
-            failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
-            decision = failed_checks.decide(_open(bears), node, failed=failed, whole=failed_checks.is_whole(run, node))
-            verdict = failed_checks.verdict_after(node, run, marks.verdict_of(bears), failed=failed)
+            node = nodes_by_name.get(name)
+            failed = node is not None and marks.stays_failed(node, marks.Mark("", "", "", partial=True))
+            is_whole = failed_checks.is_whole(run, judged)
+            decision = failed_checks.decide(_open(node), judged, failed=failed, whole=is_whole)
+            verdict = failed_checks.verdict_after(judged, run, marks.verdict_of(node), failed=failed)
             if verdict is None:
                 continue
-            cleared = verdict != node["verdict"] and not decision.stays
-            wanted[name] = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
-            left[name] = decision.open
-        return wanted, left
+            cleared = verdict != judged["verdict"] and not decision.stays
+            mark = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
+            marks_by_name[name], open_checks[name] = mark, decision.open
+        return marks_by_name, open_checks
 
-    def _note(self, cluster: Cluster, before: Mapping[str, Any], left: Mapping[str, frozenset[str]]) -> int:
+    def _note(self, cluster: Cluster, nodes_by_name: Mapping[str, Any], checks: Mapping[str, frozenset[str]]) -> int:
         """Write what is open on the nodes, where it is not there. Returns how many were changed."""
         changed = 0
-        for name, entries in left.items():
-            if name in before and (_open(before[name]) or frozenset()) != entries:
-                changed += 1
-                if not self._action.check_mode:
-                    note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
-                    try:
+        for name, entries in checks.items():
+            if name in nodes_by_name and (_open(nodes_by_name[name]) or frozenset()) != entries:
+                note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
+                with contextlib.suppress(Missing):  # the marks tell of it
+                    if not self._action.check_mode:
                         cluster.patch("Node", name, {"metadata": {"annotations": note}})
-                    except Missing:  # the marks tell of it
-                        changed -= 1
+                    changed += 1
         return changed
 
     def gather(
@@ -258,12 +255,12 @@ class KubernetesScheduler(JobScheduler):
         self._mark_cleaned(cleaned.left or options.keep_models)  # volumes may be left
         lines = cleaning.lines(run_ids, cleaned, options.namespace, trial=trial)
         self._action.display.display(*lines)
-        before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)
+        before = "".join(f"{kind} {name}\n" for kind, removed in cleaned.removed.items() for name in removed)
         return {
             "changed": bool(cleaned.count),
             "failed": bool(cleaned.left),
             "removed": cleaned.removed,
-            "left": [asdict(left) for left in cleaned.left],
+            "left": [asdict(leftover) for leftover in cleaned.left],
             "diff": {"before": before, "after": ""},
             "msg": "; ".join(lines),
         }

@@ -84,11 +84,11 @@ def write(
         except MadError as error:
             (problems if model.name in options.named else left_out).append(str(error))
     problems += left_out if problems or not planned else []
-    stages = [one.stage for one in planned]
+    stages = [model_run.stage for model_run in planned]
     problems += [
-        f"{one.model.where}: has the name and the arguments of another model: rename one"
-        for index, one in enumerate(planned)
-        if one.stage in stages[:index]
+        f"{model_run.model.where}: has the name and the arguments of another model: rename one"
+        for index, model_run in enumerate(planned)
+        if model_run.stage in stages[:index]
     ]
     if problems:
         raise MadError("; ".join(dict.fromkeys(problems)))
@@ -96,47 +96,48 @@ def write(
     images: dict[str, dict[str, Any]] = {}
     paths, seconds = [], 0.0
     owners: dict[tuple[str, str], Planned] = {}
-    for one in planned:
-        owner = owners.setdefault(one.made_of, one)
+    for model_run in planned:
+        owner = owners.setdefault(model_run.made_of, model_run)
         target = folder / "contexts" / owner.stage
-        if one.given:
-            images[one.stage] = {"reference": one.given}
-        elif owner is one and not one.batch:
-            _write_context(repository.root, one, options, target)
-            images[one.stage] = {
-                "reference": f"{options.registry if options.in_pods else 'localhost'}/{one.image}:latest",
+        if model_run.given:
+            images[model_run.stage] = {"reference": model_run.given}
+        elif owner is model_run and not model_run.batch:
+            _write_context(repository.root, model_run, options, target)
+            images[model_run.stage] = {
+                "reference": f"{options.registry if options.in_pods else 'localhost'}/{model_run.image}:latest",
                 "build": True,
                 "folder": str(target),
-                "base": one.base,
+                "base": model_run.base,
                 "arguments": dict(context.build_arguments),
             }
-        files = target / FILES / one.stage
+        files = target / FILES / model_run.stage
         try:
-            commit = _write_files(repository.root, one, context, options, files)
+            commit = _write_files(repository.root, model_run, context, options, files)
         except MadError as error:  # as its code cannot be cloned
-            (problems if one.model.name in options.named else left_out).append(str(error))
+            (problems if model_run.model.name in options.named else left_out).append(str(error))
             shutil.rmtree(files, ignore_errors=True)
-            if owner is one:
-                del owners[one.made_of]
-                images.pop(one.stage, None)
+            if owner is model_run:
+                del owners[model_run.made_of]
+                images.pop(model_run.stage, None)
             continue
-        if one.given:
-            text = packed(files, one.model.where)
-            (folder / "jobs" / one.stage).mkdir()
-            (folder / "jobs" / one.stage / PACKED).write_text(text, encoding="ascii")
-        path = folder / "jobs" / (one.stage if one.given else "") / f"{one.stage}.yml"
-        files_at = "" if one.given else str(files) if one.batch else f"{INSIDE}/{one.stage}"
-        document = job_of(one, owner, context, options, commit, files_at)
+        if model_run.given:
+            text = packed(files, model_run.model.where)
+            (folder / "jobs" / model_run.stage).mkdir()
+            (folder / "jobs" / model_run.stage / PACKED).write_text(text, encoding="ascii")
+        path = folder / "jobs" / (model_run.stage if model_run.given else "") / f"{model_run.stage}.yml"
+        files_at = "" if model_run.given else str(files) if model_run.batch else f"{INSIDE}/{model_run.stage}"
+        document = job_of(model_run, owner, context, options, commit, files_at)
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
         paths.append(str(path))
         seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
     if problems or not paths:
         raise MadError("; ".join(dict.fromkeys([*problems, *left_out])))
+    batches = [(model_run.script, model_run.batch) for model_run in planned if model_run.batch]
     remarks = dict.fromkeys(
-        f"{'/'.join(one.script[2:0:-1])}: #SBATCH {', '.join(one.batch.unused)}: no effect: gpuval_slurm_*, timeout of "
-        "the model and the run decide"
-        for one in planned
-        if one.batch and one.batch.unused
+        f"{'/'.join(script[2:0:-1])}: #SBATCH {', '.join(batch.unused)}: no effect: gpuval_slurm_*, timeout of the "
+        "model and the run decide"
+        for script, batch in batches
+        if batch.unused
     )
     deadline = min(seconds, MAX_DEADLINE_SECONDS)
     return Made(tuple(paths), images, deadline, tuple(dict.fromkeys(left_out)), tuple(remarks))

@@ -85,7 +85,8 @@ class Slurm:
 
     def exit_code(self, job: int) -> int | None:
         """The exit code of an ended job; None where Slurm does not remember it. Raises SlurmError."""
-        return jobs.exit_code(self.run("scontrol", "show", "job", str(job), "-o", tries=1))
+        match = re.search(r"(?:^|\s)ExitCode=(\d+):", self.run("scontrol", "show", "job", str(job), "-o", tries=1))
+        return int(match[1]) if match else None
 
     def submit(self, arguments: Sequence[str], script: bytes) -> int:
         """The id of a new job. Raises SlurmError; after one that is `away` the job may exist."""

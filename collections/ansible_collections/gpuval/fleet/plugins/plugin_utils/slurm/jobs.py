@@ -124,12 +124,6 @@ def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], S
     return {(job.node, job.attempt): job for _id, job in sorted(jobs.items()) if job.run_id == run_id}
 
 
-def exit_code(text: str) -> int | None:
-    """From `scontrol show job -o`."""
-    match = re.search(r"(?:^|\s)ExitCode=(\d+):(\d+)", text)
-    return int(match[1]) if match else None
-
-
 def pending(job: SlurmJob) -> str:
     """The state of a job that waits, with Slurm's reason."""
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"

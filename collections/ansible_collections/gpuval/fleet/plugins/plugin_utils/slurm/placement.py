@@ -34,11 +34,8 @@ AWAY_POLL_SECONDS = 15.0
 #: A job is submitted less often while this user may have no more.
 FULL_SECONDS = 15.0
 NODES_SECONDS = 10.0
-#: The last records may reach the store after the end of the job.
-SETTLE_SECONDS = 6.0
 #: A job that squeue does not show yet, or no more.
 UNSEEN_SECONDS = 30.0
-MAX_ATTEMPTS = 2
 VARIABLES = ("gpuval_node_dir", "gpuval_force", *script.VARIABLES)
 NO_STORE = (
     "jobs of Slurm report to the store alone, and the embedded store listens on the controller's loopback: set "
@@ -313,7 +310,7 @@ class SlurmPlacement(JobPlacement):
             finding = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
             reason = finding.message if finding.state == "slurm_node_down" and not view.complete else ""
             return self._changed(view, self._outages.noted(view.name, {**launch, "message": ""}, reason, now))
-        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
+        if now - self._ended_at.setdefault(key, now) < self.SETTLE_SECONDS:
             return None
         if key not in self._ends:
             try:
@@ -371,7 +368,11 @@ class SlurmPlacement(JobPlacement):
         attempt = view.attempt
         end = self._ends.get(self._key(view))
         open_stages = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
-        if not (open_stages and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+        if (
+            not (open_stages and end and end.retryable)
+            or attempt >= self.MAX_ATTEMPTS
+            or len(self._members(view.name)) > 1
+        ):
             return None
         try:
             self._list_nodes()

@@ -150,6 +150,10 @@ class Placement(Protocol):
 class JobPlacement(Placement):
     """A placement that makes a job for each node. `orders` says what is to run on a node."""
 
+    #: The last records of a node may arrive after its job ended.
+    SETTLE_SECONDS = 6.0
+    MAX_ATTEMPTS = 2
+
     def __init__(
         self,
         run: Mapping[str, Any],
