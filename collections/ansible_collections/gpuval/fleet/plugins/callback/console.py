@@ -27,6 +27,33 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import co
 LAST_LINES = 3
 
 
+def if_verbose(shown):
+    """The method of Ansible's callback, with -v only."""
+
+    def show(self, *arguments):
+        if not self._quiet:
+            shown(self, *arguments)
+
+    return show
+
+
+def if_asked(shown):
+    """A result if -v or `debug` asks for it: as Ansible shows it, or a run's message as a line."""
+
+    def show(self, result):
+        message, task = result.result.get("msg"), result.task
+        is_debug = task.resolved_action == "ansible.builtin.debug" and task.run_once and not task.loop
+        if self._quiet and is_debug and isinstance(message, str):
+            self._handle_warnings(result.result)
+            self._display.display(console_line(message))
+        elif self._run_is_verbose(result):
+            shown(self, result)
+        else:
+            self._handle_warnings(result.result)
+
+    return show
+
+
 class CallbackModule(Default):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -41,50 +68,19 @@ class CallbackModule(Default):
     def _quiet(self):
         return self._display.verbosity < 1
 
-    def _print_task_banner(self, task):
-        if not self._quiet:
-            super()._print_task_banner(task)
+    _print_task_banner = if_verbose(Default._print_task_banner)
+    v2_playbook_on_include = if_verbose(Default.v2_playbook_on_include)
+    v2_playbook_on_no_hosts_remaining = if_verbose(Default.v2_playbook_on_no_hosts_remaining)
+    v2_playbook_on_stats = if_verbose(Default.v2_playbook_on_stats)
+    v2_runner_on_ok = if_asked(Default.v2_runner_on_ok)
+    v2_runner_item_on_ok = if_asked(Default.v2_runner_item_on_ok)
+    v2_runner_on_skipped = if_asked(Default.v2_runner_on_skipped)
+    v2_runner_item_on_skipped = if_asked(Default.v2_runner_item_on_skipped)
 
     def v2_playbook_on_play_start(self, play):
         self._play = play
         if not self._quiet:
             super().v2_playbook_on_play_start(play)
-
-    def v2_playbook_on_include(self, included_file):
-        if not self._quiet:
-            super().v2_playbook_on_include(included_file)
-
-    def v2_playbook_on_no_hosts_remaining(self):
-        if not self._quiet:
-            super().v2_playbook_on_no_hosts_remaining()
-
-    def v2_playbook_on_stats(self, stats):
-        if not self._quiet:
-            super().v2_playbook_on_stats(stats)
-
-    def v2_runner_on_ok(self, result):
-        self._show(result, super().v2_runner_on_ok)
-
-    def v2_runner_item_on_ok(self, result):
-        self._show(result, super().v2_runner_item_on_ok)
-
-    def v2_runner_on_skipped(self, result):
-        self._show(result, super().v2_runner_on_skipped)
-
-    def v2_runner_item_on_skipped(self, result):
-        self._show(result, super().v2_runner_item_on_skipped)
-
-    def _show(self, result, shown):
-        """A result if it was asked for, by -v or `debug`: as Ansible shows it, or a run's message as a line."""
-        message = result.result.get("msg")
-        debug = result.task.resolved_action == "ansible.builtin.debug" and result.task.run_once and not result.task.loop
-        if self._quiet and debug and isinstance(message, str):
-            self._handle_warnings(result.result)
-            self._display.display(console_line(message))
-        elif self._run_is_verbose(result):
-            shown(result)
-        else:
-            self._handle_warnings(result.result)
 
     def v2_runner_item_on_failed(self, result):
         if not self._quiet:
@@ -112,7 +108,7 @@ class CallbackModule(Default):
     def _fail(self, result, what, color):
         label = "" if result.task.run_once else f" {self.host_label(result)}"
         items = self._items.pop(_key(result), {})
-        message = "; ".join(f"{one} [{', '.join(labels)}]" for one, labels in items.items()) or _message(result)
+        message = "; ".join(f"{text} [{', '.join(labels)}]" for text, labels in items.items()) or _message(result)
         text = console_line(f"{what}{label}: {result.task.name or result.task.action}: {message}")
         self._display.display(text, color=color, stderr=self.get_option("display_failed_stderr"))
 
@@ -135,7 +131,7 @@ def _message(result):
         text += f" (rc {values['rc']})"
     printed = next(filter(None, map(values.get, ("stderr", "module_stderr", "stdout", "module_stdout"))), "")
     last = [line.strip() for line in str(printed).splitlines() if line.strip()][-LAST_LINES:]
-    more = [one for one in (_cause(result.exception), one_line(" / ".join(last))) if one not in text]
+    more = [detail for detail in (_cause(result.exception), one_line(" / ".join(last))) if detail not in text]
     return ": ".join([text, *more])
 
 

@@ -37,7 +37,9 @@ class ListedNode:
 def parse(text: str, source: str) -> list[ListedNode]:
     """Nodes of a list; `source` names the file in complaints, and a name that ends in .csv makes it CSV."""
     text = text.removeprefix("\ufeff")
-    is_csv, header, nodes = source.lower().endswith(".csv"), [], []
+    is_csv = source.lower().endswith(".csv")
+    header: list[str] = []
+    nodes: list[ListedNode] = []
     for line, words in _csv_lines(text, source) if is_csv else _plain_lines(text):
         try:
             if is_csv and not header:
