@@ -3,10 +3,8 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import gaudi
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.amd import smi as amd
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gpu import Gpu
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 
 MIB = 1024**2

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import gaudi
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.amd import smi as amd
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence

@@ -1,8 +1,8 @@
 """NVML through ctypes against a real shared library with NVML's signatures, structures and return codes."""
 
 import pytest
-from gpuval_node.hardware.nvidia.nvml import Nvml
-from gpuval_node.hardware.nvidia.smi import throttle
+from gpuval_node.hardware.nvidia import throttle
+from gpuval_node.hardware.nvml import Nvml
 from gpuval_node.hardware.source import SourceError
 
 from tests.kit.telemetry import build_nvml

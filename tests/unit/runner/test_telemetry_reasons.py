@@ -7,11 +7,8 @@ import errno
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import EXCUSE
-from gpuval_node.hardware import gaudi
-from gpuval_node.hardware.amd import source as amd
-from gpuval_node.hardware.nvidia import nvml
-from gpuval_node.hardware.nvidia import smi as nvidia_smi
-from gpuval_node.hardware.nvidia import source as nvidia
+from gpuval_node.hardware import amd, gaudi, nvidia, nvml
+from gpuval_node.hardware import nvidia as nvidia_smi
 from gpuval_node.hardware.source import SourceError
 from gpuval_runner.telemetry import kernel_log, summary
 

@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from gpuval_node.hardware import amd, nvidia
+from gpuval_node.hardware import amd as amd_smi
 from gpuval_node.hardware import gaudi as hl_smi
-from gpuval_node.hardware.amd import smi as amd_smi
-from gpuval_node.hardware.amd import source as amd
-from gpuval_node.hardware.nvidia import smi as nvidia_smi
-from gpuval_node.hardware.nvidia import source as nvidia
+from gpuval_node.hardware import nvidia as nvidia_smi
 from gpuval_node.hardware.source import SourceError
 from gpuval_runner.telemetry import host
 

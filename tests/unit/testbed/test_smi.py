@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import gaudi
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.amd import smi as amd
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 
 SMI = Path(__file__).resolve().parents[3] / "roles/testbed/files/node/smi"

@@ -256,11 +256,11 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
     if vendor == "auto":
         vendor = next((name for name, path in DRIVER_FILES if (root / path).exists()), "")
     if vendor == "nvidia":
-        from gpuval_node.hardware.nvidia.source import open_nvidia
+        from gpuval_node.hardware.nvml import open_nvidia
 
         return open_nvidia()
     if vendor == "amd":
-        from gpuval_node.hardware.amd.source import Amd
+        from gpuval_node.hardware.amd import Amd
 
         return Amd(str(root))
     if vendor == "gaudi":

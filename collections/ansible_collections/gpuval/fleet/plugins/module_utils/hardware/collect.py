@@ -6,10 +6,8 @@ from collections import Counter
 from typing import Any, Optional
 
 from .. import engines
-from . import clock, cpu, disks, gaudi, memory, nics, osinfo, pci, peer_access, services, topology, tuning
-from .amd import smi as amd
+from . import amd, clock, cpu, disks, gaudi, memory, nics, nvidia, osinfo, pci, peer_access, services, topology, tuning
 from .gpu import Detection, Gpu
-from .nvidia import smi as nvidia
 from .tools import Run, toolbox
 from .tree import Tree
 

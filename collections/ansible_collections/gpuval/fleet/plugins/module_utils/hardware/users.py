@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import engine_types
-from . import gaudi
-from .nvidia import smi as nvidia
+from . import gaudi, nvidia
 from .tools import Run, ToolResult
 from .tree import Tree
 

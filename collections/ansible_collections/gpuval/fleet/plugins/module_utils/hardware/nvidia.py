@@ -1,4 +1,4 @@
-"""What `nvidia-smi` prints: its log (`-q -x`) for the facts, and rows of `--query-gpu` for telemetry.
+"""NVIDIA GPUs by `nvidia-smi`: its log (`-q -x`) for the facts, and rows of `--query-gpu` for telemetry.
 
 A reading has one line in `FIELDS`, whichever of the two prints it.
 """
@@ -11,9 +11,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
-from .. import values
-from ..gpu import READINGS, Detection, Gpu, read_fields
-from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
+from . import values
+from .gpu import READINGS, Detection, Gpu, read_fields
+from .source import SourceError, ToolSource
+from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, toolbox
 
 VENDOR = "nvidia"
 ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
@@ -326,3 +327,27 @@ def _process(element: ET.Element) -> dict[str, Any]:
 
 def _text(element: ET.Element, path: str) -> Optional[str]:
     return values.text(element.findtext(path))
+
+
+NOT_ASKED = "this driver's nvidia-smi does not report it"
+NOT_REPORTED = "nvidia-smi's query does not report it, and NVML could not be loaded"
+
+
+class NvidiaSmi(ToolSource):
+    name = "nvidia-smi"
+    first_seconds = 60.0  # without persistence mode the driver wakes the GPUs one after another
+    queries = QUERIES
+    reading_of = READING_OF_COLUMN
+    never = dict.fromkeys(("row_remaps", "link_errors", "link_corrected", "pcie_replays"), NOT_REPORTED)
+    not_asked = NOT_ASKED
+
+    def ask(self, query: tuple[str, ...], seconds: float) -> list[Gpu]:
+        answer = toolbox()("nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv", timeout=seconds)
+        rows = parse_rows(answer.stdout)
+        if not rows and not answer.ok:
+            raise SourceError(answer.complaint)
+        for row in rows:
+            for reading, reason in refusals(row).items():
+                if reason == ERROR or reading not in self.absent:  # of several GPUs' cells an error is what counts
+                    self.absent[reading] = reason
+        return [gpu for gpu in map(parse_row, rows) if gpu]

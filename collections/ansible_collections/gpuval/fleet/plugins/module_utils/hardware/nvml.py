@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Any, Optional, cast
 
-from ..source import Counters, Sample, Source, SourceError, known
-from .smi import throttle
+from .nvidia import NvidiaSmi, throttle
+from .source import Counters, Sample, Source, SourceError, known
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Readings that hardly change, which are not worth a call every second.
@@ -340,3 +340,17 @@ class Nvml(Source):
         counts = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
         known_counts = [count for count in counts if count is not None]
         return sum(known_counts) if known_counts else None
+
+
+def open_nvidia() -> Source:
+    """Return NVML, else nvidia-smi. Raises ``SourceError`` when neither can be read."""
+    try:
+        return Nvml()
+    except SourceError as error:
+        problem = str(error)
+    try:
+        source = NvidiaSmi()
+    except SourceError as error:
+        raise SourceError(f"{problem}; {error}") from None
+    source.absent["nvml"] = problem
+    return source

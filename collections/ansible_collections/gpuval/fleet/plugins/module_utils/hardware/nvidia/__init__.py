@@ -1,1 +1,0 @@
-"""NVIDIA GPUs: what nvidia-smi prints (`smi`), the driver's library (`nvml`), and sampling by either (`source`)."""
