@@ -5,8 +5,9 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 from ..node_directory import NodeError
 from .state import DEFAULT_METRIC, HostInterface
@@ -20,18 +21,25 @@ LIMIT_WORD = re.compile(r"[A-Za-z0-9_@%:*.-]+")
 
 
 @dataclass(frozen=True)
+class RouteOptions:
+    to: str
+    via: Optional[str] = None
+    metric: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class DeclaredInterfaces:
     """One entry of `interfaces`: those that it selects, and what they are to be. Routes are as `ip -json` has them."""
 
     name: str = ""
     pattern: str = ""
     driver: str = ""
-    exclude: tuple[str, ...] = ()
+    exclude: Sequence[str] = ()
     count: int = 1
-    state: str = "up"
+    state: Literal["up", "down"] = "up"
     mtu: Optional[int] = None
-    addresses: tuple[str, ...] = ()
-    routes: tuple[dict[str, Any], ...] = ()
+    addresses: Sequence[str] = ()
+    routes: Sequence[Annotated[dict[str, Any], RouteOptions]] = ()
     flap: bool = False
 
     def __str__(self) -> str:

@@ -6,8 +6,9 @@ import functools
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 from ..hardware.tools import toolbox
 from . import tcp
@@ -43,19 +44,55 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Questions:
-    ports: tuple[int, ...] = ()
-    probe_port: int = 0
+class EndpointOptions:
+    """A service to which the path is measured; without a URL only TCP is."""
+
+    name: str
+    #: What it answers is read up to a limit. Any status counts as there.
+    url: Optional[str] = None
+    #: Host and port, as registry.example.com:5000.
+    address: Optional[str] = None
+    #: URL of an HTTP proxy to go through; without it the way is direct.
+    proxy: Optional[str] = None
+    #: Certificate authority on the node; without it the system's own.
+    ca_file: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class PeerProbeOptions:
+    #: Name of this node, as the others know it.
+    node: str
+    #: `listen` starts listeners and returns; `ask` measures.
+    phase: Literal["listen", "ask"] = "ask"
+    peers: Sequence[Annotated[dict[str, Any], Peer]] = ()
+    #: Names of the nodes that probe this one. Its listeners end when all of them are done, or after `listen_seconds`.
+    askers: Sequence[str] = ()
+    #: Ports that must be open between nodes.
+    ports: Sequence[int] = ()
+    #: Of the listeners.
+    probe_port: int = 47600
+    #: To receive from each peer; 0 is none.
     bulk_bytes: int = 0
-    tries: int = 5
-    timeout_seconds: float = 2
+    #: Also send packets of the interface's MTU.
     check_size: bool = True
+    #: TCP connections to each peer.
+    tries: int = 5
+    #: Of one answer, of all measurements, and of the listeners.
+    timeout_seconds: float = 2.0
+    deadline_seconds: float = 60.0
+    listen_seconds: float = 120.0
+    endpoints: Sequence[Annotated[dict[str, Any], EndpointOptions]] = ()
+    #: Of an answer, and of each service.
+    endpoint_bytes: int = 16777216
+    endpoint_seconds: float = 5.0
+    directory: str = ""
 
 
 def ask(
-    peers: list[Peer], questions: Questions, deadline: Deadline, state: NetworkState, host: NetworkHost
+    questions: PeerProbeOptions, deadline: Deadline, state: NetworkState, host: NetworkHost
 ) -> dict[str, dict[str, Any]]:
     """What was found, by peer. Each has all keys of BLANK, and `ports`."""
+    peers = [Peer(**peer) for peer in questions.peers]
     answers: dict[str, dict[str, Any]] = {peer.name: {**BLANK, "ports": {}} for peer in peers}
     names = {peer: functools.partial(tcp.resolve, peer.address) for peer in peers}
     addresses = in_parallel(names, max(0.0, min(RESOLVE_SECONDS, deadline.left())))
@@ -96,17 +133,17 @@ def ask(
     return answers
 
 
-def say_bye(node: str, answers: dict[str, dict[str, Any]], questions: Questions, deadline: Deadline) -> None:
+def say_bye(questions: PeerProbeOptions, answers: dict[str, dict[str, Any]], deadline: Deadline) -> None:
     """Tell the peers' listeners that this node needs them no more."""
     calls = {
-        name: functools.partial(tcp.say, answer["address"], questions.probe_port, f"bye {node}\n", 1)
+        name: functools.partial(tcp.say, answer["address"], questions.probe_port, f"bye {questions.node}\n", 1)
         for name, answer in answers.items()
         if answer["state"] in tcp.ANSWERED
     }
     in_parallel(calls, max(1.0, deadline.left()))
 
 
-def _first(address: str, port: int, questions: Questions) -> str:
+def _first(address: str, port: int, questions: PeerProbeOptions) -> str:
     """The state of the first try that got an answer, else of the last."""
     for _try in range(2):
         state = tcp.handshake(address, port, questions.timeout_seconds)[0]
@@ -115,7 +152,7 @@ def _first(address: str, port: int, questions: Questions) -> str:
     return state
 
 
-def _latency(address: str, port: int, questions: Questions, deadline: Deadline) -> dict[str, float]:
+def _latency(address: str, port: int, questions: PeerProbeOptions, deadline: Deadline) -> dict[str, float]:
     times = []
     for _try in range(questions.tries):
         if deadline.left() <= 0:

@@ -13,12 +13,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from ..network import ledger as ledgers
 from ..network.apply import apply_plan, wait_for_links, why_down
 from ..network.changes import HOSTS_FILE, plan_changes
-from ..network.declaration import parse_declaration
+from ..network.declaration import DeclaredInterfaces, parse_declaration
 from ..network.host import Deadline, NetworkHost
 from ..network.hosts_file import other_addresses
 from ..network.management import find_management, peer_of, ssh_connection
@@ -29,27 +29,6 @@ CONFIRM_SECONDS = 60
 NEEDS_ROOT = (
     "needs root: {}. Set ansible_become: true in the inventory, for these nodes and for gpuval.fleet.clean alike."
 )
-
-
-@dataclass(frozen=True)
-class RouteOptions:
-    to: str
-    via: Optional[str] = None
-    metric: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class InterfaceOptions:
-    name: Optional[str] = None
-    pattern: Optional[str] = None
-    driver: Optional[str] = None
-    exclude: Sequence[str] = ()
-    count: Optional[int] = None
-    state: Literal["up", "down"] = "up"
-    mtu: Optional[int] = None
-    addresses: Sequence[str] = ()
-    routes: Sequence[Annotated[dict[str, Any], RouteOptions]] = ()
-    flap: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +46,7 @@ class HostNetworkOptions:
     #: `restored` reverts the network to what was first found, `confirmed` keeps the changes of `attempt`.
     state: Literal["applied", "confirmed", "restored"] = "applied"
     attempt: str = ""
-    interfaces: Sequence[Annotated[dict[str, Any], InterfaceOptions]] = ()
+    interfaces: Sequence[Annotated[dict[str, Any], DeclaredInterfaces]] = ()
     hosts: Mapping[str, Any] = field(default_factory=dict)
     sysctls: Mapping[str, Any] = field(default_factory=dict)
     limits: Sequence[Annotated[dict[str, Any], LimitOptions]] = ()

@@ -3,64 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from ..network import endpoints as services
 from ..network import listener
 from ..network.host import Deadline, NetworkHost
 from ..network.parallel import in_parallel
-from ..network.peers import Peer, Questions, ask, say_bye
+from ..network.peers import PeerProbeOptions, ask, say_bye
 from ..network.state import shown
 from ..node_directory import NodeError, base_directory
 
 MOST_PORTS = 64
-
-
-@dataclass(frozen=True)
-class EndpointOptions:
-    """A service to which the path is measured; without a URL only TCP is."""
-
-    name: str
-    #: What it answers is read up to a limit. Any status counts as there.
-    url: Optional[str] = None
-    #: Host and port, as registry.example.com:5000.
-    address: Optional[str] = None
-    #: URL of an HTTP proxy to go through; without it the way is direct.
-    proxy: Optional[str] = None
-    #: Certificate authority on the node; without it the system's own.
-    ca_file: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class PeerProbeOptions:
-    #: Name of this node, as the others know it.
-    node: str
-    #: `listen` starts listeners and returns; `ask` measures.
-    phase: Literal["listen", "ask"] = "ask"
-    peers: Sequence[Annotated[dict[str, Any], Peer]] = ()
-    #: Names of the nodes that probe this one. Its listeners end when all of them are done, or after `listen_seconds`.
-    askers: Sequence[str] = ()
-    #: Ports that must be open between nodes.
-    ports: Sequence[int] = ()
-    #: Of the listeners.
-    probe_port: int = 47600
-    #: To receive from each peer; 0 is none.
-    bulk_bytes: int = 0
-    #: Also send packets of the interface's MTU.
-    check_size: bool = True
-    #: TCP connections to each peer.
-    tries: int = 5
-    #: Of one answer, of all measurements, and of the listeners.
-    timeout_seconds: float = 2.0
-    deadline_seconds: float = 60.0
-    listen_seconds: float = 120.0
-    endpoints: Sequence[Annotated[dict[str, Any], EndpointOptions]] = ()
-    #: Of an answer, and of each service.
-    endpoint_bytes: int = 16777216
-    endpoint_seconds: float = 5.0
-    directory: str = ""
 
 
 class ProbeAnswer(TypedDict, total=False):
@@ -105,18 +59,10 @@ def measure(options, check_mode):
     deadline = Deadline(options.deadline_seconds)
     host = NetworkHost(deadline)
     state = host.state()
-    peers = [Peer(**peer) for peer in options.peers]
-    questions = Questions(
-        ports=() if check_mode else tuple(options.ports),
-        probe_port=options.probe_port,
-        bulk_bytes=0 if check_mode else options.bulk_bytes,
-        tries=options.tries,
-        timeout_seconds=options.timeout_seconds,
-        check_size=options.check_size,
-    )
-    answers = ask(peers, questions, deadline, state, host)
+    questions = replace(options, ports=(), bulk_bytes=0) if check_mode else options
+    answers = ask(questions, deadline, state, host)
     if questions.ports or questions.bulk_bytes:
-        say_bye(options.node, answers, questions, deadline)
+        say_bye(questions, answers, deadline)
     calls = {
         target.name: functools.partial(services.probe, target, options.endpoint_bytes, options.endpoint_seconds)
         for target in targets

@@ -113,29 +113,22 @@ def find(fleet: Fleet) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.level != "fail")
 
 
-def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    silent = []
+def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
     for name, answers in fleet.answers.items():
         if name in fleet.rejected:
             message = f"{name}: its answer is rejected: {fleet.rejected[name]}"
-            silent.append(
-                Finding("fail", "answer", (name,), message, "Check what the node runs instead of gpuval's code.")
-            )
-        if answers is not None or name in fleet.rejected:
-            continue
-        tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
-        reached = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "no other node could test it"
-        remedy = (
-            "The machine is up: check SSH, the user and the route from the controller."
-            if any(tried)
-            else "Check power, cable and address of the machine."
-        )
-        reason = fleet.reasons.get(name) or "no answer"
-        silent.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {reached}", remedy))
-    return silent
+            yield Finding("fail", "answer", (name,), message, "Check what the node runs instead of gpuval's code.")
+        elif answers is None:
+            tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
+            reached = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "no other node could test it"
+            remedy = "Check power, cable and address of the machine."
+            if any(tried):
+                remedy = "The machine is up: check SSH, the user and the route from the controller."
+            message = f"{name} measured nothing: {fleet.reasons.get(name) or 'no answer'}; {reached}"
+            yield Finding("fail", "silent", (name,), message, remedy)
 
 
-def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
+def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterable[Finding]:
     tried = {pair: not asked.reached for pair, asked in pairs.items() if fleet.answers.get(pair[1]) is not None}
     bad = sum(tried.values())
     if len(fleet.answers) > 2 and tried and bad / len(tried) >= NEARLY_ALL:
@@ -148,7 +141,7 @@ def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     return _findings("fail", "reach", tried, REACH, remedy, link=lambda pair: f"fails ({pairs[pair].state})")
 
 
-def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
+def _sizes(pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
     tried = {
         pair: asked.path_mtu_bytes is None or asked.path_mtu_bytes < asked.mtu_bytes
         for pair, asked in pairs.items()
@@ -164,13 +157,12 @@ def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
     return _findings("fail", "mtu", tried, MTU, SAME_MTU, link=largest, worst=lambda _odd: sample)
 
 
-def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    findings = []
+def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
     for name, answers in fleet.answers.items():
         for port, reason in (answers.not_listening if answers else {}).items():
             message = f"{name}: port {port} was not tested: the node cannot listen there: {reason}"
             remedy = "Run as root (ansible_become) for ports below 1024."
-            findings.append(Finding("fail", "port", (name,), message, remedy))
+            yield Finding("fail", "port", (name,), message, remedy)
     remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
     for port in fleet.ports:
         states = {
@@ -182,23 +174,19 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         counts = _counted(state for state in states.values() if state != "open")
         words = {side: (f"port {port}: {text.replace('{worst}', counts)}", then) for side, (text, then) in PORT.items()}
         link = {pair: f"port {port} is {state}" for pair, state in states.items()}.__getitem__
-        findings += _findings("fail", "port", tried, words, remedy, link=link)
-    return findings
+        yield from _findings("fail", "port", tried, words, remedy, link=link)
 
 
-def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    findings = []
+def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
     for kind, noun, key, is_rate in MEASURES:
         figures = {pair: getattr(asked, key) for pair, asked in pairs.items() if asked.reached}
         values = {pair: value for pair, value in figures.items() if value is not None}
-        usual = _usual(values, fleet.zones, high=is_rate)
-        findings += _slow_findings(kind, noun, values, usual, is_rate=is_rate)
-    return findings
+        yield from _slow_findings(kind, noun, values, _usual(values, fleet.zones, high=is_rate), is_rate=is_rate)
 
 
 def _slow_findings(
     kind: str, noun: str, values: Mapping[Pair, float], usual: Mapping[Pair, float], *, is_rate: bool
-) -> list[Finding]:
+) -> Iterator[Finding]:
     tried = {pair: _is_slow(value, usual[pair], is_rate=is_rate) for pair, value in values.items()}
 
     def compared(pair: Pair) -> str:
@@ -215,8 +203,7 @@ def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
     return value * SLOW_RATE_FACTOR < usual if is_rate else value > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
 
 
-def _services(fleet: Fleet) -> list[Finding]:
-    findings = []
+def _services(fleet: Fleet) -> Iterator[Finding]:
     measured_by: dict[str, dict[str, dict[str, Any]]] = {}
     for node, answers in fleet.answers.items():
         for name, service in (answers.services if answers else {}).items():
@@ -229,7 +216,7 @@ def _services(fleet: Fleet) -> list[Finding]:
             if len(bad) == len(measured):
                 nodes_text = "no node reaches it"
             remedy = "Check name servers, routes, proxies and firewalls of the path."
-            findings.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {nodes_text}: {reason}", remedy))
+            yield Finding("fail", "endpoint", tuple(bad), f"{name}: {nodes_text}: {reason}", remedy)
         for key, is_rate in (("tcp_seconds", False), ("bytes_per_second", True)):
             values = {node: service[key] for node, service in measured.items() if node not in bad and service[key]}
             if len(values) < MIN_LINKS:
@@ -239,11 +226,10 @@ def _services(fleet: Fleet) -> list[Finding]:
                 if _is_slow(value, usual, is_rate=is_rate):
                     figure = f"{key} {_shown(value, is_rate)}, usual is {_shown(usual, is_rate)}"
                     message = f"{node}: {name} is slow from here: {figure}"
-                    findings.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
-    return findings
+                    yield Finding("warn", "endpoint", (node,), message, "Check its path to the service.")
 
 
-def _same_address(fleet: Fleet) -> list[Finding]:
+def _same_address(fleet: Fleet) -> Iterator[Finding]:
     claims: dict[str, set[str]] = {}
     for name, _interface_name, interface in _interfaces(fleet):
         for text in interface["addresses"]:
@@ -253,7 +239,6 @@ def _same_address(fleet: Fleet) -> list[Finding]:
                     claims.setdefault(str(address), set()).add(name)
     shared = {address: nodes for address, nodes in claims.items() if len(nodes) > 1}
     rivals = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
-    findings = []
     for shared_address, nodes in shared.items():
         message = f"{' and '.join(sorted(nodes))} both have the address {shared_address}"
         most = max(len(rivals[name]) for name in nodes)
@@ -261,32 +246,29 @@ def _same_address(fleet: Fleet) -> list[Finding]:
         guilty = nodes - {fleet.owners.get(shared_address, "")}
         guilty = {name for name in guilty if len(rivals[name]) == most} or guilty
         remedy = "Give each node its own address."
-        findings.append(Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty))))
-    return findings
+        yield Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty)))
 
 
-def _unlike(fleet: Fleet) -> list[Finding]:
+def _unlike(fleet: Fleet) -> Iterator[Finding]:
     """Interfaces that differ from the same interface on most nodes."""
     values_of: dict[tuple[str, str], dict[str, object]] = {}
     for node, name, interface in _interfaces(fleet):
         link = "down" if interface["state"] == "down" else ("up" if interface["carrier"] else "without carrier")
         for kind, value in (("MTU", interface["mtu"]), ("state", link)):
             values_of.setdefault((name, kind), {})[node] = value
-    findings = []
     for (name, kind), values in values_of.items():
         counts = Counter(values.values())
         usual, count = counts.most_common(1)[0]
         remedy = f"Set the same {kind} of {name} on all nodes."
         if count * 2 <= len(values) and len(counts) > 1:
             values_text = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
-            findings.append(Finding("warn", "unlike", tuple(values), f"{name}: {kind} differs: {values_text}", remedy))
+            yield Finding("warn", "unlike", tuple(values), f"{name}: {kind} differs: {values_text}", remedy)
             continue
         for unusual in (value for value in counts if value != usual):
             odd = [node for node, own in values.items() if own == unusual]
             named = some_of(sorted(odd), LISTED)
             message = f"{named}: {name} has {kind} {unusual}, {usual} on {count} of {len(values)}"
-            findings.append(Finding("warn", "unlike", tuple(odd), message, remedy))
-    return findings
+            yield Finding("warn", "unlike", tuple(odd), message, remedy)
 
 
 def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -306,21 +288,20 @@ def _findings(
     *,
     link: Callable[[Pair], str],
     worst: Callable[[Odd], str] = lambda _odd: "",
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Findings about nodes, and about links that no node explains."""
     nodes, unexplained = blame(tried)
-    findings = []
     for odd in nodes:
         text, what_to_do = words[odd.side]
         message = text.format(bad=odd.bad, tried=odd.tried, worst=worst(odd))
-        findings.append(Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do))
+        yield Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do)
     mutual, single = both_ways(unexplained)
-    findings += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in mutual]
-    for source, two in single:
-        back = "" if (two, source) not in tried else "; the other direction is fine"
-        message = f"{source} -> {two}: {link((source, two))}{back}"
-        findings.append(Finding(level, kind, (source, two), message, remedy, only=(source,)))
-    return findings
+    for pair in mutual:
+        yield Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy)
+    for source, target in single:
+        back = "" if (target, source) not in tried else "; the other direction is fine"
+        message = f"{source} -> {target}: {link((source, target))}{back}"
+        yield Finding(level, kind, (source, target), message, remedy, only=(source,))
 
 
 def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:
@@ -328,23 +309,15 @@ def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = 
 
     The good quartile: of three nodes with a slow one, four links of six are slow.
     """
+    zones_of = {pair: tuple(sorted(zones.get(name, "") for name in pair)) for pair in values}
     classes: dict[tuple[str, ...], list[float]] = {}
     for pair, value in values.items():
-        classes.setdefault(_class(pair, zones), []).append(value)
-    everything = _quartile(values.values(), high)
-    usual = {
-        key: _quartile(members, high) if len(members) >= MIN_LINKS else everything for key, members in classes.items()
-    }
-    return {pair: usual[_class(pair, zones)] for pair in values}
-
-
-def _quartile(values: Iterable[float], high: bool) -> float:
-    ordered = sorted(values, reverse=high)
-    return ordered[(len(ordered) - 1) // 4] if ordered else 0.0
-
-
-def _class(pair: Pair, zones: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted(zones.get(name, "") for name in pair))
+        classes.setdefault(zones_of[pair], []).append(value)
+    usual = {}
+    for key, members in classes.items():
+        ordered = sorted(members if len(members) >= MIN_LINKS else values.values(), reverse=high)
+        usual[key] = ordered[(len(ordered) - 1) // 4]
+    return {pair: usual[zones_of[pair]] for pair in values}
 
 
 def _counted(states: Iterable[str]) -> str:

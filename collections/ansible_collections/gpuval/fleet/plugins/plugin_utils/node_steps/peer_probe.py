@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...module_utils.node_steps.peer_probe import PeerProbeOptions
+from ...module_utils.network.peers import PeerProbeOptions
 from ..core.action import ControllerAction
 
 
