@@ -20,15 +20,7 @@ CHRONY_FIELDS = 14
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
     """`synchronised` is None when it is unknown; `offset_seconds` is the clock minus true time where known."""
-    for source in (_chrony, _systemd):
-        answer = source(run)
-        if answer is not None:
-            return answer
-    if tree.is_real:
-        answer = _kernel()
-        if answer is not None:
-            return answer
-    return _answer(None, None)
+    return _chrony(run) or _systemd(run) or (_kernel() if tree.is_real else None) or _answer(None, None)
 
 
 def _answer(synchronised: Optional[bool], source: Optional[str], offset: Optional[float] = None) -> dict[str, Any]:
@@ -36,13 +28,9 @@ def _answer(synchronised: Optional[bool], source: Optional[str], offset: Optiona
 
 
 def _chrony(run: Run) -> Optional[dict[str, Any]]:
-    result = run("chronyc", "-c", "tracking", timeout=5.0)
-    return parse_chrony(result.stdout) if result.ok else None
-
-
-def parse_chrony(text: str) -> Optional[dict[str, Any]]:
     """`chronyc -c tracking`: reference, name, stratum, time, correction in seconds, ..., leap status last."""
-    row = next(csv.reader(text.strip().splitlines()), [])
+    result = run("chronyc", "-c", "tracking", timeout=5.0)
+    row = next(csv.reader(result.stdout.strip().splitlines()), []) if result.ok else []
     if len(row) != CHRONY_FIELDS:
         return None
     try:

@@ -114,15 +114,12 @@ def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, An
     unaddressed = [gpu for detection in detections for gpu in detection.gpus if gpu.pci_address is None]
     states = Counter(device["state"] for device in hardware)
     best = max(detections, key=lambda detection: len(detection.gpus))
-    without_driver = max(0, states["no driver"] - len(unaddressed), best.unlisted)
-    vendor, problem = best.vendor, best.problem
-    if not best.gpus:
-        vendor, problem = _vendor_without_gpus(hardware, detections)
+    vendor, problem = (best.vendor, best.problem) if best.gpus else _vendor_without_gpus(hardware, detections)
     accelerator = {
         "vendor": vendor,
         "count": len(best.gpus),
         "hardware_count": max(states["usable"] + states["no driver"], len(best.gpus) + best.unlisted),
-        "without_driver_count": without_driver,
+        "without_driver_count": max(0, states["no driver"] - len(unaddressed), best.unlisted),
         "problem": problem,
     }
     return accelerator, best.gpus, hardware
@@ -154,20 +151,16 @@ def _vendor_without_gpus(hardware: list[dict[str, Any]], detections: list[Detect
 
 def _driver_failures(environment: dict[str, Any]) -> list[str]:
     accelerator = environment["accelerator"]
-    broken = [device for device in environment["pci_accelerators"] if device["state"] == "no driver"]
-    if accelerator["without_driver_count"] == 0:
-        broken = []
+    broken: dict[str, list[str]] = {}
+    for device in environment["pci_accelerators"] if accelerator["without_driver_count"] else ():
+        if device["state"] == "no driver":
+            driver = f"kernel driver {device['kernel_driver']}" if device["kernel_driver"] else "no kernel driver"
+            broken.setdefault(device["vendor"], []).append(f"{device['address']} ({driver})")
     failures = []
-    for vendor in sorted({device["vendor"] for device in broken}):
-        devices = [device for device in broken if device["vendor"] == vendor]
-        drivers = {device["address"]: device["kernel_driver"] for device in devices}
-        places = ", ".join(
-            f"{address} ({f'kernel driver {driver}' if driver else 'no kernel driver'})"
-            for address, driver in drivers.items()
-        )
+    for vendor, devices in sorted(broken.items()):
         problem = f"; {accelerator['problem']}" if accelerator["vendor"] == vendor and accelerator["problem"] else ""
         failures.append(
-            f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{problem}. "
+            f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {', '.join(devices)}{problem}. "
             f"Remedy: {_remedy(vendor)}"
         )
     vendor = accelerator["vendor"]
@@ -216,6 +209,11 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     synchronised = environment["clock"]["synchronised"]
     fast_clock = tuning.clock_is_fast(environment["tuning"])
     gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
+    lists = {
+        "gpu_iommu_translated_count": environment["peer_access"]["iommu_translated"],
+        "acs_redirecting_count": environment["peer_access"]["acs_redirecting"],
+        "services_failed_count": environment["services"]["failed"],
+    }
     figures = (
         ("gpu_count", accelerator["count"], "count"),
         ("gpu_hardware_count", accelerator["hardware_count"], "count"),
@@ -228,9 +226,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("memory_ecc_corrected_count", memory_["ecc_corrected_count"], "count"),
         ("memory_ecc_uncorrected_count", memory_["ecc_uncorrected_count"], "count"),
         ("gpu_nic_far_count", topology.far_from_nics(environment["topology"]), "count"),
-        ("gpu_iommu_translated_count", _length(environment["peer_access"]["iommu_translated"]), "count"),
-        ("acs_redirecting_count", _length(environment["peer_access"]["acs_redirecting"]), "count"),
-        ("services_failed_count", _length(environment["services"]["failed"]), "count"),
+        *((name, None if entries is None else len(entries), "count") for name, entries in lists.items()),
         ("root_filesystem_used_ratio", disks.root_used_ratio(environment["disks"]), "ratio"),
         ("clock_source_fast", None if fast_clock is None else int(fast_clock), "ratio"),
         ("clock_synchronised", None if synchronised is None else int(synchronised), "ratio"),
@@ -243,11 +239,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     for gpu in gpus:
         metrics += gpu.metrics()
     return metrics + [
-        {"name": "gpu_links_count", "value": one["links_count"], "unit": "count", "scope": f"gpu:{one['index']}"}
-        for one in environment["topology"]
-        if one["links_count"] is not None
+        {"name": "gpu_links_count", "value": gpu["links_count"], "unit": "count", "scope": f"gpu:{gpu['index']}"}
+        for gpu in environment["topology"]
+        if gpu["links_count"] is not None
     ]
-
-
-def _length(names: Optional[list[str]]) -> Optional[int]:
-    return None if names is None else len(names)

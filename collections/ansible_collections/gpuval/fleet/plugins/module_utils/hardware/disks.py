@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any, Optional
@@ -26,17 +27,16 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
         if not sectors or NOT_DISKS.fullmatch(name):
             continue
         rotational = tree.number(f"{BLOCK}/{name}/queue/rotational")
-        disks.append(
-            {
-                "kind": "disk",
-                "name": name,
-                "size_bytes": sectors * SECTOR_BYTES,
-                "model": tree.read(f"{BLOCK}/{name}/device/model"),
-                "firmware_version": tree.read(f"{BLOCK}/{name}/device/firmware_rev")
-                or tree.read(f"{BLOCK}/{name}/device/rev"),
-                "rotational": None if rotational is None else bool(rotational),
-            }
-        )
+        device = f"{BLOCK}/{name}/device"
+        disk = {
+            "kind": "disk",
+            "name": name,
+            "size_bytes": sectors * SECTOR_BYTES,
+            "model": tree.read(f"{device}/model"),
+            "firmware_version": tree.read(f"{device}/firmware_rev") or tree.read(f"{device}/rev"),
+            "rotational": None if rotational is None else bool(rotational),
+        }
+        disks.append(disk)
     return disks
 
 
@@ -59,10 +59,9 @@ def _filesystems(tree: Tree) -> list[dict[str, Any]]:
 
 
 def _space(tree: Tree, mount: str) -> dict[str, Any]:
-    try:
+    space = None
+    with contextlib.suppress(OSError):  # hidden below another mount, or not for this user
         space = os.statvfs(mount) if tree.is_real else None
-    except OSError:  # hidden below another mount, or not for this user
-        space = None
     return {
         "size_bytes": space and space.f_blocks * space.f_frsize,
         "free_bytes": space and space.f_bavail * space.f_frsize,
@@ -77,4 +76,4 @@ def used_ratio(blocks: int, free: int, available: int) -> Optional[float]:
 
 
 def root_used_ratio(filesystems: list[dict[str, Any]]) -> Optional[float]:
-    return next((one.get("used_ratio") for one in filesystems if one.get("mount") == "/"), None)
+    return next((entry.get("used_ratio") for entry in filesystems if entry.get("mount") == "/"), None)

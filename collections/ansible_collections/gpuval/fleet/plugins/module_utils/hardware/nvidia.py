@@ -135,7 +135,9 @@ def parse_row(row: dict[str, str]) -> Optional[Gpu]:
     index = values.count(row.get("index"))
     if index is None:
         return None
-    return Gpu(VENDOR, index, **read_fields(((f.attribute, f.read, *f.columns) for f in FIELDS if f.columns), row.get))
+    return Gpu(
+        VENDOR, index, **read_fields(((f.attribute, f.read, *f.columns.split()) for f in FIELDS if f.columns), row.get)
+    )
 
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
@@ -148,18 +150,23 @@ def refusals(row: dict[str, str]) -> dict[str, str]:
     return reasons
 
 
+def _readings(names: str, look_up: Callable[[str], Any]) -> dict[str, Any]:
+    fields = ((field.attribute, field.read, *getattr(field, names).split()) for field in FIELDS)
+    return read_fields((field for field in fields if field[2:]), look_up)
+
+
 def _gpu(element: ET.Element, index: int) -> Gpu:
-    readings = read_fields(((f.attribute, f.read, *f.paths) for f in FIELDS if f.paths), element.findtext)
+    readings = _readings("paths", element.findtext)
     readings["pci_address"] = readings["pci_address"] or values.pci_address(element.get("id"))
+    for kind, generations in (("corrected", CORRECTED), ("uncorrected", UNCORRECTED)):
+        for period, attribute in (("volatile", f"ecc_{kind}_count"), ("aggregate", f"ecc_{kind}_aggregate_count")):
+            sums = (_sum(element, [f"ecc_errors/{period}/{name}" for name in names]) for names in generations)
+            readings[attribute] = next((count for count in sums if count is not None), None)
     mig = _text(element, "mig_mode/current_mig")
     return Gpu(
         VENDOR,
         index,
         **readings,
-        ecc_corrected_count=_ecc(element, "volatile", CORRECTED),
-        ecc_uncorrected_count=_ecc(element, "volatile", UNCORRECTED),
-        ecc_corrected_aggregate_count=_ecc(element, "aggregate", CORRECTED),
-        ecc_uncorrected_aggregate_count=_ecc(element, "aggregate", UNCORRECTED),
         fabric_problem=_fabric_problem(element),
         memory_repair_pending_count=_sum(element, _REPAIRS),
         partition_mode=None if mig is None else f"mig {mig.lower()}",
@@ -183,87 +190,68 @@ def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
 class Field(NamedTuple):
     """A reading: the attribute of ``Gpu``, how its text is read, its columns of `--query-gpu`, its paths in the log.
 
-    Of several columns or paths, which are those of different drivers, the first that has a value counts.
+    Of several words, which are columns or paths of different drivers, the first that has a value counts.
     """
 
     attribute: str
     read: Callable[[Any], Any]
-    columns: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
+    columns: str = ""
+    paths: str = ""
 
 
 _LINK = "pci/pci_gpu_link_info"
 _REMAPPER = "remapped_rows/row_remapper_histogram"
+# Drivers 535 and later split power into GPU and module readings; before that there was one block.
+_POWER = "gpu_power_readings/power_draw gpu_power_readings/instant_power_draw gpu_power_readings/average_power_draw"
+_POWER_LIMIT = "gpu_power_readings/current_power_limit power_readings/enforced_power_limit power_readings/power_limit"
 #: Its name before driver 450 comes second.
-_PENDING_PAGES = ("retired_pages/pending_retirement", "retired_pages/pending_blacklist")
+_PENDING_PAGES = "retired_pages/pending_retirement retired_pages/pending_blacklist"
 FIELDS = (
-    Field("name", values.text, (), ("product_name",)),
-    Field("uuid", values.text, ("uuid",), ("uuid",)),
-    Field("serial", values.identifier, (), ("serial",)),
-    Field("pci_address", values.pci_address, ("pci.bus_id",), ("pci/pci_bus_id",)),
-    Field("firmware_version", values.text, (), ("vbios_version",)),
-    Field("memory_bytes", values.megabytes, (), ("fb_memory_usage/total",)),
-    Field("memory_used_bytes", values.megabytes, ("memory.used",), ("fb_memory_usage/used",)),
-    Field("temperature_celsius", values.number, ("temperature.gpu",), ("temperature/gpu_temp",)),
-    Field("memory_temperature_celsius", values.number, ("temperature.memory",)),
-    Field(
-        "power_draw_watts",
-        values.watts,
-        ("power.draw",),
-        (
-            # Drivers 535 and later split power into GPU and module readings; before that there was one block.
-            "gpu_power_readings/power_draw",
-            "gpu_power_readings/instant_power_draw",
-            "gpu_power_readings/average_power_draw",
-            "power_readings/power_draw",
-        ),
-    ),
-    Field(
-        "power_limit_watts",
-        values.watts,
-        ("enforced.power.limit",),
-        (
-            "gpu_power_readings/current_power_limit",
-            "power_readings/enforced_power_limit",
-            "power_readings/power_limit",
-        ),
-    ),
-    Field("core_clock_hertz", values.hertz, ("clocks.current.sm",), ("clocks/sm_clock",)),
-    Field("core_clock_max_hertz", values.hertz, (), ("max_clocks/sm_clock",)),
-    Field("memory_clock_hertz", values.hertz, ("clocks.current.memory",), ("clocks/mem_clock",)),
-    Field("utilisation_ratio", values.ratio, ("utilization.gpu",)),
-    Field("throttle", throttle_of_hex, ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
-    Field("ecc_mode", values.lower, (), ("ecc_mode/current_ecc",)),
-    Field("ecc_corrected_count", values.count, ("ecc.errors.corrected.volatile.total",)),
-    Field("ecc_uncorrected_count", values.count, ("ecc.errors.uncorrected.volatile.total",)),
-    Field("row_remap_pending_count", values.count, (), ("remapped_rows/remapped_row_pending",)),
-    Field("row_remap_failed_count", values.count, (), ("remapped_rows/remapped_row_failure",)),
-    Field("row_remap_corrected_count", values.count, (), ("remapped_rows/remapped_row_corr",)),
-    Field("row_remap_exhausted_count", values.count, (), (f"{_REMAPPER}/row_remapper_histogram_none",)),
-    Field("row_remap_uncorrected_count", values.count, (), ("remapped_rows/remapped_row_unc",)),
-    Field("sram_threshold_exceeded_count", values.count, (), ("ecc_errors/aggregate/sram_threshold_exceeded",)),
-    Field("unrepairable_memory_count", values.count, (), ("ecc_errors/unrepairable_memory",)),
-    Field("page_retirement_pending_count", values.count, (), _PENDING_PAGES),
-    Field("pcie_generation", values.count, ("pcie.link.gen.current",), (f"{_LINK}/pcie_gen/current_link_gen",)),
-    Field("pcie_generation_max", values.count, (), (f"{_LINK}/pcie_gen/max_link_gen",)),
-    Field("pcie_width", values.count, ("pcie.link.width.current",), (f"{_LINK}/link_widths/current_link_width",)),
-    Field("pcie_width_max", values.count, (), (f"{_LINK}/link_widths/max_link_width",)),
-    Field("recovery_action", values.text, (), ("gpu_recovery_action",)),
-    Field("persistence_mode", values.lower, (), ("persistence_mode",)),
-    Field("fabric_state", values.lower, (), ("fabric/state",)),
-    Field("module_id", values.count, (), ("gpu_module_id",)),
+    Field("name", values.text, "", "product_name"),
+    Field("uuid", values.text, "uuid", "uuid"),
+    Field("serial", values.identifier, "", "serial"),
+    Field("pci_address", values.pci_address, "pci.bus_id", "pci/pci_bus_id"),
+    Field("firmware_version", values.text, "", "vbios_version"),
+    Field("memory_bytes", values.megabytes, "", "fb_memory_usage/total"),
+    Field("memory_used_bytes", values.megabytes, "memory.used", "fb_memory_usage/used"),
+    Field("temperature_celsius", values.number, "temperature.gpu", "temperature/gpu_temp"),
+    Field("memory_temperature_celsius", values.number, "temperature.memory"),
+    Field("power_draw_watts", values.watts, "power.draw", f"{_POWER} power_readings/power_draw"),
+    Field("power_limit_watts", values.watts, "enforced.power.limit", _POWER_LIMIT),
+    Field("core_clock_hertz", values.hertz, "clocks.current.sm", "clocks/sm_clock"),
+    Field("core_clock_max_hertz", values.hertz, "", "max_clocks/sm_clock"),
+    Field("memory_clock_hertz", values.hertz, "clocks.current.memory", "clocks/mem_clock"),
+    Field("utilisation_ratio", values.ratio, "utilization.gpu"),
+    Field("throttle", throttle_of_hex, "clocks_event_reasons.active clocks_throttle_reasons.active"),
+    Field("ecc_mode", values.lower, "", "ecc_mode/current_ecc"),
+    Field("ecc_corrected_count", values.count, "ecc.errors.corrected.volatile.total"),
+    Field("ecc_uncorrected_count", values.count, "ecc.errors.uncorrected.volatile.total"),
+    Field("row_remap_pending_count", values.count, "", "remapped_rows/remapped_row_pending"),
+    Field("row_remap_failed_count", values.count, "", "remapped_rows/remapped_row_failure"),
+    Field("row_remap_corrected_count", values.count, "", "remapped_rows/remapped_row_corr"),
+    Field("row_remap_exhausted_count", values.count, "", f"{_REMAPPER}/row_remapper_histogram_none"),
+    Field("row_remap_uncorrected_count", values.count, "", "remapped_rows/remapped_row_unc"),
+    Field("sram_threshold_exceeded_count", values.count, "", "ecc_errors/aggregate/sram_threshold_exceeded"),
+    Field("unrepairable_memory_count", values.count, "", "ecc_errors/unrepairable_memory"),
+    Field("page_retirement_pending_count", values.count, "", _PENDING_PAGES),
+    Field("pcie_generation", values.count, "pcie.link.gen.current", f"{_LINK}/pcie_gen/current_link_gen"),
+    Field("pcie_generation_max", values.count, "", f"{_LINK}/pcie_gen/max_link_gen"),
+    Field("pcie_width", values.count, "pcie.link.width.current", f"{_LINK}/link_widths/current_link_width"),
+    Field("pcie_width_max", values.count, "", f"{_LINK}/link_widths/max_link_width"),
+    Field("recovery_action", values.text, "", "gpu_recovery_action"),
+    Field("persistence_mode", values.lower, "", "persistence_mode"),
+    Field("fabric_state", values.lower, "", "fabric/state"),
+    Field("module_id", values.count, "", "gpu_module_id"),
 )
 #: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): one unknown name refuses the whole query.
 _NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
 _EVENTS, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
-_BASE = (
-    "index",
-    *(name for field in FIELDS for name in field.columns if name not in (*_NEWER, _EVENTS, _THROTTLE)),
-)
+_COLUMNS = [name for field in FIELDS for name in field.columns.split()]
+_BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE)))
 #: Queries to try, each for an older driver than the one before.
 QUERIES = ((*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
 READING_OF_COLUMN = {
-    column: READINGS[field.attribute] for field in FIELDS for column in field.columns if field.attribute in READINGS
+    name: READINGS[field.attribute] for field in FIELDS if field.attribute in READINGS for name in field.columns.split()
 }
 NOT_SUPPORTED = "not supported by the GPU"
 #: Cells of a good GPU that has no value; any other cell in brackets is an error.
@@ -287,11 +275,6 @@ UNCORRECTED = (
 def _sum(element: ET.Element, paths: Iterable[str]) -> Optional[int]:
     counts = [count for count in (values.count(element.findtext(path)) for path in paths) if count is not None]
     return sum(counts) if counts else None
-
-
-def _ecc(element: ET.Element, period: str, generations: tuple[tuple[str, ...], ...]) -> Optional[int]:
-    sums = (_sum(element, [f"ecc_errors/{period}/{name}" for name in names]) for names in generations)
-    return next((count for count in sums if count is not None), None)
 
 
 #: What each part of `fabric` says when all is well, or when the GPU has none.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterable
-from typing import Any, Optional, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 from .nvidia import NvidiaSmi, throttle
 from .source import Counters, Sample, Source, SourceError, known
@@ -44,20 +44,6 @@ REASONS = {
     999: "unknown error of the driver",
 }
 
-TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEM = 0, 1, 2
-#: Readings of a sample: factor to the base unit, function, and its arguments before the last.
-SAMPLED: dict[str, tuple[Any, ...]] = {
-    "temperature_celsius": (1, "nvmlDeviceGetTemperature", TEMPERATURE_GPU),
-    "power_watts": (0.001, "nvmlDeviceGetPowerUsage"),
-    "sm_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_SM),
-    "memory_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_MEM),
-}
-SELDOM_SAMPLED: dict[str, tuple[Any, ...]] = {
-    "power_limit_watts": (0.001, "nvmlDeviceGetEnforcedPowerLimit"),
-    "pcie_width": (1, "nvmlDeviceGetCurrPcieLinkWidth"),
-    "pcie_generation": (1, "nvmlDeviceGetCurrPcieLinkGeneration"),
-}
-ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
 FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
 MAX_LINKS = 36
 #: Replay, recovery, CRC of flits: NVLink 1 to 4 (up to Hopper); the errors that nvidia-smi nvlink -e shows.
@@ -115,6 +101,45 @@ class _FieldValue(ctypes.Structure):
 
 
 VALUE_TYPES = tuple(field[0] for field in _Value._fields_)  # in the order of nvmlValueType_t
+
+
+class NvmlCall(NamedTuple):
+    """How NVML gives a reading: a function, its arguments before the last, and of what the last points to the part that
+    counts, times or per so much in the base unit."""
+
+    function: str
+    arguments: tuple[int, ...] = ()
+    kind: Any = ctypes.c_uint
+    part: str = "value"
+    times: int = 1
+    per: int = 1
+
+
+TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEM = 0, 1, 2
+ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
+CALLS = {
+    "temperature_celsius": NvmlCall("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
+    "power_watts": NvmlCall("nvmlDeviceGetPowerUsage", per=1000),
+    "power_limit_watts": NvmlCall("nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    "sm_clock_hertz": NvmlCall("nvmlDeviceGetClockInfo", (CLOCK_SM,), times=1_000_000),
+    "memory_clock_hertz": NvmlCall("nvmlDeviceGetClockInfo", (CLOCK_MEM,), times=1_000_000),
+    "memory_used_bytes": NvmlCall("nvmlDeviceGetMemoryInfo", (), _Memory, "used"),
+    "utilisation_ratio": NvmlCall("nvmlDeviceGetUtilizationRates", (), _Utilization, "gpu", per=100),
+    "throttle": NvmlCall("nvmlDeviceGetCurrentClocksEventReasons", (), ctypes.c_ulonglong),
+    "pcie_width": NvmlCall("nvmlDeviceGetCurrPcieLinkWidth"),
+    "pcie_generation": NvmlCall("nvmlDeviceGetCurrPcieLinkGeneration"),
+    "pcie_replays": NvmlCall("nvmlDeviceGetPcieReplayCounter"),
+    "ecc_corrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_CORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
+    "ecc_uncorrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_UNCORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
+}
+#: Names of functions before driver 535.
+EARLIER = {"nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons"}
+SAMPLED = (
+    *("temperature_celsius", "power_watts", "sm_clock_hertz", "memory_clock_hertz", "memory_used_bytes"),
+    *("utilisation_ratio", "throttle"),
+)
+SELDOM_SAMPLED = ("power_limit_watts", "pcie_width", "pcie_generation")
+COUNTED = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "pcie_width")
 
 
 def reason(code: int) -> str:
@@ -184,20 +209,21 @@ class Nvml(Source):
                 self._lost[index] = code
                 self.absent[f"gpu:{index}"] = reason(code)
 
-    def _number(
-        self, key: str, name: str, handle: ctypes.c_void_p, *arguments: Any, wide: bool = False
-    ) -> Optional[int]:
-        """Return what a function puts into its last argument; None and a reason when it refuses."""
-        value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
-        code = self._call(name, handle, *arguments, ctypes.byref(value))
-        return cast("Optional[int]", self._checked(key, code, value.value))
-
-    def _scaled(self, key: str, handle: ctypes.c_void_p, factor: float, name: str, *arguments: int) -> Optional[float]:
-        value = self._number(key, name, handle, *map(ctypes.c_uint, arguments))
-        if value == 0 and key in ("pcie_width", "pcie_generation"):
-            self.absent.setdefault(key, VIRTUAL)
+    def _read(self, reading: str, handle: ctypes.c_void_p) -> Any:
+        """A reading of CALLS; None and a reason when NVML refuses it."""
+        call = CALLS[reading]
+        value = call.kind()
+        arguments = (handle, *map(ctypes.c_uint, call.arguments), ctypes.byref(value))
+        code = self._call(call.function, *arguments)
+        if code == FUNCTION_NOT_FOUND and call.function in EARLIER:
+            code = self._call(EARLIER[call.function], *arguments)
+        number = self._checked(reading, code, getattr(value, call.part))
+        if number == 0 and reading in ("pcie_width", "pcie_generation"):
+            self.absent.setdefault(reading, VIRTUAL)
             return None
-        return None if value is None else value * factor
+        if number is None:
+            return None
+        return number * call.times if call.per == 1 else number / call.per
 
     def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
@@ -207,77 +233,51 @@ class Nvml(Source):
         return None
 
     def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
-        memory, utilisation = _Memory(), _Utilization()
-        code = self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        used = self._checked("memory_used_bytes", code, memory.used)
-        code = self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(utilisation))
-        busy = self._checked("utilisation_ratio", code, utilisation.gpu / 100)
-        heat = self._fields(handle, [(FI_MEMORY_TEMP, 0)], "memory_temperature_celsius").get((FI_MEMORY_TEMP, 0))
-        numbers = {name: self._scaled(name, handle, *call) for name, call in SAMPLED.items()}
-        return {
-            **known(
-                {**numbers, "memory_temperature_celsius": heat, "utilisation_ratio": busy, "memory_used_bytes": used}
-            ),
-            **self._throttle(handle),
-            **self._slowly(index, handle),
-        }
-
-    def _throttle(self, handle: ctypes.c_void_p) -> dict[str, int]:
-        mask = ctypes.c_ulonglong()
-        code = self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, ctypes.byref(mask))
-        if code == FUNCTION_NOT_FOUND:  # its name before driver 535
-            code = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask))
-        reasons = self._checked("throttle", code, mask.value)
-        return {} if reasons is None else throttle(reasons)
+        readings = {reading: self._read(reading, handle) for reading in SAMPLED}
+        heat = self._fields(handle, [FI_MEMORY_TEMP], "memory_temperature_celsius")
+        readings["memory_temperature_celsius"] = heat[0] if heat else None
+        reasons = readings.pop("throttle")
+        return {**known(readings), **({} if reasons is None else throttle(reasons)), **self._slowly(index, handle)}
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
         present = time.monotonic()
         at, cached = self._slow.get(index, (0.0, {}))
         if cached and present - at < SLOW_SECONDS:
             return {"power_limit_watts": cached["power_limit_watts"]} if "power_limit_watts" in cached else {}
-        reading = known({name: self._scaled(name, handle, *call) for name, call in SELDOM_SAMPLED.items()})
+        reading = known({name: self._read(name, handle) for name in SELDOM_SAMPLED})
         self._slow[index] = (present, reading)
         return reading
 
-    def _fields(self, handle: ctypes.c_void_p, fields: Iterable[tuple[int, int]], reading: str) -> dict[Any, Any]:
-        """Return field values by field and scope; those that the GPU refuses are left out."""
-        fields = list(fields)
+    def _fields(self, handle: ctypes.c_void_p, fields: Sequence[int], reading: str, scope: int = 0) -> list[Any]:
+        """Return values of fields; those that the GPU refuses are left out."""
         array = (_FieldValue * len(fields))()
-        for item, (field, scope) in zip(array, fields):
+        for item, field in zip(array, fields):
             item.field_id, item.scope_id = field, scope
         code = self._call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(fields)), ctypes.byref(array))
-        if code:
-            self._checked(reading, code, None)
-            return {}
-        values = {}
-        for item, key in zip(array, fields):
+        values = []
+        for item in () if code else array:
             if item.result == SUCCESS and item.value_type < len(VALUE_TYPES):
-                values[key] = getattr(item.value, VALUE_TYPES[item.value_type])
+                values.append(getattr(item.value, VALUE_TYPES[item.value_type]))
             else:
                 self._checked(reading, item.result or NOT_SUPPORTED, None)
+        self._checked(reading, code, None)
         return values
 
     def _counters(self, index: int, handle: ctypes.c_void_p) -> Counters:
         self._gone = SUCCESS
         uuid = ctypes.create_string_buffer(96)
         code = self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid)))
-        self._number("temperature_celsius", "nvmlDeviceGetTemperature", handle, ctypes.c_uint(TEMPERATURE_GPU))
+        self._read("temperature_celsius", handle)
         if self._gone:  # the UUID of a GPU that fell off the bus may still be remembered, its temperature is not
             self.absent[f"gpu:{index}"] = reason(self._gone)
             return {"lost": True}
         pci = _PciInfo()
         located = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)) == SUCCESS
         links = self._links_up(handle)
-        errors = {
-            name: ("nvmlDeviceGetTotalEccErrors", handle, ctypes.c_uint(kind), ctypes.c_uint(ECC_VOLATILE))
-            for name, kind in (("ecc_corrected", ECC_CORRECTED), ("ecc_uncorrected", ECC_UNCORRECTED))
-        }
         reading = {
             "uuid": uuid.value.decode("ascii", "replace") if code == SUCCESS else None,
             "pci_address": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if located else None,
-            **{name: self._number(name, *arguments, wide=True) for name, arguments in errors.items()},
-            "pcie_replays": self._number("pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle),
-            "pcie_width": self._scaled("pcie_width", handle, *SELDOM_SAMPLED["pcie_width"]),
+            **{name: self._read(name, handle) for name in COUNTED},
             "links_up": links,
             "link_errors": None if links is None else self._link_errors(handle, links),
             "link_corrected": None if links is None else self._link_corrected(handle, links),
@@ -296,9 +296,7 @@ class Nvml(Source):
 
     def _links_up(self, handle: ctypes.c_void_p) -> Optional[list[int]]:
         """Return the NVLinks that are up; None for a GPU without any."""
-        count = self._fields(handle, [(FI_NVLINK_LINK_COUNT, 0)], "link_count").get(
-            (FI_NVLINK_LINK_COUNT, 0), MAX_LINKS
-        )
+        count = next(iter(self._fields(handle, [FI_NVLINK_LINK_COUNT], "link_count")), MAX_LINKS)
         up = []
         for link in range(min(int(count), MAX_LINKS)):
             active = ctypes.c_uint()
@@ -325,7 +323,7 @@ class Nvml(Source):
                 elif not counts:  # a link without the first counter has none
                     break
             if not counts:
-                counts = list(self._fields(handle, [(field, link) for field in LINK_FIELDS], "link_errors").values())
+                counts = self._fields(handle, LINK_FIELDS, "link_errors", link)
             if counts:
                 errors[str(link)] = int(sum(counts))
         return errors or None

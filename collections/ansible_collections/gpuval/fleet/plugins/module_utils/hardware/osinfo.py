@@ -13,6 +13,12 @@ DMI = "/sys/class/dmi/id"
 DMI_TEXTS = ("board_vendor", "board_name", "bios_vendor", "bios_version", "bios_date")
 PLATFORM = "/sys/devices/platform"
 MACHINE_ID = "/etc/machine-id"
+CONTAINER_MARKS = {
+    "/var/run/secrets/kubernetes.io": "kubernetes",
+    "/run/secrets/kubernetes.io": "kubernetes",
+    "/.dockerenv": "docker",
+    "/run/.containerenv": "podman",
+}
 
 
 def os_facts(tree: Tree) -> dict[str, Any]:
@@ -66,17 +72,10 @@ def machine_id(tree: Tree) -> Optional[str]:
 
 def container(tree: Tree) -> Optional[str]:
     """Kind of container that this is, None on a machine of its own."""
-    if tree.exists("/var/run/secrets/kubernetes.io") or tree.exists("/run/secrets/kubernetes.io"):
-        return "kubernetes"
-    if tree.exists("/.dockerenv"):
-        return "docker"
-    if tree.exists("/run/.containerenv"):
-        return "podman"
-    named = tree.read("/run/systemd/container")
-    if named:
-        return named
+    marked = next((kind for path, kind in CONTAINER_MARKS.items() if tree.exists(path)), None)
     first = tree.read("/proc/1/cgroup") or ""
-    return next((kind for kind in ("kubepods", "docker", "lxc") if f"/{kind}" in first), None)
+    by_group = next((kind for kind in ("kubepods", "docker", "lxc") if f"/{kind}" in first), None)
+    return marked or tree.read("/run/systemd/container") or by_group
 
 
 def os_release(content: str) -> dict[str, str]:
