@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.login_secrets import LoginSecrets
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.target import pin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.openssh import LoginSecrets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.prober import pin
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT, Fleet

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import InventoryFleet, choose, listed_variables
-from ..inventory.node_list import ListedNode, group_name
+from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name, listed_variables
 from ..runs import labels
 from . import nodes
 from .pod_settings import PodSettings

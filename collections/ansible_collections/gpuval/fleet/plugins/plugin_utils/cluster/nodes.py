@@ -11,7 +11,7 @@ from typing import Any
 from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ..core.escape import one_line
 from ..core.text import some_of
-from ..inventory.fleet import sku_name
+from ..inventory.node_list import sku_name
 from ..records.failure_classes import AGAIN
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 from . import names, pod_settings

@@ -1,11 +1,11 @@
-"""Lists of nodes as plain text or CSV. Pure: text in, nodes out; every complaint names its line."""
+"""Lists of nodes as plain text or CSV, and their nodes beside those that a cluster knows. Pure."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from ansible.plugins.inventory import detect_range, expand_hostname_range
 
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
-from ..core.text import meant
+from ..core.text import meant, natural_order
 from ..ssh.findings import check_declared
 from ..ssh.known_hosts import HostKeyError, is_address
 
@@ -206,3 +206,50 @@ def _check_unique(nodes: list[ListedNode], source: str) -> None:
                 if first.line != node.line
                 else f"{source} line {node.line}: the same {kind} {text} twice ({problem})"
             )
+
+
+@dataclass(frozen=True)
+class InventoryFleet:
+    """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
+
+    hosts: tuple[ListedNode, ...]
+    group_variables: dict[str, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    #: Nodes that were found, but are not expected, and so no hosts.
+    beyond: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Names of the hosts in order, the listed ones by name, and the names that only one side has."""
+
+    names: tuple[str, ...]
+    listed: dict[str, ListedNode]
+    missing: tuple[str, ...]
+    beyond: tuple[str, ...]
+
+
+def choose(
+    nodes: Mapping[str, Any], expected: Sequence[ListedNode] | None, more: frozenset[str] | set[str] | None = None
+) -> Choice:
+    """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `more`."""
+    listed = {node.name: node for node in expected or ()}
+    unlisted = [name for name in sorted(nodes, key=natural_order) if name not in listed]
+    joining = unlisted if expected is None else [name for name in unlisted if name in (more or ())]
+    missing = tuple(name for name in listed if name not in nodes)
+    beyond = () if expected is None else tuple(name for name in unlisted if name not in joining)
+    return Choice((*listed, *joining), listed, missing, beyond)
+
+
+def listed_variables(node: ListedNode | None) -> dict[str, Any]:
+    """What the list says of a node, but for how SSH would reach it."""
+    variables = node.variables if node else {}
+    return {key: value for key, value in variables.items() if not key.startswith("ansible_")}
+
+
+def sku_name(model: str) -> str:
+    """The SKU by the name that a GPU model has in a label or a gres: `nvidia_h100_80gb_hbm3` is `h100-80gb-hbm3`."""
+    name = re.sub(r"-(?:SHARED|MIG-.*)$", "", model.replace("_", "-"), flags=re.IGNORECASE).lower()
+    for prefix in ("nvidia-", "amd-instinct-", "amd-"):
+        name = name.removeprefix(prefix)
+    return name or "auto"

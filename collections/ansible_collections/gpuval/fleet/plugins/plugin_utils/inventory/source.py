@@ -22,8 +22,7 @@ from ..core.ansible_internal import Origin
 from ..core.errors import GpuvalError, SettingError, reason_of
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
-from .fleet import InventoryFleet
-from .node_list import ListedNode, parse
+from .node_list import InventoryFleet, ListedNode, parse
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
 #: Folders of variables beside an inventory.

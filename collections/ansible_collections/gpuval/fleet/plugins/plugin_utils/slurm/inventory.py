@@ -6,8 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import InventoryFleet, choose, listed_variables, sku_name
-from ..inventory.node_list import ListedNode, group_name
+from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name, listed_variables, sku_name
 from . import nodes
 
 #: Variables of every host: Ansible itself runs nothing on a node of Slurm.

@@ -19,12 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
+from ansible.plugins.loader import connection_loader
+
 from ...module_utils.network.parallel import in_parallel
+from ..core.paths import project_path
 from . import findings, known_hosts
 from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
-from .known_hosts import CA, DEFAULT_PORT, KnownHost, Pins
-from .login_secrets import NO_SECRETS, LoginSecrets
-from .openssh import SshEnd, ended_by_signals, kex_options, run_ssh
+from .known_hosts import CA, DEFAULT_PORT, HostKeyError, KnownHost, Pins, pin_file
+from .openssh import NO_SECRETS, LoginSecrets, SshEnd, ended_by_signals, kex_options, run_ssh, ssh_options
 
 #: Concurrent connections, and concurrent ssh processes.
 AT_ONCE, CLIENTS = 128, 16
@@ -32,6 +35,8 @@ AT_ONCE, CLIENTS = 128, 16
 PATIENCE = 3
 #: Time limit of `true` after the login; a busy node starts a shell slowly.
 COMMAND_SECONDS = 30
+#: Connections of Ansible that are OpenSSH.
+SSH = ("ssh", "ansible.builtin.ssh", "smart")
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
@@ -307,3 +312,50 @@ def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
             if time.monotonic() > deadline - 0.5:
                 raise ProbeError(findings.no_ssh(at, received))
             time.sleep(0.1)
+
+
+def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> SshTarget:
+    """The target of a host with these variables; the default is that of play, command line and configuration."""
+    connection = str(variables.get("ansible_connection") or default_connection or "ssh")
+    if connection not in SSH:
+        return SshTarget(node=name, ssh=False, connection=connection)
+    connection_loader.get("ssh", class_only=True)  # makes its options known
+    known = constants.config.get_plugin_vars("connection", "ssh")
+    given = {key: variables[key] for key in known if "[" not in key and key in variables}
+    chosen = constants.config.get_plugin_options("connection", "ssh", variables=given)
+    declared = variables.get("gpuval_host_keys") or []
+    try:
+        checked = findings.check_declared([declared] if isinstance(declared, str) else declared)
+    except HostKeyError as error:
+        raise HostKeyError(f"gpuval_host_keys of {name}: {error}") from None
+    return SshTarget(
+        node=name,
+        host=str(chosen.get("host") or name),
+        executable=str(chosen.get("ssh_executable") or "ssh"),
+        options=ssh_options(chosen.get),
+        secrets=LoginSecrets(
+            password=str(chosen.get("password") or ""),
+            private_key=str(chosen.get("private_key") or ""),
+            passphrase=str(chosen.get("private_key_passphrase") or ""),
+        ),
+        declared=checked,
+    )
+
+
+def pin(pins: Pins, probed: Mapping[str, ProbeFinding]) -> bool:
+    """Keep the host keys that a probe accepted. Returns whether any is new."""
+    pins.make()
+    new = [key for finding in probed.values() for key in finding.pins]
+    replaced = [name for finding in probed.values() for name in finding.replaced]
+    return bool(pins.add(new, replaced)) if new else False
+
+
+def probe_again(
+    target: SshTarget, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
+) -> ProbeFinding:
+    """Probe a node that was unreachable once more; its host key may be unknown yet. Raises ``HostKeyError``."""
+    pins = Pins(pin_file(project_path(state_dir), sources))
+    finding = Prober(pins, timeout, accept_new).probe(target)
+    if target.ssh:
+        pin(pins, {target.node: finding})
+    return finding

@@ -27,7 +27,7 @@ from ..report import webhook
 from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
 from ..ssh.findings import key_file_problem
-from ..ssh.target import SSH
+from ..ssh.prober import SSH
 from ..store import access
 from ..watch.scheduler import scheduler_of
 

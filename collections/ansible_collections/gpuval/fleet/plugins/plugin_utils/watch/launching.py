@@ -23,7 +23,7 @@ from ..jobs import stages as job_stages
 from ..runs import datasets, job_secrets, plans
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
-from ..ssh import findings, target
+from ..ssh import findings, prober
 from ..ssh.known_hosts import HostKeyError
 from ..store.access import object_key, open_store, signed_urls
 from ..store.backend import StoreBackend
@@ -192,8 +192,8 @@ def still_unreachable(
     if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:
-        finding = target.probe_again(
-            target.from_variables(node, task_vars["hostvars"][node], connection),
+        finding = prober.probe_again(
+            prober.from_variables(node, task_vars["hostvars"][node], connection),
             options.store["state_dir"],
             task_vars.get("ansible_inventory_sources") or [],
             timeout=options.probe_timeout_seconds,

@@ -16,7 +16,6 @@ from ..runs.folder import RunFolder
 from ..runs.plans import PlanError
 from ..ssh import findings as ssh_findings
 from ..ssh import prober as ssh_prober
-from ..ssh import target as probe_target
 from ..ssh.known_hosts import Pins, kex_file, pin_file, ssh_arguments
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..ssh.openssh import kex_options
@@ -80,12 +79,12 @@ class SshScheduler(Scheduler):
         began = time.monotonic()
         pins = Pins(pin_file(options.state_dir, self._task_vars.get("ansible_inventory_sources") or []))
         hostvars, default = self._task_vars["hostvars"], self._action.connection
-        targets = [probe_target.from_variables(name, hostvars[name], default) for name in self._hosts()]
+        targets = [ssh_prober.from_variables(name, hostvars[name], default) for name in self._hosts()]
         prober = ssh_prober.Prober(pins, options.timeout_seconds, options.accept_new_host_keys)
         findings = prober.probe_all(targets)
         changed = False
         if not self._action.check_mode and any(target.ssh for target in targets):
-            changed = probe_target.pin(pins, findings)
+            changed = ssh_prober.pin(pins, findings)
             # The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection.
             text = " ".join(kex_options(prober.settings) if options.fast_kex else []) + "\n"
             path = kex_file(pins.path)
@@ -100,7 +99,7 @@ class SshScheduler(Scheduler):
         if node not in self._task_vars["hostvars"]:
             raise reach.ReachError("it is no host of this inventory")
         values = self._task_vars["hostvars"][node]
-        target = probe_target.from_variables(node, values, self._action.connection)
+        target = ssh_prober.from_variables(node, values, self._action.connection)
         followed = self._followed(folder, node, stages)
         connection: list[str] = []
         if target.ssh:
