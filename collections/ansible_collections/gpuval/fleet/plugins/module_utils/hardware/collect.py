@@ -130,7 +130,7 @@ def _hardware(tree: Tree, detections: list[Detection]) -> list[pci.PciAccelerato
     devices = {device.address: device for device in pci.accelerators(tree)}
     known = [(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus]
     known += [(detection.vendor, address) for detection in detections for address in detection.lost]
-    known += [("nvidia", address) for address in pci.nvidia_driver_addresses(tree)]
+    known += [("nvidia", name.lower()) for name in tree.entries(pci.NVIDIA_GPUS)]
     for vendor, address in known:
         if address and address not in devices:
             devices[address] = pci.PciAccelerator(address, vendor)

@@ -20,7 +20,14 @@ def facts(tree: Tree) -> dict[str, Any]:
     cores = {core for core in shown if None not in core} or {
         (block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= set(block)
     }
-    governors = Counter(filter(None, (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names)))
+    governor_of = {name: tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names}
+    governors = Counter(filter(None, governor_of.values()))
+    # processors that wait before they raise their clock; where hardware chooses it, by its preference
+    slow = sum(
+        governor not in (None, "performance")
+        and tree.read(f"{CPUS}/{name}/cpufreq/energy_performance_preference") != "performance"
+        for name, governor in governor_of.items()
+    )
     kilohertz = tree.number(f"{CPUS}/cpu0/cpufreq/cpuinfo_max_freq")
     first = blocks[0] if blocks else {}
     numa_nodes = [name for name in tree.entries("/sys/devices/system/node") if re.fullmatch(r"node\d+", name)]
@@ -35,18 +42,9 @@ def facts(tree: Tree) -> dict[str, Any]:
         "numa_node_count": len(numa_nodes) or None,
         "governor": "mixed" if len(governors) > 1 else next(iter(governors), None),
         "governors": dict(governors),
-        "slow_governor_count": _slow_governors(tree, names) if governors else None,
+        "slow_governor_count": slow if governors else None,
         "frequency_max_hertz": None if kilohertz is None else kilohertz * 1000,
     }
-
-
-def _slow_governors(tree: Tree, names: list[str]) -> int:
-    """Processors that wait before they raise their clock; where hardware chooses it, by its preference."""
-    pairs = (
-        (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor"), f"{CPUS}/{name}/cpufreq/energy_performance_preference")
-        for name in names
-    )
-    return sum(governor not in (None, "performance") and tree.read(path) != "performance" for governor, path in pairs)
 
 
 def processors(cpuinfo: str) -> list[dict[str, str]]:

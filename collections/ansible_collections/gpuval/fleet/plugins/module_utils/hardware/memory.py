@@ -27,16 +27,15 @@ def facts(tree: Tree) -> dict[str, Any]:
 
 def errors(tree: Tree) -> dict[str, Optional[int]]:
     """Errors that the memory controllers corrected, and could not correct, since their driver was loaded."""
-    return {"ecc_corrected_count": _errors(tree, "ce_count"), "ecc_uncorrected_count": _errors(tree, "ue_count")}
+    controllers = [entry for entry in tree.entries(CONTROLLERS) if re.fullmatch(r"mc\d+", entry)]
+    sums: dict[str, Optional[int]] = {}
+    for name, file in (("ecc_corrected_count", "ce_count"), ("ecc_uncorrected_count", "ue_count")):
+        counts = [tree.number(f"{CONTROLLERS}/{controller}/{file}") for controller in controllers]
+        counted = [count for count in counts if count is not None]
+        sums[name] = sum(counted) if counted else None
+    return sums
 
 
 def meminfo(text: str) -> dict[str, int]:
     """Sizes of /proc/meminfo in bytes."""
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
-
-
-def _errors(tree: Tree, name: str) -> Optional[int]:
-    controllers = [entry for entry in tree.entries(CONTROLLERS) if re.fullmatch(r"mc\d+", entry)]
-    counts = [tree.number(f"{CONTROLLERS}/{controller}/{name}") for controller in controllers]
-    counted = [count for count in counts if count is not None]
-    return sum(counted) if counted else None

@@ -76,7 +76,8 @@ def parse(xml: str) -> tuple[list[Gpu], list[str]]:
         gpu = _gpu(element, index)
         gpu.driver_version, gpu.runtime_version = driver, cuda
         # A GPU that fell off the bus may still be listed, with an error in place of its values.
-        if gpu.uuid is None or any(values.is_error(element.findtext(path)) for path in ESSENTIAL):
+        words = {(element.findtext(path) or "").strip().strip("[]").lower() for path in ESSENTIAL}
+        if gpu.uuid is None or words & values.ERRORS:
             lost.append(gpu.pci_address or f"index {index}")
         else:
             gpus.append(gpu)

@@ -22,6 +22,8 @@ from .tree import Tree
 DEVICES = "/sys/bus/pci/devices"
 #: A function of a PCI device.
 ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: GPUs that NVIDIA's kernel driver knows, also where sysfs shows no PCI bus.
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
 GPU_VENDORS = tuple(VENDORS.values())
@@ -102,11 +104,8 @@ def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int])
     base_and_sub = device_class >> 8
     if vendor == "nvidia":
         return True if base_and_sub >> 8 == 0x03 else None
-    if vendor == "amd" and base_and_sub == 0x0300:
-        return False
-    if base_and_sub == 0x1200 or (vendor == "amd" and base_and_sub == 0x0380):
-        return True
-    return None
+    classes = {0x1200: True} if vendor == "gaudi" else {0x1200: True, 0x0380: True, 0x0300: False}
+    return classes.get(base_and_sub)
 
 
 def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
@@ -118,30 +117,16 @@ def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
     if not device.bound:
         return False
     if device.vendor == "nvidia":
-        visible = tree.entries("/proc/driver/nvidia/gpus")
+        visible = tree.entries(NVIDIA_GPUS)
         if visible and device.address not in visible:
             return True
-        minor = _nvidia_minor(tree, device.address)
-        return minor is not None and not tree.exists(f"/dev/nvidia{minor}")
-    folder = f"{DEVICES}/{device.address}"
-    if device.vendor == "amd":
-        files = [f"/dev/dri/{name}" for name in tree.entries(f"{folder}/drm") if name.startswith("renderD")]
-    else:
-        files = [f"/dev/accel/{name}" for name in tree.entries(f"{folder}/accel")]
+        information = tree.read(f"{NVIDIA_GPUS}/{device.address}/information") or ""
+        minor = re.search(r"^[ \t]*Device Minor[ \t]*:[ \t]*(\d+)[ \t]*$", information, re.MULTILINE)
+        return minor is not None and not tree.exists(f"/dev/nvidia{minor[1]}")
+    kind, device_files = ("drm", "/dev/dri") if device.vendor == "amd" else ("accel", "/dev/accel")
+    names = tree.entries(f"{DEVICES}/{device.address}/{kind}")
+    files = [f"{device_files}/{name}" for name in names if kind == "accel" or name.startswith("renderD")]
     return bool(files) and not any(tree.exists(file) for file in files)
-
-
-def nvidia_driver_addresses(tree: Tree) -> list[str]:
-    """GPUs that NVIDIA's kernel driver knows, for places where sysfs shows no PCI bus."""
-    return [name.lower() for name in tree.entries("/proc/driver/nvidia/gpus")]
-
-
-def _nvidia_minor(tree: Tree, address: str) -> Optional[int]:
-    for line in (tree.read(f"/proc/driver/nvidia/gpus/{address}/information") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "Device Minor" and value.strip().isdigit():
-            return int(value)
-    return None
 
 
 def _hexadecimal(number: Optional[int], digits: int) -> Optional[str]:

@@ -17,12 +17,14 @@ FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_coun
 
 def facts(tree: Tree) -> dict[str, Any]:
     """None for what this kernel does not show, as in many containers and virtual machines."""
+    kinds = {tree.read(f"{GROUPS}/{group}/type") for group in tree.entries(GROUPS)}
     return {
         "clock_source": tree.read(f"{CLOCK}/current_clocksource"),
         "transparent_huge_pages": chosen(tree.read(f"{PAGES}/transparent_hugepage/enabled") or ""),
         "huge_pages": _huge_pages(tree),
         "idle_latency_max_seconds": _idle_latency(tree),
-        "iommu": _iommu(tree),
+        # the kinds of the devices' groups: `identity` is passthrough, none with the IOMMU off
+        "iommu": sorted(kinds - {None}) if tree.exists(GROUPS) else None,
     }
 
 
@@ -51,10 +53,3 @@ def _idle_latency(tree: Tree) -> Optional[float]:
         if latency is not None and not tree.number(f"{IDLE}/{name}/disable"):
             latencies.append(latency)  # microseconds (Documentation/admin-guide/pm/cpuidle.rst)
     return max(latencies) / 1e6 if latencies else None
-
-
-def _iommu(tree: Tree) -> Optional[list[str]]:
-    """The kinds of the devices' groups (`identity` is passthrough), none with the IOMMU off; None where none shows."""
-    if not tree.exists(GROUPS):
-        return None
-    return sorted({kind for group in tree.entries(GROUPS) if (kind := tree.read(f"{GROUPS}/{group}/type"))})

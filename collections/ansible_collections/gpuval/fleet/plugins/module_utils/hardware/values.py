@@ -13,6 +13,7 @@ ABSENT = {
     *("", "-", "n/a", "none", "null", "not supported", "not available", "not found", "insufficient permissions"),
     "requested functionality has been deprecated",
 }
+#: What a tool says that failed to read a value, rather than that there is none.
 ERRORS = {"err!", "unknown error", "gpu is lost", "gpu requires reset"}
 PLACEHOLDERS = {
     *("to be filled by o.e.m.", "to be filled by oem", "default string", "not specified", "not applicable"),
@@ -45,11 +46,6 @@ def lower(value: Any) -> Optional[str]:
     """The text of a value in small letters."""
     word = text(value)
     return None if word is None else word.lower()
-
-
-def is_error(value: Any) -> bool:
-    """Whether a tool says that it failed to read a value, rather than that there is none."""
-    return isinstance(value, str) and value.strip().strip("[]").lower() in ERRORS
 
 
 def identifier(value: Any) -> Optional[str]:
@@ -88,14 +84,10 @@ def count(value: Any) -> Optional[int]:
 def _scaled(value: Any, factors: Mapping[str, float], default_unit: str) -> Optional[Number]:
     """A number with its unit in the base unit; None for a unit that is not known."""
     amount = number(value)
-    if amount is None:
-        return None
-    if isinstance(value, dict):
-        unit = str(value.get("unit") or default_unit)
-    else:
-        unit = _NUMBER.sub("", str(value), count=1).strip() or default_unit
+    named = value.get("unit") if isinstance(value, dict) else _NUMBER.sub("", str(value), count=1).strip()
+    unit = str(named or default_unit)
     factor = factors.get(unit, factors.get(unit.upper()))
-    return None if factor is None else amount * factor
+    return None if amount is None or factor is None else amount * factor
 
 
 def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:

@@ -36,7 +36,8 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
             break
         _rank, odd = max(candidates, key=lambda item: item[0])  # on a tie the first by name
         odd_nodes.append(odd)
-        explained = {pair for pair in live if _belongs(pair, odd)}
+        ends = {"from": (0,), "to": (1,), "both": (0, 1)}[odd.side]
+        explained = {pair for pair in live if odd.node in [pair[end] for end in ends]}
         open_pairs -= explained
         live = {pair: bad for pair, bad in live.items() if pair not in explained}
     return odd_nodes, sorted(open_pairs)
@@ -59,21 +60,12 @@ def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[
     candidates = []
     for node in sorted({name for pair in open_pairs for name in pair}):
         sides = {"to": into.get(node, []), "from": out.get(node, [])}
-        guilty = {side: tries for side, tries in sides.items() if _is_guilty(tries)}
+        guilty = {
+            side: tries for side, tries in sides.items() if sum(tries) >= LEAST and sum(tries) / len(tries) >= SHARE
+        }
         if len(guilty) == 2:
-            tries = [*sides["to"], *sides["from"]]
-            guilty = {"both": tries}
+            guilty = {"both": [*sides["to"], *sides["from"]]}
         for side, tries in guilty.items():
             count = sum(tries)
             candidates.append(((count / len(tries), count), Odd(node, side, count, len(tries))))
     return candidates
-
-
-def _is_guilty(tries: list[bool]) -> bool:
-    return sum(tries) >= LEAST and sum(tries) / len(tries) >= SHARE
-
-
-def _belongs(pair: Pair, odd: Odd) -> bool:
-    return (odd.side in ("from", "both") and pair[0] == odd.node) or (
-        odd.side in ("to", "both") and pair[1] == odd.node
-    )

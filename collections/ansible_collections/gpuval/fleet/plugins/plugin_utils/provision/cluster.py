@@ -34,10 +34,10 @@ def sizes(api: DigitalOceanApi) -> dict[str, dict[str, Any]]:
 
 def account_lines(api: DigitalOceanApi, region: str) -> list[str]:
     """A line for each VPC, cluster and available size: of one region, or of all if it is empty."""
-    vpcs = [vpc for vpc in api.pages("/v2/vpcs", "vpcs") if region in ("", vpc["region"])]
-    present = [cluster for cluster in clusters(api) if region in ("", cluster["region"])]
-    offered = [size for size in sizes(api).values() if plan.is_offered(size, region)]
-    return [*map(plan.vpc_line, vpcs), *map(plan.cluster_line, present), *map(plan.size_line, offered)]
+    vpcs = (plan.vpc_line(vpc) for vpc in api.pages("/v2/vpcs", "vpcs") if region in ("", vpc["region"]))
+    present = (plan.cluster_line(cluster) for cluster in clusters(api) if region in ("", cluster["region"]))
+    offered = (plan.size_line(size) for size in sizes(api).values() if plan.is_offered(size, region))
+    return [*vpcs, *present, *offered]
 
 
 def check_quota(api: DigitalOceanApi, missing: Iterable[plan.NodePool]) -> None:
