@@ -89,16 +89,11 @@ def parse(text: str, file: Path) -> list[KnownHostsEntry]:
     entries = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        marker = ""
-        if line.startswith("@"):
-            marker, _, line = line.partition(" ")
-            if marker not in (CA, REVOKED):
-                continue
-        patterns, _, key = line.strip().partition(" ")
-        with contextlib.suppress(HostKeyError):
-            entries.append(KnownHostsEntry(file, number, marker, patterns, parse_key(key)))
+        marker, _, rest = line.partition(" ") if line.startswith("@") else ("", "", line)
+        patterns, _, key = rest.strip().partition(" ")
+        if line and not line.startswith("#") and marker in ("", CA, REVOKED):
+            with contextlib.suppress(HostKeyError):
+                entries.append(KnownHostsEntry(file, number, marker, patterns, parse_key(key)))
     return entries
 
 
@@ -106,11 +101,8 @@ def read(files: Iterable[Path]) -> list[KnownHostsEntry]:
     """Entries of all files that are there and can be read."""
     entries: list[KnownHostsEntry] = []
     for file in files:
-        try:
-            text = file.read_text(errors="replace")
-        except OSError:
-            continue
-        entries += parse(text, file)
+        with contextlib.suppress(OSError):
+            entries += parse(file.read_text(errors="replace"), file)
     return entries
 
 
@@ -200,7 +192,7 @@ class Pins:
         """See that the file is there and readable by this user alone."""
         with self._locked():
             if not self.path.exists():
-                self._write("")
+                files.replace(self.path, b"", files.PRIVATE)
             elif self.path.stat().st_mode & 0o077:
                 self.path.chmod(0o600)
 
@@ -213,27 +205,17 @@ class Pins:
             kept = [line for line in there if line in lines or line.partition(" ")[0] not in gone]
             added = [line for line in lines if line not in set(there)]
             if kept + added != there:
-                self._write("".join(f"{line}\n" for line in kept + added))
+                files.replace(self.path, "".join(f"{line}\n" for line in kept + added).encode(), files.PRIVATE)
         return len(added)
-
-    def _write(self, text: str) -> None:
-        with self._writable():
-            files.replace(self.path, text.encode(), files.PRIVATE)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         lock = self.path.parent / ".lock"
         late = HostKeyError(f"another gpuval has held {lock} for {LOCK_SECONDS} s: end it")
-        with contextlib.ExitStack() as held:
-            with self._writable():
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                held.enter_context(files.locked(lock, LOCK_SECONDS, late))
-            yield
-
-    @contextlib.contextmanager
-    def _writable(self) -> Iterator[None]:
         try:
-            yield
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with files.locked(lock, LOCK_SECONDS, late):
+                yield
         except OSError as error:
             raise HostKeyError(f"{self.path} cannot be written: {error.strerror}. Set gpuval_state_dir.") from None
 

@@ -7,6 +7,7 @@ for in a session of its own. Here one session finds the interpreter and carries 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,9 @@ main(runner, stream)
 
 def command(interpreter: str, candidates: Sequence[str]) -> str:
     """The shell command that begins the program with an interpreter, or the first there is of the candidates."""
-    program = shlex.quote(_one_line(_BEGIN))
+    # without line breaks, backslashes and single quotes: shells that people log in with take those differently
+    source = base64.b64encode(_BEGIN.encode()).decode()
+    program = shlex.quote(f'exec(__import__("base64").b64decode("{source}"))')
     if interpreter:  # as Ansible takes it: it may hold ~ or arguments
         return f"{interpreter} -c {program}"
     names = " ".join(shlex.quote(name) for name in candidates)
@@ -60,11 +63,6 @@ def command(interpreter: str, candidates: Sequence[str]) -> str:
     turn = f'command -v "$python" >/dev/null 2>&1 || continue; "$python" -c {program}; code=$?'
     search = f"for python in {names}; do {turn}; [ $code = {NOT_FOUND} ] || exit $code; done"
     return f"{search}; echo No python interpreters found >&2; exit {NOT_FOUND}"
-
-
-def _one_line(source: str) -> str:
-    """Without line breaks, backslashes and single quotes: shells that people log in with take those differently."""
-    return f'exec(__import__("base64").b64decode("{base64.b64encode(source.encode()).decode()}"))'
 
 
 def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> bytes:
@@ -77,14 +75,12 @@ def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[s
     if len(output) > MAX_ANSWER_CHARACTERS:
         return {"failed": True, "msg": f"the node's answer has {len(output):,} characters: no launch prints so much"}
     for line in reversed(output.splitlines()):
-        _before, found, text = line.partition(ANSWER)
-        if found:
-            try:
+        _before, mark, text = line.partition(ANSWER)
+        if mark:
+            with contextlib.suppress(ValueError, RecursionError):
                 result = json.loads(text)
-            except (ValueError, RecursionError):
-                break
-            if isinstance(result, dict):
-                return result
+                if isinstance(result, dict):
+                    return result
             break
     detail = (errors.strip() or output.strip())[-OUTPUT_CHARACTERS:] or "no output"
     if code == NOT_FOUND and interpreter:

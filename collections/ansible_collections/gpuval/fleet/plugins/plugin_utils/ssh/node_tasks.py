@@ -66,11 +66,8 @@ class NodeTasks:
     @property
     def busy(self) -> set[str]:
         """Nodes with a task under way or waiting for its turn."""
-        return {
-            *self._running,
-            *(item[0] for item in self._waiting),
-            *(outcome.node for outcome in self._not_begun),
-        }
+        waiting = (node for node, *_task in self._waiting)
+        return {*self._running, *waiting, *(outcome.node for outcome in self._not_begun)}
 
     def submit(self, node: str, kind: str, file: Path, arguments: Mapping[str, Any], seconds: float) -> None:
         """Run the one task of a task file on a node, with further arguments of its action, within so many seconds.
@@ -130,19 +127,21 @@ class NodeTasks:
         return _Running(process, reader, kind, time.monotonic() + seconds + SLACK_SECONDS, seconds)
 
     def _collect(self, seconds: float) -> list[TaskOutcome]:
-        by_pipe: dict[Any, str] = {running.pipe: node for node, running in self._running.items()}
+        pipes = [running.pipe for running in self._running.values()]
+        ready = wait(pipes, timeout=seconds) if pipes else []
         ended = []
-        for pipe in wait(list(by_pipe), timeout=seconds) if by_pipe else ():
-            node = by_pipe[pipe]
-            if not self._hear(node, self._running[node]):
-                ended.append(self._ended(node))
-        now = time.monotonic()
         for node, running in list(self._running.items()):
-            if now > running.deadline:
-                running.outcome = TaskOutcome(
-                    node, running.kind, True, True, f"no answer within {running.seconds:.0f} s: is the node overloaded?"
-                )
-                ended.append(self._ended(node))
+            is_over = running.pipe in ready and not self._hear(node, running)
+            if not is_over and time.monotonic() > running.deadline:
+                message = f"no answer within {running.seconds:.0f} s: is the node overloaded?"
+                running.outcome = TaskOutcome(node, running.kind, True, True, message)
+                is_over = True
+            if is_over:
+                del self._running[node]
+                running.pipe.close()
+                _end(running.process)
+                message = "the worker process of Ansible exited unexpectedly (out of memory?)"
+                ended.append(running.outcome or TaskOutcome(node, running.kind, True, False, message))
         return ended
 
     def _hear(self, node: str, running: _Running) -> bool:
@@ -156,14 +155,6 @@ class NodeTasks:
         else:
             running.outcome = TaskOutcome(node, running.kind, **content)
         return True
-
-    def _ended(self, node: str) -> TaskOutcome:
-        running = self._running.pop(node)
-        running.pipe.close()
-        _end(running.process)
-        return running.outcome or TaskOutcome(
-            node, running.kind, True, False, "the worker process of Ansible exited unexpectedly (out of memory?)"
-        )
 
 
 def _end(process: Any) -> None:
