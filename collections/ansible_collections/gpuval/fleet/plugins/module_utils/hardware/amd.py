@@ -25,18 +25,8 @@ VENDOR = "amd"
 #: Partition mode of a GPU that is several cards, where its tool does not say which.
 SEVERAL_CARDS = "cpx"
 ROCM_SMI_ARGUMENTS = (
-    "--showproductname",
-    "--showuniqueid",
-    "--showserial",
-    "--showbus",
-    "--showmeminfo",
-    "vram",
-    "--showdriverversion",
-    "--showtemp",
-    "--showpower",
-    "--showmaxpower",
-    "--showvbios",
-    "--json",
+    *("--showproductname", "--showuniqueid", "--showserial", "--showbus", "--showmeminfo", "vram"),
+    *("--showdriverversion", "--showtemp", "--showpower", "--showmaxpower", "--showvbios", "--json"),
 )
 
 

@@ -45,32 +45,17 @@ PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 NOT_REPORTED = "hl-smi's query does not report it"
 
 SHORT_QUERY = ("index", "uuid", "bus_id", "name", "driver_version", "memory.total", "memory.used", "temperature.aip")
+_ECC = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
+_AGGREGATE_ECC = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
 FULL_QUERY = (
-    *SHORT_QUERY,
-    "module_id",
-    "serial",
-    "power.draw",
-    "ecc.errors.corrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.corrected.aggregate.total",
-    "ecc.errors.uncorrected.aggregate.total",
-    "ecc.mode.current",
-    "clocks.current.soc",
-    "clocks.max.soc",
+    *(*SHORT_QUERY, "module_id", "serial", "power.draw", *_ECC, *_AGGREGATE_ECC, "ecc.mode.current"),
+    *("clocks.current.soc", "clocks.max.soc"),
 )
 _SAMPLED = ("index", "uuid", "bus_id", "temperature.aip", "memory.used")
+_LINK = ("pcie.link.gen.current", "pcie.link.width.current")
 #: Queries of telemetry to try, each for an older release than the one before.
 SAMPLE_QUERIES = (
-    (
-        *_SAMPLED,
-        "power.draw",
-        "utilization.aip",
-        "clocks.current.soc",
-        "ecc.errors.corrected.volatile.total",
-        "ecc.errors.uncorrected.volatile.total",
-        "pcie.link.gen.current",
-        "pcie.link.width.current",
-    ),
+    (*_SAMPLED, "power.draw", "utilization.aip", "clocks.current.soc", *_ECC, *_LINK),
     (*_SAMPLED, "power.draw", "clocks.current.soc"),
     _SAMPLED,
 )

@@ -11,19 +11,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Callable, Optional, cast
+from typing import Any, Callable, Optional
 
 # Without persistence mode a driver wakes eight GPUs one after another, which takes well over 20 seconds on some hosts.
 VENDOR_TOOL_TIMEOUT_SECONDS = 60.0
 TOOL_TIMEOUT_SECONDS = 10.0
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 EXTRA_DIRECTORIES = (
-    "/usr/local/sbin",
-    "/usr/sbin",
-    "/sbin",
-    "/opt/rocm/bin",
-    "/usr/local/nvidia/bin",
-    "/usr/lib/wsl/lib",
+    *("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/rocm/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"),
 )
 KILL_GRACE_SECONDS = 2.0
 
@@ -101,27 +96,28 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
         return ToolResult(tool, stderr=f"cannot be started: {error.strerror}")
 
     deadline = time.monotonic() + timeout
-    output = {"stdout": bytearray(), "stderr": bytearray()}
-    pipes = {"stdout": cast("IO[bytes]", process.stdout), "stderr": cast("IO[bytes]", process.stderr)}
-    ended = _drain(process, pipes, output, deadline)
+    output: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    ended = _drain(process, output, deadline)
     truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
     if not ended:
-        _kill(process)
-    for stream in pipes.values():
+        with contextlib.suppress(ProcessLookupError):  # it ended between the deadline and here
+            os.killpg(process.pid, signal.SIGKILL)
+        # Uninterruptible in the driver: it cannot be killed, and waiting longer would only spread the hang.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_GRACE_SECONDS)
+    for stream in output:
         stream.close()
-    stdout, stderr = (bytes(output[name]).decode("utf-8", "replace") for name in ("stdout", "stderr"))
+    stdout, stderr = (bytes(part).decode("utf-8", "replace") for part in output.values())
     if not ended and not truncated:
         return ToolResult(tool, stdout, stderr, timeout_seconds=timeout)
     return ToolResult(tool, stdout, stderr, process.returncode, truncated=truncated)
 
 
-def _drain(
-    process: subprocess.Popen[bytes], pipes: dict[str, IO[bytes]], output: dict[str, bytearray], deadline: float
-) -> bool:
-    """Collect output until the process ends; False when the deadline or the size limit came first."""
+def _drain(process: subprocess.Popen[bytes], output: dict[Any, bytearray], deadline: float) -> bool:
+    """Collect output by pipe until the process ends; False when the deadline or the size limit came first."""
     with selectors.DefaultSelector() as selector:
-        for name, pipe in pipes.items():
-            selector.register(pipe, selectors.EVENT_READ, name)
+        for pipe in output:
+            selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map():
             seconds = deadline - time.monotonic()
             if seconds <= 0:
@@ -135,19 +131,11 @@ def _drain(
                 if not chunk:
                     selector.unregister(key.fileobj)
                     continue
-                output[key.data] += chunk
-                if len(output[key.data]) >= OUTPUT_LIMIT_BYTES:
+                output[key.fileobj] += chunk
+                if len(output[key.fileobj]) >= OUTPUT_LIMIT_BYTES:
                     return False
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended between the deadline and here
-        os.killpg(process.pid, signal.SIGKILL)
-    # Uninterruptible in the driver: it cannot be killed, and waiting longer would only spread the hang.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(KILL_GRACE_SECONDS)

@@ -22,19 +22,8 @@ from .known_hosts import HostKey, KnownHost, host_id, parse_key
 REACHABLE = "reachable"
 #: In the order of the summary; other states come last.
 STATES = (
-    REACHABLE,
-    "wrong_host_key",
-    "unknown_host_key",
-    "login_denied",
-    "booting",
-    "unknown_name",
-    "refused",
-    "no_route",
-    "timeout",
-    "hung",
-    "no_ssh",
-    "jump_host",
-    "ssh_error",
+    *(REACHABLE, "wrong_host_key", "unknown_host_key", "login_denied", "booting", "unknown_name", "refused"),
+    *("no_route", "timeout", "hung", "no_ssh", "jump_host", "ssh_error"),
 )
 MESSAGE_CHARACTERS = 500
 #: How many nodes, or new keys, a summary names before it counts the rest.

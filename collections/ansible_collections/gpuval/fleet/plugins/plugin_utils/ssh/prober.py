@@ -37,6 +37,11 @@ PATIENCE = 3
 COMMAND_SECONDS = 30
 #: Connections of Ansible that are OpenSSH.
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
+#: Options of ssh that a probe turns off.
+OFF = (
+    *("HashKnownHosts", "UpdateHostKeys", "VerifyHostKeyDNS", "CheckHostIP", "ControlMaster", "ForwardAgent"),
+    *("PermitLocalCommand", "RequestTTY", "AddKeysToAgent"),
+)
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
@@ -254,17 +259,9 @@ class Prober:
             "StrictHostKeyChecking": strict,
             "UserKnownHostsFile": f'"{str(file).replace("%", "%%")}"',
             "GlobalKnownHostsFile": "none",
-            "HashKnownHosts": "no",
-            "UpdateHostKeys": "no",
-            "VerifyHostKeyDNS": "no",
-            "CheckHostIP": "no",
-            "ControlMaster": "no",
             "ControlPath": "none",
             "ClearAllForwardings": "yes",
-            "ForwardAgent": "no",
-            "PermitLocalCommand": "no",
-            "RequestTTY": "no",
-            "AddKeysToAgent": "no",
+            **dict.fromkeys(OFF, "no"),
             # the banner comes within it, too
             "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
             "ConnectionAttempts": "1",
