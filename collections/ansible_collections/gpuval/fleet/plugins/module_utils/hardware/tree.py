@@ -75,7 +75,4 @@ class Tree(NamedTuple):
             return None
 
     def exists(self, name: str) -> bool:
-        try:
-            return os.path.lexists(self.path(name))
-        except OSError:
-            return False
+        return os.path.lexists(self.path(name))

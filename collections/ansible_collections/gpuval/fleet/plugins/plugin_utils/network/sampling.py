@@ -6,7 +6,9 @@ so that a link that is good in one direction only is seen; and each pair of zone
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 MESH = 32
 DEGREE = 8
@@ -30,10 +32,14 @@ def plan(
     return {name: sorted(links[name], key=order.__getitem__) for name in names}
 
 
-def uncovered(peers: Mapping[str, Sequence[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
+def uncovered(peers: Mapping[str, Collection[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
     """Pairs of zones without a measured link, beyond the bounds."""
-    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, others in peers.items() for other in others}
-    return [pair for pair in _pairs(peers, zones) if pair not in have]
+    linked = {
+        tuple(sorted((zones.get(name, ""), zones.get(other, "")))) for name, others in peers.items() for other in others
+    }
+    counts = Counter(zones.get(name, "") for name in peers)
+    pairs = itertools.combinations_with_replacement(sorted(counts), 2)
+    return [pair for pair in pairs if pair not in linked and (pair[0] != pair[1] or counts[pair[0]] > 1)]
 
 
 def _offsets(count: int, degree: int) -> list[int]:
@@ -57,30 +63,15 @@ def _offsets(count: int, degree: int) -> list[int]:
 
 def _cover(names: Sequence[str], zones: Mapping[str, str], links: dict[str, set[str]], degree: int) -> None:
     """A link for each pair of zones that has none, between the least loaded nodes of the two."""
-    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, peers in links.items() for other in peers}
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(zones.get(name, ""), []).append(name)
-    for zone, two in _pairs(links, zones):
-        if (zone, two) in have:
-            continue
+    for zone, other_zone in uncovered(links, zones):
         first = min(members[zone], key=lambda name: len(links[name]))
-        peers = [name for name in members[two] if name != first]
+        peers = [name for name in members[other_zone] if name != first]
         second = min(peers, key=lambda name: len(links[name]))
         if max(len(links[first]), len(links[second])) < degree + EXTRA:
             _join(links, first, second)
-
-
-def _pairs(nodes: Mapping[str, object], zones: Mapping[str, str]) -> list[tuple[str, str]]:
-    counts: dict[str, int] = {}
-    for name in nodes:
-        counts[zones.get(name, "")] = counts.get(zones.get(name, ""), 0) + 1
-    ordered = sorted(counts)
-    return [(one, two) for place, one in enumerate(ordered) for two in ordered[place:] if one != two or counts[one] > 1]
-
-
-def _pair(left: str, two: str) -> tuple[str, str]:
-    return (left, two) if left <= two else (two, left)
 
 
 def _join(links: dict[str, set[str]], node: str, two: str) -> None:
