@@ -6,7 +6,7 @@ import time
 from urllib.parse import quote
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.word_pattern import any_of
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import any_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import DeliveryScan, ScanTargets
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, jumps

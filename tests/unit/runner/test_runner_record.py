@@ -11,7 +11,11 @@ from tests.kit.runner import RECORD_SCHEMA, SERIES_SCHEMA, plan, stage
 PLAN = plans.parse(plan(stage("a"), attempt=2))
 
 
-RECORD = {**StageRecord.pending(PLAN, PLAN.stages[0]).as_dict(), "updated_at": "2026-01-01T00:00:00Z"}
+def as_dict(made):
+    return {"schema": record.SCHEMA, **vars(made)}
+
+
+RECORD = {**as_dict(StageRecord.pending(PLAN, PLAN.stages[0])), "updated_at": "2026-01-01T00:00:00Z"}
 
 
 def metric(name="a_seconds", value=1.0, scope="node"):
@@ -79,7 +83,7 @@ def test_no_record_is_too_large(changes):
 def test_a_fault_of_an_earlier_attempt_outlives_the_figures_of_the_last_one():
     made = StageRecord.pending(PLAN, PLAN.stages[0])
     fault = {"name": "gpu_xid_critical_count", "value": 1.0, "unit": "count", "scope": "gpu:0"}
-    made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "metrics": [fault], "attempt": 1}]
+    made.attempts = [{**as_dict(made), "updated_at": "2026-01-01T00:00:00Z", "metrics": [fault], "attempt": 1}]
     made.metrics = [metric(f"m{i}_{'x' * 60}", i, f"gpu:{i % 8}") for i in range(20_000)]
     document = decode(made)
     assert document["attempts"][0]["metrics"] == [fault]
@@ -89,7 +93,7 @@ def test_a_fault_of_an_earlier_attempt_outlives_the_figures_of_the_last_one():
 def test_earlier_attempts_give_way_first():
     made = StageRecord.pending(PLAN, PLAN.stages[0])
     made.metrics = [metric()]
-    made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "environment": {"x": "y" * 2_000_000}}]
+    made.attempts = [{**as_dict(made), "updated_at": "2026-01-01T00:00:00Z", "environment": {"x": "y" * 2_000_000}}]
     document = decode(made)
     assert document["metrics"] == [metric()]
     assert document["attempts"][0]["metrics"] == [metric()]
@@ -120,7 +124,7 @@ def test_a_record_of_something_else_is_not_resumed(tmp_path, changes):
     path = tmp_path / "a.json"
     document = decode(StageRecord.pending(PLAN, PLAN.stages[0]))
     path.write_text(json.dumps(document))
-    assert record.restore(record.load(path, PLAN)).as_dict() == document
+    assert as_dict(record.restore(record.load(path, PLAN))) == document
     path.write_text(json.dumps({**document, **changes}))
     assert record.load(path, PLAN) is None
 

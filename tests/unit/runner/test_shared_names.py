@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
-from ansible_collections.gpuval.fleet.plugins.module_utils.engines import _devices
+from ansible_collections.gpuval.fleet.plugins.module_utils.engines import _engine
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
@@ -37,7 +37,7 @@ def test_where_a_job_finds_its_secrets(tmp_path):
         {*plan.VENDORS} - {"auto", "cpu"},
         {*device.ACCELERATORS} - {"auto", "cpu"},
         {*environment.MAD_VENDORS} - {"cpu"},
-        {*_devices.PRESENT},
+        {*_engine.PRESENT},
         {*collect.NAMES},
         {*collect.REMEDIES},
     ],

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, upload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 

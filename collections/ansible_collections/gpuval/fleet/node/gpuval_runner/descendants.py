@@ -104,11 +104,9 @@ def belonging(
     own_pid: Optional[int] = None,
     marker_of: Callable[[int], str] = marker_of,
 ) -> list[Process]:
-    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``.
-
-    They carry the marker, or are in the stage's session, or are children of `parent` (a runner that adopts orphans), or
-    descend from such or share a session with them. The process that asks, its ancestors and `LASTING` never belong.
-    """
+    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``. They carry the marker, or
+    are in the stage's session, or are children of `parent` (a runner that adopts orphans), or descend from such or
+    share a session with them. The process that asks, its ancestors and `LASTING` never belong."""
     spared = ancestors(processes, os.getpid() if own_pid is None else own_pid) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
@@ -162,9 +160,7 @@ def end_all(
     members: Callable[[], list[Process]], grace_seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[Process], list[Process]]:
     """End all that `members` finds: TERM, a grace, then KILL until none is left. Returns those found and those left.
-
-    `pause` waits for so many seconds.
-    """
+    `pause` waits for so many seconds."""
     remaining = members()
     ended: dict[tuple[int, int], Process] = {}
     for number, limit in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):

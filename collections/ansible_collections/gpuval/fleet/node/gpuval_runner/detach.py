@@ -43,10 +43,8 @@ def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingeri
 
 
 def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[str]:
-    """Return the command that starts argv as a transient unit, with its output in a file.
-
-    An OOM kill of a stage must not end the unit; a runner killed itself is started again and resumes.
-    """
+    """Return the command that starts argv as a transient unit, with its output in a file. An OOM kill of a stage must
+    not end the unit; a runner killed itself is started again and resumes."""
     properties = [
         "KillMode=control-group",
         "OOMPolicy=continue",
@@ -71,10 +69,8 @@ def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[
 
 
 def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Start ``run`` with these further arguments in the background; returns the systemd unit, empty without.
-
-    Raises ``RunnerError`` or ``OSError`` when nothing could be started.
-    """
+    """Start ``run`` with these further arguments in the background; returns the systemd unit, empty without. Raises
+    ``RunnerError`` or ``OSError`` when nothing could be started."""
     command = ["run", "--dir", str(directory.root), *arguments]
     scope = systemd_scope(os.geteuid(), environment.get("USER", ""))
     if scope and own_archive() and _start_unit(scope, unit, [*self_command(), *command], directory, environment):

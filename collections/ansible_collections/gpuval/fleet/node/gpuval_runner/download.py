@@ -51,11 +51,9 @@ def download(
     ca_file: Optional[str] = None,
     progress: Progress = lambda _count: None,
 ) -> int:
-    """Bring an object to `target` by way of ``<target>.part``; returns the bytes that came now.
-
-    What an earlier try left in the part file is kept. `deadline` is on the monotonic clock. Raises ``DownloadError``,
-    ``ChecksumError`` after removing what came, or ``OSError`` for the disk.
-    """
+    """Bring an object to `target` by way of ``<target>.part``; returns the bytes that came now. What an earlier try
+    left in the part file is kept. `deadline` is on the monotonic clock. Raises ``DownloadError``, ``ChecksumError``
+    after removing what came, or ``OSError`` for the disk."""
     part = target.with_name(f"{target.name}.part")
     opener = make_opener(ca_file)
     received = failures = 0

@@ -35,41 +35,37 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
     from gpuval_node.network.parallel import in_parallel
 
     metrics: list[dict[str, Any]] = [_metric("endpoints_count", len(entries), "count")]
-    troubles, fine = [], []
+    troubles, as_declared = [], []
     for entry in entries:
-        name = entry["name"]
+        endpoint = entry["name"]
         task = functools.partial(services.probe, services.parse(entry), READ_BYTES, seconds, TRIES)
         limit = 3 * seconds + 5  # a name server may hang
-        figures = in_parallel({name: task}, limit).get(name, {"state": "name", "message": f"no end within {limit:g} s"})
-        scope = f"link:{name}"
+        late = {"state": "name", "message": f"no end within {limit:g} s"}
+        figures = in_parallel({endpoint: task}, limit).get(endpoint, late)
+        scope = f"link:{endpoint}"
         missed = [text for floor in FLOORS if (text := _missed(entry, figures, *floor))]
         is_there = figures["state"] == "ok"
         metrics += [
             _metric("endpoints_reached_count", int(is_there), "count", scope),
             _metric("endpoints_floor_misses_count", len(missed), "count", scope),
-            *(
-                _metric(metric, figures[key], unit, scope)
-                for key, metric, unit in FIGURES
-                if figures.get(key) is not None
-            ),
+            *(_metric(name, figures[key], unit, scope) for key, name, unit in FIGURES if figures.get(key) is not None),
         ]
         if not is_there:
-            troubles.append(f"{name}: {figures['state']}: {figures['message']}")
+            troubles.append(f"{endpoint}: {figures['state']}: {figures['message']}")
         elif missed:
-            troubles.append(f"{name}: {', '.join(missed)}")
+            troubles.append(f"{endpoint}: {', '.join(missed)}")
         else:
-            fine.append(name)
-        print(f"{name}: {figures}", flush=True)
-    for name, metric in (("rates", "endpoints_bytes_per_second"), ("connected", "endpoints_connect_seconds")):
-        count = sum(metric_entry["name"] == metric for metric_entry in metrics)
-        metrics.append(_metric(f"endpoints_{name}_count", count, "count"))
-    rates = (
-        "measured" if any(metric_entry["name"] == "endpoints_bytes_per_second" for metric_entry in metrics) else "none"
-    )
-    message = "; ".join([*troubles, *([f"as declared: {', '.join(fine)}"] if fine else [])])
-    write_result(
-        {"state": "success", "message": message[:2000], "metrics": metrics, "fingerprints": {"endpoints_rates": rates}}
-    )
+            as_declared.append(endpoint)
+        print(f"{endpoint}: {figures}", flush=True)
+    names = [metric["name"] for metric in metrics]
+    rates, connected = names.count("endpoints_bytes_per_second"), names.count("endpoints_connect_seconds")
+    metrics += [
+        _metric("endpoints_rates_count", rates, "count"),
+        _metric("endpoints_connected_count", connected, "count"),
+    ]
+    message = "; ".join([*troubles, *([f"as declared: {', '.join(as_declared)}"] if as_declared else [])])
+    fingerprints = {"endpoints_rates": "measured" if rates else "none"}
+    write_result({"state": "success", "message": message[:2000], "metrics": metrics, "fingerprints": fingerprints})
     return 0
 
 

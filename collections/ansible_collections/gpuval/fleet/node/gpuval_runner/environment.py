@@ -56,10 +56,8 @@ def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[str, str]:
-    """Return what stands for the names in braces in a stage's command and environment.
-
-    `python` is the interpreter of the stage's image, for the runner too.
-    """
+    """Return what stands for the names in braces in a stage's command and environment. `python` is the interpreter of
+    the stage's image, for the runner too."""
     return {
         "python": python or plan.python,
         "runner": str(places.runner),

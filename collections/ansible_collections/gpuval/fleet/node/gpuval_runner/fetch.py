@@ -25,11 +25,9 @@ LOG_BYTES = 4096
 def fetch(
     directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int, not_uploaded: bool = False
 ) -> dict[str, Any]:
-    """Return the results whose digest is not the one in `since`, records first.
-
-    Stops before `limit_bytes` of content, but returns at least one file; `more` says that others wait, `ended`
-    why no runner works where one should. With `not_uploaded`, only those of which the store lacks the latest version.
-    """
+    """Return the results whose digest is not the one in `since`, records first. Stops before `limit_bytes` of content,
+    but returns at least one file; `more` says that others wait, `ended` why no runner works where one should. With
+    `not_uploaded`, only those of which the store lacks the latest version."""
     running = lock.holder(directory.lock) is not None  # before the files: what is written later is then announced
     uploaded = read_ledger(directory.uploaded) if not_uploaded else {}
     files: dict[str, dict[str, str]] = {}

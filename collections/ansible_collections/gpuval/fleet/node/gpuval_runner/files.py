@@ -39,10 +39,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes, without following a link at its end.
-
-    Raises ``FileNotFoundError``, ``FileTooLargeError`` or another ``OSError``.
-    """
+    """Read a regular file of at most `limit` bytes, without following a link at its end. Raises ``FileNotFoundError``,
+    ``FileTooLargeError`` or another ``OSError``."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

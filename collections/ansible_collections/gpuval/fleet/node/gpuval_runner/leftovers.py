@@ -69,12 +69,10 @@ def _engines(plan: Optional[NodePlan], state: NodeRunState) -> list[str]:
 def end_containers(
     run_id: str, node: str, plan: Optional[NodePlan], state: NodeRunState, patience: float = 0.0
 ) -> tuple[list[str], list[str]]:
-    """End the containers of a run on this node by their labels. Returns the ids of those ended, and problems.
-
-    The state names the engine that made some, for ``auto`` too: it must answer, and is asked again for `patience`
-    seconds, as it may be restarting. Any other engine that does not answer has none of ours, unless neither plan nor
-    state says which was used.
-    """
+    """End the containers of a run on this node by their labels. Returns the ids of those ended, and problems. The state
+    names the engine that made some, for ``auto`` too: it must answer, and is asked again for `patience` seconds, as it
+    may be restarting. Any other engine that does not answer has none of ours, unless neither plan nor state says which
+    was used."""
     mark = state.container
     if plan and mark is None and not plan.containers:
         return [], []

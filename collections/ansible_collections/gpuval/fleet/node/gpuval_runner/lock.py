@@ -23,10 +23,8 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
-        """Take the lock. `details` are written beside pid and time.
-
-        The short wait lets readers of the lock finish. Raises ``LockHeldError`` naming the holder, or ``OSError``.
-        """
+        """Take the lock. `details` are written beside pid and time. The short wait lets readers of the lock finish.
+        Raises ``LockHeldError`` naming the holder, or ``OSError``."""
         deadline = time.monotonic() + wait_seconds
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if not take_lock(handle, deadline):

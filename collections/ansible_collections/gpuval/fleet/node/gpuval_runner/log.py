@@ -12,12 +12,10 @@ _COPY_BYTES = 1 << 16
 
 
 class CappedLog:
-    """Appends output to a file of at most `limit` bytes.
-
-    The first quarter is never touched again. When the file is full, the middle goes: a line says how many bytes, and at
-    least the last quarter of `limit` stays. The file is replaced in one step then: a reader always finds a whole one.
-    A file that exists is continued. Output that cannot be written, as on a full disk, is counted in :attr:`lost_bytes`.
-    """
+    """Appends output to a file of at most `limit` bytes. The first quarter is never touched again. When the file is
+    full, the middle goes: a line says how many bytes, and at least the last quarter of `limit` stays. The file is
+    replaced in one step then: a reader always finds a whole one. A file that exists is continued. Output that cannot be
+    written, as on a full disk, is counted in :attr:`lost_bytes`."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path

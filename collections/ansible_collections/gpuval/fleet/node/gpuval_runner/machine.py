@@ -42,12 +42,9 @@ Step = Union[RunStage, Close, PlanDone]
 
 def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: int = 0) -> str:
     """Return what to do with one stage's record when a runner starts on a plan of this attempt, which was cut off
-    before as often as `interruptions` says.
-
-    ``new``: no record yet. ``keep``: this attempt has ended or not begun. ``again``: an earlier attempt's record moves
-    into the history. ``resume``: cut off while it ran, is run once more. ``give_up``: cut off once too often.
-    ``newer``: the record is of a later attempt than the plan.
-    """
+    before as often as `interruptions` says. ``new``: no record yet. ``keep``: this attempt has ended or not begun.
+    ``again``: an earlier attempt's record moves into the history. ``resume``: cut off while it ran, is run once more.
+    ``give_up``: cut off once too often. ``newer``: the record is of a later attempt than the plan."""
     if recorded is None:
         return "new"
     if recorded["attempt"] > attempt:
@@ -60,11 +57,8 @@ def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: 
 
 
 def next_step(stages: Sequence[Stage], states: Mapping[str, str], halt: Optional[str] = None) -> Step:
-    """Return the next step of a plan.
-
-    `states` holds the state of every stage that has a record, those of earlier plans too; a stage without one counts as
-    pending. `halt`, when given, says why nothing may start any more.
-    """
+    """Return the next step of a plan. `states` holds the state of every stage that has a record, those of earlier plans
+    too; a stage without one counts as pending. `halt`, when given, says why nothing may start any more."""
     stopped_by: Optional[str] = None
     for stage in stages:
         state = states.get(stage.name, "pending")

@@ -24,10 +24,8 @@ def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) 
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
-    """Return what the change of the counters says, empty when nothing.
-
-    What happened elsewhere on the machine counts only when the stage was `killed` (SIGKILL).
-    """
+    """Return what the change of the counters says, empty when nothing. What happened elsewhere on the machine counts
+    only when the stage was `killed` (SIGKILL)."""
     group, machine = _rise(before.group, after.group), _rise(before.machine, after.machine)
     if group:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"

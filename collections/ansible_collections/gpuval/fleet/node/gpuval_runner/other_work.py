@@ -73,10 +73,8 @@ def watch(plan: NodePlan) -> OtherWork:
 
 
 def _not_ours(users: list[User]) -> list[User]:
-    """Without what this runner started: a process that sets its title (vLLM does) overwrites its environment.
-
-    Nor what has ended, or has another namespace's pid, so that nothing tells whose it is.
-    """
+    """Without what this runner started: a process that sets its title (vLLM does) overwrites its environment. Nor what
+    has ended, or has another namespace's pid, so that nothing tells whose it is."""
     processes = descendants.snapshot() if users else {}
     living = [user for user in users if user.pid in processes]
     return [user for user in living if os.getpid() not in descendants.ancestors(processes, user.pid)]

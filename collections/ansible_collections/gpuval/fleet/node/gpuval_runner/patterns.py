@@ -172,10 +172,8 @@ class PatternReader:
 
 
 def read_number(text: str) -> Optional[float]:
-    """Read a number that fills the text; NaN for a word that says it is none, None for what is not a number at all.
-
-    A comma counts only between groups of three digits: ``1,234.5`` is read, ``1,5`` (1.5 or 15?) is not.
-    """
+    """Read a number that fills the text; NaN for a word that says it is none, None for what is not a number at all. A
+    comma counts only between groups of three digits: ``1,234.5`` is read, ``1,5`` (1.5 or 15?) is not."""
     if not NUMBER.fullmatch(text):
         return None
     try:

@@ -75,11 +75,9 @@ class OutputStep:
 
 @dataclass(frozen=True)
 class OutputValue:
-    """A number of a program's log: the labels that stand before it, its unit, its curve and its figures.
-
-    `figures` says by the metric's name, without the stage, what it is of the values. Only a line with `contains`
-    and not `without` is read. With `positive` the median leaves out what is not above zero: time without work.
-    """
+    """A number of a program's log: the labels that stand before it, its unit, its curve and its figures. `figures` says
+    by the metric's name, without the stage, what it is of the values. Only a line with `contains` and not `without` is
+    read. With `positive` the median leaves out what is not above zero: time without work."""
 
     labels: tuple[str, ...]
     figures: Annotated[Mapping[str, str], _one_of("first", "last", "median", "max", "sum", "nonfinite")]
@@ -131,10 +129,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class Image:
-    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry.
-
-    Without `pull` no registry has it: it was built on the node.
-    """
+    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry. Without
+    `pull` no registry has it: it was built on the node."""
 
     reference: Annotated[str, ValueLimits("[^-].*", "the reference of an image")]
     id: Annotated[Optional[str], _IMAGE_ID] = None
@@ -272,8 +268,15 @@ def _check_stages(plan: NodePlan) -> None:
     for stage in plan.stages:
         if not stage.command:
             raise NodePlanError(f"stage {stage.name!r}: its command is empty")
-        for item in stage.patterns:
-            _check_pattern(stage.name, item.pattern)
+        for pattern in (item.pattern for item in stage.patterns):
+            try:
+                groups = re.compile(pattern).groupindex
+            except re.error as error:
+                problem = f"is not a regular expression: {error}"
+                raise NodePlanError(f"stage {stage.name!r}: {pattern!r} {problem}") from error
+            if "value" not in groups:
+                problem = "has no group 'value': write (?P<value>...) around the number"
+                raise NodePlanError(f"stage {stage.name!r}: {pattern!r} {problem}")
         if stage.name in earlier:
             raise NodePlanError(f"stage {stage.name!r} stands twice in the plan")
         later = [s.name for s in plan.stages if s.name in stage.needs and s.name not in earlier]
@@ -283,17 +286,6 @@ def _check_stages(plan: NodePlan) -> None:
         if unknown and plan.attempt == 1:
             raise NodePlanError(f"stage {stage.name!r} needs {', '.join(unknown)}, which the plan does not have")
         earlier.add(stage.name)
-
-
-def _check_pattern(stage: str, pattern: str) -> None:
-    try:
-        groups = re.compile(pattern).groupindex
-    except re.error as error:
-        raise NodePlanError(f"stage {stage!r}: {pattern!r} is not a regular expression: {error}") from error
-    if "value" not in groups:
-        raise NodePlanError(
-            f"stage {stage!r}: {pattern!r} has no group 'value': write (?P<value>...) around the number"
-        )
 
 
 def _object(kind: Any, document: Any, where: str) -> Any:

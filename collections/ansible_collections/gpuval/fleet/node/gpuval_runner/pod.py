@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -32,12 +33,8 @@ EARLIER_RECORD = "record-{}.json"
 
 def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[Path] = None) -> int:
     """Run one stage in a container. Returns 0 once its record is made; with `is_last`, 1 unless every stage succeeded.
-
-    What earlier containers left in the folder `clear` (shared memory) is removed first.
-
-    Raises ``NodePlanError`` and ``StoreFileError`` for what it was given, ``LockHeldError`` when another
-    container holds it.
-    """
+    What earlier containers left in the folder `clear` (shared memory) is removed first. Raises ``NodePlanError`` and
+    ``StoreFileError`` for what it was given, ``LockHeldError`` when another container holds it."""
     plan = plans.load(options.directory.plan)
     pod_stage = plan.stage(stage)
     if pod_stage.image:  # whose interpreter is the one that runs here
@@ -77,37 +74,28 @@ def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
 
 def print_record(record: StageRecord) -> None:
     """Print a record between markers into the container's output."""
-    data = record.encode().decode("ascii")
-    sys.stdout.write(
-        f"\n-----BEGIN GPUVAL RECORD {record.stage}-----\n{data}-----END GPUVAL RECORD {record.stage}-----\n"
-    )
-    sys.stdout.flush()
+    name, data = f"GPUVAL RECORD {record.stage}", record.encode().decode("ascii")
+    print(f"\n-----BEGIN {name}-----\n{data}-----END {name}-----", flush=True)
 
 
 def write_termination(record: StageRecord, path: Path) -> None:
     """Write state, cause, message and exit code in at most 2048 bytes where the cluster shows them."""
-    short = {"stage": record.stage, "state": record.state, "exit_code": record.exit_code, "signal": record.signal}
-    cause = {"cause": record.environment["cause"]} if "cause" in record.environment else {}
+    short = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
+    cause = {name: value for name, value in record.environment.items() if name == "cause"}
     short |= cause if len(to_json(cause)) <= MAX_TERMINATION_BYTES // 2 else {}
     limit = MAX_TERMINATION_BYTES
-    while True:
-        data = to_json({**short, "message": one_line(record.message, limit)})
-        if len(data) <= MAX_TERMINATION_BYTES or not limit:
-            break
+    while len(data := to_json({**short, "message": one_line(record.message, limit)})) > MAX_TERMINATION_BYTES and limit:
         limit = limit * 3 // 4
     try:
-        with path.open("wb") as stream:
-            stream.write(data)
+        path.write_bytes(data)
     except OSError as error:
         print(f"cannot write {path}: {error.strerror}", file=sys.stderr)
 
 
 def _tee(data: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the container's output is closed: the log file has it all
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except OSError:  # the container's output is closed: the log file has it all
-        return
 
 
 class _PodRunner(Runner):

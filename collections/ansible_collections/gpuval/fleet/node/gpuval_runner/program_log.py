@@ -40,9 +40,7 @@ _RANK = re.compile(
 @dataclass
 class _Values:
     """What one rank reports under one label. Beyond ``MAX_POINTS``, every second value is kept, then every fourth.
-
-    `first`, `last`, `max`, `sum` and `nonfinite` are figures of all values.
-    """
+    `first`, `last`, `max`, `sum` and `nonfinite` are figures of all values."""
 
     x: array[float] = field(default_factory=lambda: array("d"))
     y: array[float] = field(default_factory=lambda: array("d"))
@@ -74,9 +72,8 @@ class _Values:
 
     def figure(self, statistic: str, positive: bool) -> Optional[float]:
         """Return one figure of the values, None where it is not finite."""
-        return self._median(positive) if statistic == "median" else number(getattr(self, statistic))
-
-    def _median(self, positive: bool) -> Optional[float]:
+        if statistic != "median":
+            return number(getattr(self, statistic))
         warm_up = min(WARM_UP, (self.count + 4) // 5) if self.count > 1 else 0
         warm = self.y[-(-warm_up // self.stride) :]
         good = sorted(value for value in warm if math.isfinite(value) and (value > 0 or not positive))
@@ -90,13 +87,16 @@ class ProgramLog:
     def __init__(self, reader: OutputReader, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader, self._stage, self._clock = reader, stage, clock
         self._begun = clock()
-        self._found: dict[tuple[int, Optional[int]], _Values] = {}
+        self._values: dict[tuple[int, Optional[int]], _Values] = {}
         self._step: Optional[float] = None
         self._last_step: Optional[float] = None
 
     def take(self, line: str, complete: bool = True) -> None:
         """Read a line. Of one that is not complete, a number at its end is left out: digits may lack."""
-        self._read_step(line, complete)
+        step = _labelled(line, self._reader.step, complete) if self._reader.step else None
+        if step is not None and step.is_integer() and 0 <= step <= MAX_STEP:
+            self._step = step
+            self._last_step = max(step, self._last_step or 0)
         for index, value in enumerate(self._reader.values):
             figure = _labelled(line, value, complete)
             if figure is not None:
@@ -105,7 +105,7 @@ class ProgramLog:
     def metrics(self) -> list[RecordMetric]:
         """Return the figures of what was read so far."""
         metrics: list[RecordMetric] = []
-        for (index, rank), values in self._found.items():
+        for (index, rank), values in self._values.items():
             value = self._reader.values[index]
             scope = self._scope(index, rank)
             for name, statistic in value.figures.items():
@@ -113,13 +113,8 @@ class ProgramLog:
                 figure = values.figure(statistic, value.positive)
                 metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
-            steps: RecordMetric = {
-                "name": f"{self._stage}_steps_count",
-                "value": self._last_step,
-                "unit": "count",
-                "scope": "node",
-            }
-            metrics.append(steps)
+            name = f"{self._stage}_steps_count"
+            metrics.append({"name": name, "value": self._last_step, "unit": "count", "scope": "node"})
         return metrics
 
     def curves(self) -> list[RecordCurve]:
@@ -133,25 +128,17 @@ class ProgramLog:
                 "x": list(values.x),
                 "y": [number(y) for y in values.y],
             }
-            for (index, rank), values in self._found.items()
+            for (index, rank), values in self._values.items()
             for value in (self._reader.values[index],)
             if value.curve
         ]
 
-    def _read_step(self, line: str, complete: bool) -> None:
-        if self._reader.step is None:
-            return
-        step = _labelled(line, self._reader.step, complete)
-        if step is not None and step.is_integer() and 0 <= step <= MAX_STEP:
-            self._step = step
-            self._last_step = max(step, self._last_step or 0)
-
     def _add(self, index: int, rank: Optional[int], figure: float) -> None:
-        values = self._found.get((index, rank))
+        values = self._values.get((index, rank))
         if values is None:
-            if len(self._found) >= MAX_CURVES:
+            if len(self._values) >= MAX_CURVES:
                 return
-            values = self._found[index, rank] = _Values()
+            values = self._values[index, rank] = _Values()
         if self._reader.x_unit == "seconds":
             x = round(self._clock() - self._begun, 3)
         elif self._step is None:
@@ -164,7 +151,7 @@ class ProgramLog:
 
     def _scope(self, index: int, rank: Optional[int]) -> str:
         """The node, unless several ranks report the value."""
-        several = sum(other_index == index for other_index, _ in self._found) > 1
+        several = sum(other_index == index for other_index, _ in self._values) > 1
         return f"rank:{rank}" if several and rank is not None else "node"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Optional
 
@@ -31,6 +31,8 @@ MAX_SERIES_BYTES = 8 << 20
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS = 256
 MAX_WORD = 8192
+#: Types in a record on disk, which a stage may have changed, on which the runner relies.
+CHECKED = {"attempt": int, "attempts": list, "metrics": list, "environment": dict, "message": str}
 
 
 @dataclass
@@ -92,31 +94,24 @@ class StageRecord:
         names = names[: max(0, MAX_ENVIRONMENT - len(self.environment))]
         self.environment = {**self.environment, **{name: environment[name] for name in names}}
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the document, not yet bounded."""
-        return {"schema": SCHEMA, **{name: copy.copy(value) for name, value in vars(self).items()}}
-
     def encode(self) -> bytes:
-        """Return the document as JSON of at most 1 MiB, stamped with the present time.
-
-        What does not fit is left out and the message says so: first the environment of earlier attempts, then of this
-        one large entries of the environment, metrics of single parts, and the rest. What earlier attempts measured goes
-        last: a fault that they showed must not be lost while this one's figures still pass.
-        """
+        """Return the document as JSON of at most 1 MiB, stamped with the present time. What does not fit is left out
+        and the message says so: first the environment of earlier attempts, then of this one large entries of the
+        environment, metrics of single parts, and the rest. What earlier attempts measured goes last: a fault that they
+        showed must not be lost while this one's figures still pass."""
         self.updated_at = now()
-        document = self.as_dict()
+        document = {"schema": SCHEMA, **vars(self)}
         document["message"] = one_line(self.message, MAX_MESSAGE)
         data = to_json(document)
         if len(data) <= MAX_RECORD_BYTES:
             return data
-        dropped = []
+        dropped: list[str] = []
         for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest, _clear_attempts):
-            shortening = shrink(document, len(data) - MAX_RECORD_BYTES + 1024)
-            if shortening:
-                dropped.append(shortening)
+            dropped += filter(None, [shrink(document, len(data) - MAX_RECORD_BYTES + 1024)])
             note = f"left out to keep the record within 1 MiB: {', '.join(dropped)}"
-            parts = (self.message[: MAX_MESSAGE - 400], note)
-            document["message"] = one_line("; ".join(filter(None, parts)), MAX_MESSAGE)
+            document["message"] = one_line(
+                "; ".join(filter(None, (self.message[: MAX_MESSAGE - 400], note))), MAX_MESSAGE
+            )
             data = to_json(document)
             if len(data) <= MAX_RECORD_BYTES:
                 break
@@ -125,8 +120,15 @@ class StageRecord:
 
 def load(path: Path, plan: NodePlan) -> Optional[dict[str, Any]]:
     """Read a record of this run and node; None when there is none or it is not one."""
-    document: Any = read_object(path, 2 * MAX_RECORD_BYTES)
-    return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
+    document = read_object(path, 2 * MAX_RECORD_BYTES)
+    identity = {"schema": SCHEMA, "run_id": plan.run_id, "node": plan.node, "stage": path.stem}
+    is_record = (
+        set(document) | {"nonce"} == {"schema", *StageRecord.__dataclass_fields__}
+        and identity.items() <= {name: document[name] for name in identity}.items()
+        and document["state"] in STATES
+        and all(isinstance(document[name], kind) for name, kind in CHECKED.items())
+    )
+    return document if is_record else None
 
 
 def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
@@ -137,9 +139,7 @@ def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
 
 def restore(document: dict[str, Any]) -> StageRecord:
     """Return the record that :func:`load` read."""
-    values: dict[str, Any] = {**document}
-    del values["schema"]
-    return StageRecord(**values)
+    return StageRecord(**{name: value for name, value in document.items() if name != "schema"})
 
 
 def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,13 +150,7 @@ def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
-    by_length = sorted(series, key=lambda curve: len(curve["x"]))
-    room, kept_curves = MAX_SERIES_BYTES - 1024, []
-    for curve in by_length:
-        room -= len(to_json(curve))
-        if room < 0:
-            break
-        kept_curves.append(curve)
+    kept_curves = _fitting(sorted(series, key=lambda curve: len(curve["x"])), MAX_SERIES_BYTES - 1024)
     return to_json(
         {
             "schema": SERIES_SCHEMA,
@@ -166,21 +160,6 @@ def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> by
             "attempt": plan.attempt,
             "series": series if len(kept_curves) == len(series) else kept_curves,
         }
-    )
-
-
-def _is_record(document: dict[str, Any], run_id: str, node: str, stage: str) -> bool:
-    names = {"schema", *StageRecord.__dataclass_fields__}
-    identity = {"schema": SCHEMA, "run_id": run_id, "node": node, "stage": stage}
-    return (
-        set(document) | {"nonce"} == names
-        and all(document[name] == value for name, value in identity.items())
-        and document["state"] in STATES
-        and isinstance(document["attempt"], int)
-        and isinstance(document["attempts"], list)
-        and isinstance(document["metrics"], list)
-        and isinstance(document["environment"], dict)
-        and isinstance(document["message"], str)
     )
 
 
@@ -209,14 +188,14 @@ def _shrink_environment(document: dict[str, Any], _: int) -> str:
 def _shrink_metrics(document: dict[str, Any], excess: int) -> str:
     metrics = sorted(document["metrics"], key=lambda metric: metric["scope"] != "node")
     room = sum(len(to_json(metric)) for metric in metrics) - max(0, excess)
-    kept_metrics = []
-    for metric in metrics:
-        room -= len(to_json(metric))
-        if room < 0:
-            break
-        kept_metrics.append(metric)
-    document["metrics"] = kept_metrics
+    document["metrics"] = kept_metrics = _fitting(metrics, room)
     return f"{len(metrics) - len(kept_metrics)} of {len(metrics)} metrics" if len(kept_metrics) < len(metrics) else ""
+
+
+def _fitting(entries: list[Any], room: int) -> list[Any]:
+    """Return the first of the entries, as many as fit into so many bytes of JSON."""
+    sizes = accumulate(len(to_json(entry)) for entry in entries)
+    return [entry for entry, size in zip(entries, sizes) if size <= room]
 
 
 def _shrink_rest(document: dict[str, Any], _: int) -> str:

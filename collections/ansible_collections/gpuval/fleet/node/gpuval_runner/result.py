@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, TypedDict, TypeVar
@@ -91,22 +90,28 @@ def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -
         return ResultFile(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
     if not isinstance(document, dict):
         return ResultFile(problems=["result file does not hold a JSON object"])
-    problems = _Problems()
+    problems: list[str] = []
     state = document.get("state")
     if state not in STATES:
-        problems.add(f"state is none of {', '.join(STATES)}")
+        problems.append(f"state is none of {', '.join(STATES)}")
         state = "running"
     message = document.get("message", "")
-    return ResultFile(
+    accepted = ResultFile(
         state=state,
         message=one_line(message, MAX_MESSAGE) if isinstance(message, str) else "",
         metrics=_accepted(document, "metrics", _metric, MAX_METRICS, problems),
         series=_accepted(document, "series", _curve, MAX_SERIES, problems),
-        fingerprints=_fingerprints(document.get("fingerprints"), problems),
-        environment=_environment(document.get("environment"), problems),
-        artifacts=_accepted(document, "artifacts", _artifact, MAX_ARTIFACTS, problems),
-        problems=problems.lines,
     )
+    fingerprints = _entries(document, "fingerprints", problems)
+    texts = {encodable(k): encodable(v) for k, v in fingerprints if isinstance(v, str) and len(v) <= 256}
+    if len(texts) < len(fingerprints):
+        problems.append("fingerprints hold values that are not texts of at most 256 characters")
+    environment = _entries(document, "environment", problems)
+    accepted.fingerprints = dict(list(texts.items())[:MAX_FINGERPRINTS])
+    accepted.environment = dict([(encodable(k), _plain(v, MAX_DEPTH)) for k, v in environment][:MAX_ENVIRONMENT])
+    accepted.artifacts = _accepted(document, "artifacts", _artifact, MAX_ARTIFACTS, problems)
+    accepted.problems = [f"result file: {one_line(problem, 200)}" for problem in problems[:MAX_PROBLEMS]]
+    return accepted
 
 
 def _hidden(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
@@ -125,43 +130,33 @@ def number(value: Any) -> Optional[float]:
     """Return a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        return value if math.isfinite(value) and abs(value) < 1e300 else None
-    except OverflowError:
-        return None
-
-
-class _Problems:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, text: str) -> None:
-        if len(self.lines) < MAX_PROBLEMS:
-            self.lines.append("result file: " + one_line(text, 200))
+    return value if abs(value) < 1e300 else None  # not so for NaN
 
 
 def _accepted(
-    document: dict[str, Any], name: str, reader: Callable[[Any], Optional[_Item]], limit: int, problems: _Problems
+    document: dict[str, Any], name: str, reader: Callable[[Any], Optional[_Item]], limit: int, problems: list[str]
 ) -> list[_Item]:
     items = document.get(name)
     if items is None:
         return []
     if not isinstance(items, list):
-        problems.add(f"{name} is not a list")
+        problems.append(f"{name} is not a list")
         return []
     good = [item for item in map(reader, items) if item is not None]
     if len(good) < len(items):
-        problems.add(f"{len(items) - len(good)} of {len(items)} {name} are malformed and left out")
+        problems.append(f"{len(items) - len(good)} of {len(items)} {name} are malformed and left out")
     if len(good) > limit:
-        problems.add(f"{len(good)} {name}, of which the first {limit} are kept")
+        problems.append(f"{len(good)} {name}, of which the first {limit} are kept")
     return good[:limit]
 
 
 def _metric(item: Any) -> Optional[RecordMetric]:
     if not isinstance(item, dict) or not _has_identity(item):
         return None
-    value = item.get("value")
+    value, revision = item.get("value"), item.get("revision", 1)
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        return None
+    if type(revision) is not int or not 1 <= revision <= MAX_REVISION:
         return None
     metric: RecordMetric = {
         "name": item["name"],
@@ -169,12 +164,7 @@ def _metric(item: Any) -> Optional[RecordMetric]:
         "unit": one_line(item["unit"], 32),
         "scope": item.get("scope", "node"),
     }
-    revision = item.get("revision", 1)
-    if type(revision) is not int or not 1 <= revision <= MAX_REVISION:
-        return None
-    if revision > 1:
-        metric["revision"] = revision
-    return metric
+    return {**metric, "revision": revision} if revision > 1 else metric
 
 
 def _curve(item: Any) -> Optional[RecordCurve]:
@@ -211,29 +201,11 @@ def _artifact(item: Any) -> Optional[str]:
     return encodable(item) if isinstance(item, str) and 0 < len(item) <= 512 and item.isprintable() else None
 
 
-def _fingerprints(value: Any, problems: _Problems) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        problems.add("fingerprints is not an object")
-        return {}
-    good = {encodable(k): encodable(v) for k, v in value.items() if isinstance(v, str) and len(v) <= 256}
-    if len(good) < len(value):
-        problems.add("fingerprints hold values that are not texts of at most 256 characters")
-    return _first(good.items(), MAX_FINGERPRINTS)
-
-
-def _environment(value: Any, problems: _Problems) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        problems.add("environment is not an object")
-        return {}
-    return _first(((encodable(k), _plain(v, MAX_DEPTH)) for k, v in value.items()), MAX_ENVIRONMENT)
-
-
-def _first(items: Iterable[tuple[str, Any]], limit: int) -> dict[str, Any]:
-    return dict(list(items)[:limit])
+def _entries(document: dict[str, Any], name: str, problems: list[str]) -> Collection[tuple[str, Any]]:
+    value = document.get(name)
+    if value is not None and not isinstance(value, dict):
+        problems.append(f"{name} is not an object")
+    return value.items() if isinstance(value, dict) else ()
 
 
 def _plain(value: Any, depth: int) -> Any:

@@ -59,10 +59,8 @@ class RunnerOptions:
 
 def run(options: RunnerOptions) -> int:
     """Run the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 after a signal to end.
-
     Raises ``LockHeldError`` when another runner holds it, ``NodePlanError`` and ``StoreFileError`` for what it was
-    given.
-    """
+    given."""
     directory = options.directory
     plans.load(directory.plan)  # refuse before anything is touched
     descendants.become_subreaper()
@@ -93,10 +91,8 @@ def run(options: RunnerOptions) -> int:
 
 
 def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
-    """Cancel a run and wait until its runner has ended; without a runner, close the records here.
-
-    Raises ``NodePlanError``, and ``OSError`` when the request cannot be left.
-    """
+    """Cancel a run and wait until its runner has ended; without a runner, close the records here. Raises
+    ``NodePlanError``, and ``OSError`` when the request cannot be left."""
     directory = options.directory
     plan = plans.load(directory.plan)
     if lock.holder(directory.lock) is None and record.is_finished(directory, plan):

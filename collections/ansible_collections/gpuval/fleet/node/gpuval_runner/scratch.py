@@ -87,10 +87,8 @@ def _outside(work: Path) -> list[Path]:
 
 
 def remove_tree(directory: Path) -> list[str]:
-    """Remove a directory that is ours, never through a link and never into another file system; returns what stayed.
-
-    By descriptors from its parent on: what another user puts in the place of a folder meanwhile is not followed.
-    """
+    """Remove a directory that is ours, never through a link and never into another file system; returns what stayed. By
+    descriptors from its parent on: what another user puts in the place of a folder meanwhile is not followed."""
     try:
         parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -16,10 +16,8 @@ NOTABLE_SECONDS = 60.0
 
 
 def seconds_ahead(url: str) -> Optional[float]:
-    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
-
-    The certificate is not verified: a wrong clock may be the reason why it is invalid.
-    """
+    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host. The
+    certificate is not verified: a wrong clock may be the reason why it is invalid."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https":

@@ -22,12 +22,9 @@ START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run
 
 
 def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
-    """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store.
-
-    Returns what the command prints; `store_reachable` is None without a store.
-
-    Raises ``NodePlanError`` and ``StoreFileError`` for what it was given.
-    """
+    """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store. Returns
+    what the command prints; `store_reachable` is None without a store. Raises ``NodePlanError`` and ``StoreFileError``
+    for what it was given."""
     plan = plans.load(directory.plan)
     has_store = load_store(directory.store) is not None
     deadline = time.monotonic() + wait_seconds

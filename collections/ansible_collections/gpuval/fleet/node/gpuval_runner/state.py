@@ -23,12 +23,10 @@ class ContainerMark:
 
 @dataclass
 class NodeRunState:
-    """What the runner keeps of a run on this node.
-
-    `started` is when a runner first started the plan made at `plan_created_at`; the deadline counts from it. `boot` is
-    the boot in which a runner last started. `interruptions` counts per ``stage/attempt``. `current` names the running
-    stage's session, by pid and start ticks of its first process.
-    """
+    """What the runner keeps of a run on this node. `started` is when a runner first started the plan made at
+    `plan_created_at`; the deadline counts from it. `boot` is the boot in which a runner last started. `interruptions`
+    counts per ``stage/attempt``. `current` names the running stage's session, by pid and start ticks of its first
+    process."""
 
     run_id: str = ""
     node: str = ""

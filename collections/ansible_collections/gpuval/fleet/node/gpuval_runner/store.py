@@ -37,10 +37,8 @@ class SignedStore:
 
 
 def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
-    """Read a store file; None when there is none. Raises ``StoreFileError``.
-
-    With `private`, a file that others may read is refused. In a pod the Secret's mount decides who may.
-    """
+    """Read a store file; None when there is none. Raises ``StoreFileError``. With `private`, a file that others may
+    read is refused. In a pod the Secret's mount decides who may."""
     try:
         status = path.stat()
         document = read_json(path.resolve(), MAX_STORE_BYTES)

@@ -33,10 +33,8 @@ ERRORS_OF_SITE = frozenset(
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper without other children.
-
-    `stop` gives for a grace in seconds the command that ends the work where signals to processes do not: a container.
-    """
+    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper without other children. `stop`
+    gives for a grace in seconds the command that ends the work where signals to processes do not: a container."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -66,13 +64,10 @@ class ProcessEnd:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the caller does meanwhile, always in this thread.
-
-    `output` takes each piece of output; `tick` runs about five times a second and may return a reason to stop;
-    `activity` returns a value whose change counts as a sign of life beside output; `started` gets the main pid;
-    `ended` is called when the main process has ended by itself, before what it left is ended. `limited`: whether the
-    limits of time and of silence hold.
-    """
+    """What the caller does meanwhile, always in this thread. `output` takes each piece of output; `tick` runs about
+    five times a second and may return a reason to stop; `activity` returns a value whose change counts as a sign of
+    life beside output; `started` gets the main pid; `ended` is called when the main process has ended by itself, before
+    what it left is ended. `limited`: whether the limits of time and of silence hold."""
 
     output: Callable[[bytes], None]
     tick: Callable[[], Optional[StageStop]] = lambda: None

@@ -37,10 +37,8 @@ Send = Callable[[str, bytes, Mapping[str, str], float], int]
 
 
 def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
-    """Return what opens HTTP(S) URLs, trusting the CA file alone where one is given, else the system's.
-
-    Raises ``StoreFileError`` when the CA file cannot be used.
-    """
+    """Return what opens HTTP(S) URLs, trusting the CA file alone where one is given, else the system's. Raises
+    ``StoreFileError`` when the CA file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
@@ -154,10 +152,8 @@ class Uploader:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Stop sending; what is still under way after a moment may finish after this returns.
-
-        A thread that Python itself ends, at its own end, needs a library that small images lack: the process aborts.
-        """
+        """Stop sending; what is still under way after a moment may finish after this returns. A thread that Python
+        itself ends, at its own end, needs a library that small images lack: the process aborts."""
         for lane in self._lanes.values():
             lane.close()
         for lane in self._lanes.values():

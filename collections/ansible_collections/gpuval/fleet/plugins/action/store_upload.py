@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..module_utils.upload import upload
+from ..module_utils.store import upload
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.step_options import PathText, StoreOptions
 from ..plugin_utils.store.access import open_store

@@ -119,10 +119,8 @@ class Part:
 
 
 def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False):
-    """Return the archive as bytes, and notes on what is not in it whole (name -> why).
-
-    `directory` is a run's folder on this node, None where there is no run.
-    """
+    """Return the archive as bytes, and notes on what is not in it whole (name -> why). `directory` is a run's folder on
+    this node, None where there is no run."""
     deadline = time.monotonic() + seconds
     redact = SecretRedactor(secrets_of_run(directory) if directory else ())
     folder = Path(directory) if directory else None

@@ -103,13 +103,13 @@ class Builder:
             path = Path(folder) / "digest"
             done = self._call([self.command, "push", *self.engine.push_options(str(path)), reference], self._seconds)
             printed = path.read_text(encoding="utf-8") if path.exists() else done.stdout.rpartition("digest: ")[2]
-        found = re.match(r"sha256:[0-9a-f]{64}", printed)
-        if done.returncode != 0 or not found:
+        digest = re.match(r"sha256:[0-9a-f]{64}", printed)
+        if done.returncode != 0 or not digest:
             raise BuildError(
                 f"{self.command} cannot push {reference}: {_end(done.stdout)}. Log in to its registry "
                 f"({self.command} login), or name one that this user may push to"
             )
-        return found[0]
+        return digest[0]
 
     def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest="", no_cache=False):
         """Build from an archive of files, on the base of this digest if one is given. Returns image and base."""
@@ -122,18 +122,15 @@ class Builder:
                 "See why; then set container_image_new_base: true, or name the base with @sha256:..."
             )
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
-        if base_here.digest:
-            labels[BASE_DIGEST_LABEL] = base_here.digest
+        labels |= {BASE_DIGEST_LABEL: base_here.digest} if base_here.digest else {}
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
-            with tarfile.open(context) as tar:
-                _unpack(tar, folder)
+            with tarfile.open(context) as tar:  # older Pythons have no filter, and the controller wrote the archive
+                tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # noqa: S202
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
             command += ["--no-cache"] if no_cache else []
             command += self.engine.build_options
-            for name, value in sorted({**arguments, "BASE": base}.items()):
-                command += ["--build-arg", f"{name}={value}"]
-            for name, value in sorted(labels.items()):
-                command += ["--label", f"{name}={value}"]
+            for option, values in (("--build-arg", {**arguments, "BASE": base}), ("--label", labels)):
+                command += [word for name, value in sorted(values.items()) for word in (option, f"{name}={value}")]
             done = self._call([*command, folder], self._seconds)
         if log:
             Path(log).write_text(done.stdout, encoding="utf-8")
@@ -153,28 +150,13 @@ class Builder:
             environment.update(self.engine.build_environment())
         try:
             return subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if argv[1] != "image" else subprocess.DEVNULL,
-                timeout=seconds,
-                env=environment,
-                text=True,
-                errors="replace",
-                check=False,
-            )
+                timeout=seconds, env=environment, text=True, errors="replace", check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise BuildError(
-                f"{argv[0]} {argv[1]} was not done after {seconds:.0f} s: see why, or give "
-                "container_image_timeout_seconds more"
-            ) from error
-
-
-def _unpack(tar, folder):
-    if hasattr(tarfile, "data_filter"):
-        tar.extractall(folder, filter="data")
-    else:
-        tar.extractall(folder)  # noqa: S202 - this Python has no filter yet, and the controller wrote the archive
+            remedy = "see why, or give container_image_timeout_seconds more"
+            raise BuildError(f"{argv[0]} {argv[1]} was not done after {seconds:.0f} s: {remedy}") from error
 
 
 def _end(text, limit=400):

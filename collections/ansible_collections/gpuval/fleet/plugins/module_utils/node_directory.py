@@ -61,10 +61,8 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def base_directory(chosen):
-    """The folder of gpuval on this node.
-
-    The default survives a reboot, belongs to the node alone (a home may be shared by NFS), and needs no setting up.
-    """
+    """The folder of gpuval on this node. The default survives a reboot, belongs to the node alone (a home may be shared
+    by NFS), and needs no setting up."""
     if chosen:
         return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
@@ -108,10 +106,8 @@ def run_folders(base, run_id=""):
 
 
 def runs_at_work(base, but):
-    """Other runs than `but` whose runner works on this node now (it holds the lock of its folder).
-
-    By id since when, and whose they are, as far as that is known.
-    """
+    """Other runs than `but` whose runner works on this node now (it holds the lock of its folder). By id since when,
+    and whose they are, as far as that is known."""
     holders = {}
     for path in run_folders(base):
         if path.parent.name != but and _is_locked(path):
@@ -142,9 +138,7 @@ def _is_locked(path):
 
 def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
     """Other names under which this machine is, or was, at work in the same run: it is in the inventory more than once.
-
-    Raises NodeError if another machine works in `base`: its state would count as this machine's.
-    """
+    Raises NodeError if another machine works in `base`: its state would count as this machine's."""
     boot = boot_id(boot_id_file)
     names = []
     for path in run_folders(base, run_id):
@@ -167,10 +161,8 @@ def boot_id(path: Path = BOOT_ID_FILE) -> str:
 
 @contextlib.contextmanager
 def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
-    """Launches and cleans on one machine, under whatever name, take turns: none sees another's half done.
-
-    Raises NodeError when the turn does not come, FileNotFoundError when `base` is gone.
-    """
+    """Launches and cleans on one machine, under whatever name, take turns: none sees another's half done. Raises
+    NodeError when the turn does not come, FileNotFoundError when `base` is gone."""
     deadline = time.monotonic() + seconds
     while True:
         descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
@@ -266,9 +258,7 @@ def write_private(path, data):
 
 def within(seconds, function, *arguments):
     """Call `function` in a process of its own for at most `seconds`: a file system or driver that hangs hangs it alone.
-
-    Returns what it returns, which must fit into JSON. Raises NodeError for its NodeError, or when the time is over.
-    """
+    Returns what it returns, which must fit into JSON. Raises NodeError for its NodeError, or when the time is over."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

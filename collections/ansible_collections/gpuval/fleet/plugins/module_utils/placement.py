@@ -121,10 +121,8 @@ def runner_in(directory):
 
 
 def start_runner(directory):
-    """Start the runner that lies in `directory`. Returns what its command `start` prints.
-
-    `within` gave this process to the launch alone: the command in a Python of its own would load everything again.
-    """
+    """Start the runner that lies in `directory`. Returns what its command `start` prints. `within` gave this process to
+    the launch alone: the command in a Python of its own would load everything again."""
     runner_in(directory)
     from gpuval_runner import errors, layout, start  # noqa: PLC0415 - the archive has just been written
 
@@ -201,10 +199,8 @@ def _lacks_in(folder, needs, python, trial, until):
 
 def mirror(source, folder, levels):
     """Make a folder that shows all of `source` but caches. What programs write there is not in `source`, unless they
-    write below folders that are not hidden, or below the last level.
-
-    A home counts for what is tried (programs below ~/.local, files that they read): an empty one would not do.
-    """
+    write below folders that are not hidden, or below the last level. A home counts for what is tried (programs below
+    ~/.local, files that they read): an empty one would not do."""
     folder.mkdir()
     entries = []
     with contextlib.suppress(OSError), os.scandir(source) as found:  # what the login cannot list shows nothing
@@ -318,10 +314,8 @@ def main(runner, stream):
 
 def main_in_job(runner, stream, refuse):
     """Run the plan in this process, which a scheduler's job is; then remove the run's folder. Returns the exit code.
-
     The stream is that of `main`; that of a gang has `members`, parameters by node. A refusal, as in a launch's outcome,
-    is given to `refuse`. What the store lacks stays in the folder.
-    """
+    is given to `refuse`. What the store lacks stays in the folder."""
     parameters = json.loads(stream.readline())
     if "members" in parameters:
         parameters = parameters["members"][os.environ["SLURMD_NODENAME"]]

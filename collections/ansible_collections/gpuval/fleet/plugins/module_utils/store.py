@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import mimetypes
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property, partial
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -77,11 +81,9 @@ def session() -> Any:
 @dataclass(frozen=True)
 class Connection:
     """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role).
-
     `public_endpoint` is what nodes call the same service, where that differs: signed URLs name it. `signing` is the
     pair of keys that signs them, where that is another one. A `direct` connection goes past the proxies of the
-    controller's environment.
-    """
+    controller's environment."""
 
     bucket: str
     endpoint: str | None = None
@@ -256,10 +258,8 @@ class Store:
 
     @as_store_error()
     def get(self, key: str, *, max_bytes: int) -> bytes:
-        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large.
-
-        Raises StoreError for a body that ends early or hardly comes.
-        """
+        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large. Raises
+        StoreError for a body that ends early or hardly comes."""
         return self._read(self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], max_bytes + 1)
 
     @as_store_error()
@@ -345,3 +345,50 @@ def _date(answer: dict[str, Any]) -> datetime | None:
     except (KeyError, TypeError, ValueError):
         return None
     return moment if moment.tzinfo else None
+
+
+def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check_mode: bool) -> dict[str, Any]:
+    """Put what is not there yet; return the result of a task, with the keys that were written and those left alone."""
+    prefix = prefix.strip("/")
+    uploaded: list[str] = []
+    unchanged: list[str] = []
+    result = {"uploaded": uploaded, "unchanged": unchanged}
+    try:
+        store = Store(connection)
+        present = {entry.key: entry for entry in store.list(f"{prefix}/")}
+        for path, name in _files_below(sources):
+            key = f"{prefix}/{name}"
+            if _is_same(store, present.get(key), path):
+                unchanged.append(key)
+                continue
+            uploaded.append(key)
+            if not check_mode:
+                kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+                store.put(key, path.read_bytes(), kind)
+    except StoreError as error:
+        return {**result, "failed": True, "msg": f"the store cannot be used: {error}"}
+    except OSError as error:
+        return {**result, "failed": True, "msg": f"{error.filename} cannot be read: {error.strerror}"}
+    return {**result, "changed": bool(uploaded)}
+
+
+def _files_below(sources: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Pairs of path and key below the prefix."""
+    for source in map(Path, sources):
+        if source.is_dir():
+            for directory, _folders, names in sorted(os.walk(source)):
+                for name in sorted(names):
+                    path = Path(directory) / name
+                    yield path, path.relative_to(source.parent).as_posix()
+        else:
+            yield source, source.name
+
+
+def _is_same(store: Store, entry: Entry | None, path: Path) -> bool:
+    """Whether an object holds the file: by its ETag, the MD5 of what was put in one piece, else by reading it."""
+    if entry is None or entry.size != path.stat().st_size:
+        return False
+    data = path.read_bytes()
+    if entry.etag:
+        return hashlib.md5(data, usedforsecurity=False).hexdigest() == entry.etag
+    return store.get(entry.key, max_bytes=entry.size) == data

@@ -85,8 +85,7 @@ unchanged:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
-from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, upload
 
 
 def main():

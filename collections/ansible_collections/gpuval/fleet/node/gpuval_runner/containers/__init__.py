@@ -1,5 +1,1 @@
-"""Stages in containers.
-
-`gpuval_node.engines` has the engines; `command` makes a stage's container, `stage` runs it; `images` brings images,
-`brought` remembers them for clean.
-"""
+"""Stages in containers: `command` makes one, `stage` runs it; `images` brings images, `brought` remembers them."""

@@ -34,10 +34,8 @@ def engine_id(planned: str, directory: NodeDirectory) -> str:
 def find_image(
     engine: ContainerEngine, reference: str, planned: str, directory: NodeDirectory
 ) -> tuple[Optional[LocalImage], Optional[LocalImage]]:
-    """Return the image that a plan means, and the one that has its reference; None where there is none.
-
-    Raises ``EngineError``.
-    """
+    """Return the image that a plan means, and the one that has its reference; None where there is none. Raises
+    ``EngineError``."""
     tagged = engine.image(reference)
     if not planned or is_image(tagged, planned, directory):
         return tagged, tagged
@@ -51,9 +49,7 @@ def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
     """Record, before it is brought, that the run brings an image; `before` is the image that had its reference.
-
-    `named`: the image was here already, and the run only tags it with the reference.
-    """
+    `named`: the image was here already, and the run only tags it with the reference."""
     entries = _entries(directory)
     if all(entry["reference"] != image.reference for entry in entries):
         entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
@@ -68,10 +64,8 @@ def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
 
 
 def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
-    """Remove the images that the run brought. An image that another run of this node uses is left to that run.
-
-    Returns what was removed and what stayed, with the reason.
-    """
+    """Remove the images that the run brought. An image that another run of this node uses is left to that run. Returns
+    what was removed and what stayed, with the reason."""
     removed: list[str] = []
     complaints: list[str] = []
     directories = _others_by_reference(directory)

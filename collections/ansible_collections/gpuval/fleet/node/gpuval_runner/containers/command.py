@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
-from gpuval_node.engines._devices import DeviceAccess
-from gpuval_node.engines._engine import ContainerEngine
+from gpuval_node.engines._engine import ContainerEngine, DeviceAccess
 
 from gpuval_runner.environment import StagePaths
 from gpuval_runner.plan import Image, StageContainer
@@ -85,8 +84,7 @@ REFUSALS = (
 @dataclass(frozen=True)
 class ContainerRequest:
     """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``, and of a
-    limit first (``nofile``) gpuval's default, then (``nofile!``) the runner's own.
-    """
+    limit first (``nofile``) gpuval's default, then (``nofile!``) the runner's own."""
 
     name: str
     reference: str

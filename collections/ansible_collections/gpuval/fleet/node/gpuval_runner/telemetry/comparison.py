@@ -39,10 +39,8 @@ class TelemetryComparison:
 def compare(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu] = ()
 ) -> TelemetryComparison:
-    """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index.
-
-    A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well.
-    """
+    """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index. A GPU
+    that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well."""
     comparison = TelemetryComparison()
     counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
     old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}

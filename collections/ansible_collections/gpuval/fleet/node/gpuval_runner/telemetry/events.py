@@ -63,10 +63,8 @@ KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer"
 
 
 class KernelEvent(NamedTuple):
-    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it.
-
-    `nonfatal`: the text of an XID of NVLink 5 says so, or that of XID 154 that no recovery is needed any more.
-    """
+    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it. `nonfatal`:
+    the text of an XID of NVLink 5 says so, or that of XID 154 that no recovery is needed any more."""
 
     kind: str
     number: Optional[int] = None

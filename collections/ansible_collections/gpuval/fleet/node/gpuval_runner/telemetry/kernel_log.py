@@ -172,9 +172,7 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
 
 def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
     """Return what `journalctl -k -o json` has of the kernel's own messages, those of facility 0, after a moment.
-
-    `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new.
-    """
+    `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new."""
     lines = text.splitlines()
     texts: list[str] = []
     latest: Optional[float] = None
@@ -194,10 +192,8 @@ def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
 
 
 def parse_dmesg(text: str, since_boot: float) -> Messages:
-    """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds.
-
-    The ring holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile.
-    """
+    """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds. The ring
+    holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile."""
     texts: list[str] = []
     latest: Optional[float] = None
     is_complete = not text.strip()

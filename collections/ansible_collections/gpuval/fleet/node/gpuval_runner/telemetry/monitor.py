@@ -166,10 +166,8 @@ class Telemetry:
             self._read(self._helper)
 
     def end(self) -> None:
-        """Have the helper read for the last time, in about `end_seconds` at most; once is enough.
-
-        One that then waits for the next stage stays; any other is ended, with what its driver left behind.
-        """
+        """Have the helper read for the last time, in about `end_seconds` at most; once is enough. One that then waits
+        for the next stage stays; any other is ended, with what its driver left behind."""
         helper, self._helper = self._helper, None
         if helper is None:
             return

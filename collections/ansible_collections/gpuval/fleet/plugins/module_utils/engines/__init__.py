@@ -14,16 +14,16 @@ from ..hardware.tools import Run
 from ..hardware.tree import Tree
 from ..visible_text import one_line
 from . import docker, podman  # noqa: F401 - Ansible packs for a module only what is imported by name
-from ._devices import CDI_DIRECTORIES
-from ._engine import PROBE_SECONDS, ContainerEngine, EngineError, parse_json, remedy_of, version_of
+from ._engine import CDI_DIRECTORIES, PROBE_SECONDS, ContainerEngine, EngineError, parse_json, remedy_of, version_of
 
 
 @cache
 def engine_types() -> dict[str, type[ContainerEngine]]:
     """The engines by name, in the order in which the runtime ``auto`` tries them."""
     files = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
-    found = {name for file in files for name in vars(file).values() if _is_engine(name)}
-    return {engine.name: engine for engine in sorted(found, key=lambda engine: (engine.order, engine.name))}
+    classes = {value for file in files for value in vars(file).values() if isinstance(value, type)}
+    engines = (kind for kind in classes if issubclass(kind, ContainerEngine) and kind.name)
+    return {engine.name: engine for engine in sorted(engines, key=lambda engine: (engine.order, engine.name))}
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
@@ -47,10 +47,6 @@ def plain(reference: str) -> str:
         reference = reference.removeprefix(prefix)
     last = reference.rpartition("/")[2]
     return reference if ":" in last or "@" in last else f"{reference}:latest"
-
-
-def _is_engine(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, ContainerEngine) and bool(value.name)
 
 
 def engine_of(command: str) -> ContainerEngine:
@@ -79,10 +75,8 @@ def probe(engine: ContainerEngine) -> ContainerEngine:
 
 
 def select(runtime: str) -> ContainerEngine:
-    """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers.
-
-    Raises ``EngineError`` saying why there is none.
-    """
+    """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers. Raises
+    ``EngineError`` saying why there is none."""
     problems = []
     for engine in of_runtime(runtime):
         try:

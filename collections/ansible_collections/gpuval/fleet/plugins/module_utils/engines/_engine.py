@@ -9,14 +9,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from ..hardware.tools import Run, ToolResult, toolbox
+from ..hardware.tree import read_text
 from ..visible_text import one_line
-from . import _devices as devices
-from ._devices import DeviceAccess
 
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
@@ -28,6 +27,15 @@ NEVER_STARTED = "0001-01-01"
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
+
+CDI_DIRECTORIES = ("etc/cdi", "var/run/cdi", "run/cdi")
+CDI_BYTES = 1 << 20
+PRESENT = {
+    "nvidia": ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dxg"),
+    "gaudi": ("dev/accel/accel[0-9]*", "dev/hl[0-9]*"),
+    "amd": ("dev/kfd",),
+}
+GAUDI_VARIABLES = (("HABANA_VISIBLE_DEVICES", "all"), ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"))
 
 #: In a record's environment (`fault`): the image is not on the node.
 NO_IMAGE = "no_image"
@@ -47,8 +55,16 @@ class ImageMissingError(EngineError):
 
 def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
     """Return the labels of a run's containers on a node, or of one stage's."""
-    pairs = {LABEL_RUN: run_id, LABEL_NODE: node}
-    return {**pairs, LABEL_STAGE: stage} if stage else pairs
+    return {LABEL_RUN: run_id, LABEL_NODE: node, **({LABEL_STAGE: stage} if stage else {})}
+
+
+@dataclass(frozen=True)
+class DeviceAccess:
+    """Arguments of the engine and variables of the container; `problem` says why the accelerators stay hidden."""
+
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,9 +104,7 @@ class LocalImage:
 @dataclass(frozen=True)
 class ContainerEngine:
     """An engine by its command. A subclass with a `name` in a file of its own is an engine that gpuval_runtime accepts.
-
-    It overrides what differs from docker's command line; by itself an engine offers devices by CDI.
-    """
+    It overrides what differs from docker's command line; by itself an engine offers devices by CDI."""
 
     #: The engine's name, which is its command, too; and its turn where the runtime is ``auto``: the lowest is first.
     name: ClassVar[str] = ""
@@ -116,15 +130,18 @@ class ContainerEngine:
 
     def access(self, vendor: str, root: Path = Path("/")) -> DeviceAccess:
         """Return how a container sees the accelerators of a vendor; ``auto`` goes by the devices that are there."""
-        if vendor == "auto":
-            vendor = next((name for name in devices.PRESENT if devices.present(name, root)), "cpu")
-        if vendor not in devices.PRESENT or not devices.present(vendor, root):
+        present = [name for name, patterns in PRESENT.items() if any(any(root.glob(pattern)) for pattern in patterns)]
+        vendor = present[0] if vendor == "auto" and present else vendor
+        if vendor not in present:
             return DeviceAccess()
         device_access = {"nvidia": self.nvidia, "amd": self.amd, "gaudi": self.gaudi}[vendor](root)
-        return device_access if device_access.problem else devices.with_rdma(device_access, root)
+        if device_access.problem:
+            return device_access
+        rdma = (f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists())
+        return replace(device_access, arguments=(*device_access.arguments, *rdma))
 
     def nvidia(self, root: Path) -> DeviceAccess:
-        if self.facts.cdi and devices.has_cdi("nvidia.com/gpu", root):
+        if self.facts.cdi and has_cdi("nvidia.com/gpu", root):
             return DeviceAccess(("--device=nvidia.com/gpu=all",))
         return DeviceAccess(problem=f"{self.name} cannot hand NVIDIA GPUs to containers: {self.nvidia_remedy}")
 
@@ -134,12 +151,16 @@ class ContainerEngine:
 
     def groups(self, root: Path) -> list[str]:
         """Options for the groups of AMD's devices, by number: the image's own groups of these names have others."""
-        return [f"--group-add={number}" for number in devices.groups_of_amd(root)]
+        nodes = [root / "dev/kfd", *(root / "dev/dri").glob("renderD*"), *(root / "dev/dri").glob("card*")]
+        entries = [line.split(":") for line in (read_text(root / "etc/group") or "").splitlines()]
+        named = {int(e[2]) for e in entries if e[0] in ("video", "render") and len(e) >= 3 and e[2].isdigit()}
+        return [f"--group-add={number}" for number in sorted({*map(_group, nodes), *named} - {0})]
 
     def gaudi(self, root: Path) -> DeviceAccess:
-        has_cdi = self.facts.cdi and devices.has_cdi("habana.ai/gaudi", root)
-        nodes = ["habana.ai/gaudi=all"] if has_cdi else devices.nodes_of_gaudi(root)
-        return DeviceAccess((*(f"--device={node}" for node in nodes), "--cap-add=sys_nice"), devices.GAUDI_VARIABLES)
+        nodes = ["/dev/accel"] if (root / "dev/accel").is_dir() else []
+        nodes += [f"/dev/{node.name}" for node in sorted((root / "dev").glob("hl*[0-9]"))]
+        nodes = ["habana.ai/gaudi=all"] if self.facts.cdi and has_cdi("habana.ai/gaudi", root) else nodes
+        return DeviceAccess((*(f"--device={node}" for node in nodes), "--cap-add=sys_nice"), GAUDI_VARIABLES)
 
     def push_options(self, digest_file: str) -> list[str]:
         """Options of a push that writes the digest to a file; none where the engine prints it."""
@@ -162,8 +183,7 @@ class ContainerEngine:
         ids = self.find(labels)
         if ids:
             self.ask(*REMOVE, *ids)
-            remaining = self.find(labels)
-            if remaining:
+            if remaining := self.find(labels):
                 raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in remaining)}")
         return ids
 
@@ -207,21 +227,15 @@ class ContainerEngine:
                 return None
             raise EngineError(f"{self.command} image inspect failed: {one_line(inspection.stderr, 300)}")
         documents = parse_json(inspection.stdout)
-        return (
-            parse_image(documents[0])
-            if isinstance(documents, list) and documents and isinstance(documents[0], dict)
-            else None
-        )
+        has_image = isinstance(documents, list) and documents and isinstance(documents[0], dict)
+        return parse_image(documents[0]) if has_image else None
 
     def unfit(self, image: LocalImage, reference: str) -> str:
         """Return why this node cannot run an image: it is for another processor architecture; empty if it can."""
-        node_architecture = self.facts.architecture
-        if not node_architecture or image.architecture in ("", node_architecture):
+        architecture, remedy = self.facts.architecture, "give the image built for it"
+        if not architecture or image.architecture in ("", architecture):
             return ""
-        return (
-            f"image {reference} is for {image.architecture} and this node is {node_architecture}: "
-            "give the image built for it"
-        )
+        return f"image {reference} is for {image.architecture} and this node is {architecture}: {remedy}"
 
     def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> ToolResult:
         """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
@@ -288,3 +302,24 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def has_cdi(kind: str, root: Path) -> bool:
+    for directory in CDI_DIRECTORIES:
+        for spec in (root / directory).glob("*.*"):
+            if spec.suffix not in (".json", ".yaml", ".yml"):
+                continue
+            try:
+                with spec.open("rb") as stream:
+                    if kind.encode() in stream.read(CDI_BYTES):
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+def _group(node: Path) -> int:
+    try:
+        return node.stat().st_gid
+    except OSError:
+        return 0

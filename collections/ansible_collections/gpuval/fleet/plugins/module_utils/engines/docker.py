@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ._devices import DeviceAccess
-from ._engine import ContainerEngine, EngineFacts, architecture_of
+from ._engine import ContainerEngine, DeviceAccess, EngineFacts, architecture_of
 
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 HOOK_DIRECTORIES = ("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit")

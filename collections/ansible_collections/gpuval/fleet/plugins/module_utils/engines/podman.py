@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ._devices import DeviceAccess
-from ._engine import ContainerEngine, EngineFacts, architecture_of, part
+from ._engine import ContainerEngine, DeviceAccess, EngineFacts, architecture_of, part
 
 OCI_HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 

@@ -65,16 +65,13 @@ def build(
     push: bool = False,
     log: str = "",
 ) -> BuildAnswer:
-    """Build, copy, save or push an image.
-
-    `digest` identifies this build and is kept as a label, `built_base` is the base's id in the store's archive,
-    `base_digest` the required one of a base from a registry; empty accepts any. `arguments` stay in the history of the
-    build stage, so they hold no secrets. `timeout_seconds` is of each pull, build and save. Raises BuildError.
-    """
+    """Build, copy, save or push an image. `digest` identifies this build and is kept as a label, `built_base` is the
+    base's id in the store's archive, `base_digest` the required one of a base from a registry; empty accepts any.
+    `arguments` stay in the history of the build stage, so they hold no secrets. `timeout_seconds` is of each pull,
+    build and save. Raises BuildError."""
     builder = Builder(engine, timeout_seconds)
     present = builder.image(reference)
-    result = {"changed": False, "engine": builder.command, "image_id": present.id if present else ""}
-    result.update(base_id="", base_digest="")
+    result = {"changed": False, "engine": builder.command, "image_id": present.id if present else "", **_base(None)}
     if way == "copy":
         result["needed"] = present is None
         if present is None and not check_mode:

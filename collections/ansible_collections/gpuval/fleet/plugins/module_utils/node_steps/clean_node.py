@@ -37,11 +37,9 @@ class CleanAnswer(TypedDict, total=False):
 def clean_node(
     module: Any, directory: str, run_ids: list[str], keep_models: bool = False, remove_images: bool = False
 ) -> CleanAnswer:
-    """Stop these runs and all that they started, and remove their folders; without ids all runs of this node.
-
-    The model cache goes with the last run, unless models lay there before gpuval came; then the network is put back.
-    `remove_images` removes those that the runs brought, unless another run of this node uses them.
-    """
+    """Stop these runs and all that they started, and remove their folders; without ids all runs of this node. The model
+    cache goes with the last run, unless models lay there before gpuval came; then the network is put back.
+    `remove_images` removes those that the runs brought, unless another run of this node uses them."""
     for run_id in run_ids:
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             raise NodeError(f"{run_id!r} is not a run id")

@@ -27,10 +27,8 @@ class ImageAnswer(TypedDict, total=False):
 def send_image(
     module: Any, directory: str, sha256: str, size_bytes: int, image_id: str = "", runtime: str = "auto"
 ) -> ImageAnswer:
-    """Say how much of an archive is here, and move it into place once it is complete and verified.
-
-    A node whose engine has the image needs no archive; the images of another engine than `runtime` do not count.
-    """
+    """Say how much of an archive is here, and move it into place once it is complete and verified. A node whose engine
+    has the image needs no archive; the images of another engine than `runtime` do not count."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise NodeError("sha256 is no SHA-256 in hexadecimal")
     if module.check_mode:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from ...module_utils.redaction import HIDDEN, SecretRedactor, base64_forms
-from ...module_utils.word_pattern import any_of
+from ...module_utils.redaction import HIDDEN, SecretRedactor, any_of, base64_forms
 from . import addresses
 from .ordinary_names import is_ordinary
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from ansible import constants
 
-from ...module_utils.store import StoreError
-from ...module_utils.upload import upload
+from ...module_utils.store import StoreError, upload
 from ..artifacts import images
 from ..core.errors import GpuvalError
 from ..core.paths import project_path
