@@ -12,12 +12,11 @@ import pytest
 from gpuval_node.engines._engine import ContainerEngine, EngineError, labels
 from gpuval_node.hardware.tools import ToolResult
 from gpuval_node.visible_text import one_line
-from gpuval_runner import detach, lock, oom, scratch
+from gpuval_runner import lock, oom, scratch, start
 from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
 from gpuval_runner.clock import Instant, elapsed, now, parse
 from gpuval_runner.containers.stage import Containers
-from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.environment import StagePaths, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory
@@ -25,6 +24,7 @@ from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import PlannedAccelerator
 from gpuval_runner.publish import ResultPublisher
 from gpuval_runner.record import StageRecord
+from gpuval_runner.start import systemd_argv, systemd_scope
 
 from tests.kit.runner import PACKAGES, SUCCEED, plan, stage
 
@@ -297,7 +297,7 @@ def test_systemd_is_used_only_where_it_keeps_the_runner(tmp_path, monkeypatch):
 
 
 def test_the_unit_outlives_oom_kills_of_stages(tmp_path):
-    argv = systemd_argv("--system", unit_name("r", "n"), ["python3", "runner.pyz"], tmp_path / "log")
+    argv = systemd_argv("--system", "gpuval-r-n", ["python3", "runner.pyz"], tmp_path / "log")
     assert argv[:2] == ["systemd-run", "--system"]
     assert {"--unit=gpuval-r-n", "--property=OOMPolicy=continue", "--property=Restart=on-abnormal"} <= set(argv)
     assert argv[argv.index("--") + 1 :] == ["python3", "runner.pyz"]
@@ -350,11 +350,11 @@ def test_a_unit_gets_its_environment_by_a_private_file(tmp_path, monkeypatch):
     (tmp_path / "systemd-run").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n')
     (tmp_path / "systemd-run").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(detach, "systemd_scope", lambda *_: "--system")
-    monkeypatch.setattr(detach, "own_archive", lambda: tmp_path / "runner.pyz")
+    monkeypatch.setattr(start, "systemd_scope", lambda *_: "--system")
+    monkeypatch.setattr(start, "own_archive", lambda: tmp_path / "runner.pyz")
     directory = NodeDirectory(tmp_path)
     environment = {"PATH": "/bin", "https_proxy": "http://user:5ecret@proxy", "AWS_SECRET_ACCESS_KEY": "5ecret"}
-    assert detach.detach(directory, "gpuval-r-n", ["--instance", "x"], environment) == "gpuval-r-n"
+    assert start.detach(directory, "gpuval-r-n", ["--instance", "x"], environment) == "gpuval-r-n"
     arguments = said.read_text()
     assert "5ecret" not in arguments
     assert f"--environment-file\n{directory.runner_environment}\n" in arguments

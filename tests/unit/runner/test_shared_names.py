@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import colle
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secrets, plans
-from gpuval_runner import environment, layout, machine, plan, stage, stage_secrets
+from gpuval_runner import environment, layout, machine, plan, scratch, stage
 from gpuval_runner.result import STATES as RESULT_STATES
 from gpuval_workloads.common import device
 from gpuval_workloads.common.result import STATES as WORKLOAD_STATES
@@ -25,10 +25,10 @@ def test_how_a_job_says_that_its_work_is_done():
 
 
 def test_where_a_job_finds_its_secrets(tmp_path):
-    assert stage_secrets.SECRETS_FILE == program.SECRETS_FILE
+    assert scratch.SECRETS_FILE == program.SECRETS_FILE
     assert layout.NodeDirectory(tmp_path).secrets("a").parent.name == node_directory.SECRETS
     assert program.__package__ == plans.JOB
-    assert (stage_secrets.SHORTEST, stage_secrets.USERNAME) == (job_secrets.SHORTEST, job_secrets.USERNAME)
+    assert (scratch.SHORTEST, scratch.USERNAME) == (job_secrets.SHORTEST, job_secrets.USERNAME)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """What becomes of samples, counters and kernel events: figures, curves, reasons."""
 
 import pytest
-from gpuval_runner.telemetry.comparison import compare
-from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, ThinnedCurve, percentile
+from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, ThinnedCurve, compare, percentile
 from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, TelemetrySummary
 
 GPU = {"uuid": "GPU-0", "pci_address": "0000:10:00.0", "pcie_width": 16, "links_up": [0, 1, 2]}

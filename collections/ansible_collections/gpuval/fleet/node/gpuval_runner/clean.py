@@ -17,12 +17,12 @@ from gpuval_runner import state as states
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
-from gpuval_runner.detach import stop_unit
 from gpuval_runner.errors import LockHeldError, NodePlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.plan import NodePlan
+from gpuval_runner.start import stop_unit
 
 CANCEL_SECONDS = 20.0
 KILL_SECONDS = 10.0

@@ -74,22 +74,15 @@ def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[s
 def detected(declared: PlannedAccelerator, facts: Optional[Mapping[str, Any]]) -> PlannedAccelerator:
     """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
     vendor, count, environment = declared.vendor, declared.count, facts or {}
-    accelerator = environment.get("accelerator")
-    gpus = environment.get("gpus")
+    accelerator, gpus = environment.get("accelerator"), environment.get("gpus")
+    accelerator = accelerator if isinstance(accelerator, dict) else {}
     gpu = gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else {}
-    of_gpu = [
-        gpu[key][:64] if isinstance(gpu.get(key), str) else "" for key in ("architecture", "name", "runtime_version")
-    ]
-    if isinstance(accelerator, dict) and vendor == "auto" and accelerator.get("vendor") in MAD_VENDORS:
+    texts = (gpu.get(name) for name in ("architecture", "name", "runtime_version"))
+    if vendor == "auto" and accelerator.get("vendor") in MAD_VENDORS:
         vendor = accelerator["vendor"]
-    if (
-        isinstance(accelerator, dict)
-        and count is None
-        and accelerator.get("vendor") == vendor
-        and type(accelerator.get("count")) is int
-    ):
+    if count is None and accelerator.get("vendor") == vendor and type(accelerator.get("count")) is int:
         count = accelerator["count"]
-    return PlannedAccelerator(vendor, count, *of_gpu)
+    return PlannedAccelerator(vendor, count, *(text[:64] if isinstance(text, str) else "" for text in texts))
 
 
 def build(

@@ -88,7 +88,7 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
 
 def stage_states(directory: NodeDirectory) -> dict[str, str]:
     """Return the state of every stage that has a record, in the plan's order as far as the plan names them."""
-    keys = [key for key in directory.result_keys() if key.startswith("records/")]
+    keys = directory.result_keys("records")
     states_read = {
         Path(key).name: read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") for key in keys
     }

@@ -59,14 +59,10 @@ class NodeDirectory:
     def work(self, stage: str) -> Path:
         return self.root / "work" / stage
 
-    def result_keys(self) -> list[str]:
-        """Return the keys of all results that exist, records first."""
-        keys = []
-        for kind, suffix in KINDS.items():
-            folder = self.root / kind
-            names = sorted(p.name[: -len(suffix)] for p in folder.glob(f"*{suffix}")) if folder.is_dir() else []
-            keys += [f"{kind}/{name}" for name in names if STAGE_NAME.fullmatch(name)]
-        return keys
+    def result_keys(self, *kinds: str) -> list[str]:
+        """Return the keys of all results that exist, of these kinds or of all, records first."""
+        paths = (path for kind in kinds or KINDS for path in sorted((self.root / kind).glob(f"*{KINDS[kind]}")))
+        return [f"{path.parent.name}/{path.stem}" for path in paths if STAGE_NAME.fullmatch(path.stem)]
 
     def make(self) -> None:
         """Create the folders that results go to."""

@@ -25,15 +25,12 @@ class Lock:
     def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
         """Take the lock. `details` are written beside pid and time. The short wait lets readers of the lock finish.
         Raises ``LockHeldError`` naming the holder, or ``OSError``."""
-        deadline = time.monotonic() + wait_seconds
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if not take_lock(handle, deadline):
-            held_by = _read(handle)
+        if not take_lock(handle, time.monotonic() + wait_seconds):
+            pid, since = (_read(handle).get(name, "unknown") for name in ("pid", "since"))
             os.close(handle)
-            raise LockHeldError(
-                f"{path.parent} is held by runner pid {held_by.get('pid', 'unknown')} "
-                f"since {held_by.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
-            )
+            remedy = "wait for it, or end it with 'cancel'"
+            raise LockHeldError(f"{path.parent} is held by runner pid {pid} since {since}: {remedy}")
         text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
         try:
             os.ftruncate(handle, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -47,8 +48,11 @@ class CappedLog:
 
     def line(self, text: str) -> None:
         """Append the runner's own line, on a line of its own."""
-        break_first = b"" if self._ends_line() else b"\n"
-        self.write(break_first + f"[gpuval] {text}\n".encode("utf-8", "replace"))
+        ends_line = True
+        with contextlib.suppress(OSError):
+            self._open()
+            ends_line = self._size == 0 or os.pread(self._handle, 1, self._size - 1) == b"\n"
+        self.write((b"" if ends_line else b"\n") + f"[gpuval] {text}\n".encode("utf-8", "replace"))
 
     def _open(self) -> None:
         if self._handle < 0:
@@ -61,18 +65,12 @@ class CappedLog:
             os.close(self._handle)
             self._handle = -1
 
-    def _ends_line(self) -> bool:
-        try:
-            self._open()
-            return self._size == 0 or os.pread(self._handle, 1, self._size - 1) == b"\n"
-        except OSError:
-            return True
-
     def _cut_middle(self) -> None:
         head = os.pread(self._handle, self._head, 0)
         earlier = _MARKER.match(os.pread(self._handle, _MARKER_ROOM, self._head))
         middle = self._head + (earlier.end() if earlier else 0)
-        tail = self._line_start(max(middle, self._size - self._tail))
+        tail = max(middle, self._size - self._tail)
+        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # a whole line, if it is near
         cut = tail - middle + (int(earlier.group(1)) if earlier else 0)
         temporary = self.path.with_name(f".{self.path.name}.cut")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -90,8 +88,3 @@ class CappedLog:
             raise
         self.close()
         self._open()
-
-    def _line_start(self, position: int) -> int:
-        """Return the start of the first whole line from `position` on, if it is near."""
-        near = os.pread(self._handle, min(4096, self._tail // 4), position)
-        return position + near.find(b"\n") + 1

@@ -56,15 +56,14 @@ def _group(proc: Path, groups: Path) -> Optional[int]:
         _, _, fields = line.partition(":")
         controllers, _, path = fields.partition(":")
         path = path.lstrip("/")
+        files = []
         if "memory" in controllers.split(","):
-            places = [groups / "memory" / path / "memory.oom_control", groups / "memory" / "memory.oom_control"]
+            files = [groups / "memory" / path / "memory.oom_control", groups / "memory" / "memory.oom_control"]
         elif not controllers:
-            places = [groups / path / "memory.events", groups / "memory.events"]
-        else:
-            continue
-        count = next((value for value in map(counter, places) if value is not None), None)
-        if count is not None:
-            return count
+            files = [groups / path / "memory.events", groups / "memory.events"]
+        for count in map(counter, files):
+            if count is not None:
+                return count
     return None
 
 

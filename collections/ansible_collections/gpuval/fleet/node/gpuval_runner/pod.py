@@ -59,8 +59,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
         if not uploaded:
             print_record(record)
         write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
-        outcome = machine.outcome(runner.stage_states().get(s.name, "pending") for s in plan.stages)
-    return 1 if is_last and outcome != "success" else 0
+    return 1 if is_last and runner.outcome() != "success" else 0
 
 
 def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:

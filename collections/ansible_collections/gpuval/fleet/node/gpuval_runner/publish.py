@@ -13,17 +13,15 @@ from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.record import StageRecord, encode_series
 from gpuval_runner.result import RecordCurve
 from gpuval_runner.text import one_line
-from gpuval_runner.upload import Uploader
+from gpuval_runner.upload import Source, Uploader
 
 Note = Callable[[str], None]
 
 
 def note(text: str, stream: Optional[TextIO] = None) -> None:
     """Write a line to the runner's own log, its standard error."""
-    try:
+    with contextlib.suppress(OSError):  # a full disk under runner.log must not end the run
         print(f"{now()} {one_line(text, 1000)}", file=stream or sys.stderr, flush=True)
-    except OSError:  # a full disk under runner.log must not end the run
-        return
 
 
 class ResultPublisher:
@@ -40,13 +38,13 @@ class ResultPublisher:
         if record.finished_at:
             with contextlib.suppress(OSError):
                 self._directory.secrets(record.stage).unlink()
-        message = record.message
+        key, message = f"records/{record.stage}", record.message
         data = record.encode()
-        if not self._write(f"records/{record.stage}", data):
+        if not self._write(key, data):
             record.message = "; ".join(filter(None, [message, f"the node could not store it: {self.write_problem}"]))
             data = record.encode()
             record.message = message
-        self._send(f"records/{record.stage}", data)
+        self._send(key, data)
         return data
 
     def series(self, stage: Stage, series: list[RecordCurve]) -> None:
@@ -59,21 +57,20 @@ class ResultPublisher:
     def log(self, stage: Stage) -> None:
         """Send the log as it is by the time it is sent."""
         path = self._directory.log(stage.name)
-        if self._uploader and path.exists():
-            self._uploader.put(f"logs/{stage.name}", path)
+        if path.exists():
+            self._send(f"logs/{stage.name}", path)
 
     def _write(self, key: str, data: bytes) -> bool:
+        problem = ""
         try:
             write_atomically(self._directory.result(key), data)
         except OSError as error:
             problem = error.strerror or str(error)
             if problem != self.write_problem:
                 self._note(f"cannot write {key}: {problem}: free space on the node")
-            self.write_problem = problem
-            return False
-        self.write_problem = ""
-        return True
+        self.write_problem = problem
+        return not problem
 
-    def _send(self, key: str, data: bytes) -> None:
+    def _send(self, key: str, source: Source) -> None:
         if self._uploader:
-            self._uploader.put(key, data)
+            self._uploader.put(key, source)

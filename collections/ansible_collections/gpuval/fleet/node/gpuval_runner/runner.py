@@ -24,7 +24,7 @@ from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import StageStop
-from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage
+from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.publish import Note, ResultPublisher, note
 from gpuval_runner.record import StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
@@ -180,7 +180,7 @@ class Runner:
                 self.close_stage(step)
             else:
                 self.run_stage(step.stage)
-        outcome = machine.outcome(self.stage_states().get(s.name, "pending") for s in self.plan.stages)
+        outcome = self.outcome()
         self.state.outcome = None if outcome == "running" else outcome
         self.state.current = None
         self._save_state()
@@ -216,6 +216,9 @@ class Runner:
         """Return the state of every stage that has a record, those of other plans of this run too."""
         return {name: stage_record.state for name, stage_record in self.records.items()}
 
+    def outcome(self) -> str:
+        return machine.outcome(self.stage_states().get(stage.name, "pending") for stage in self.plan.stages)
+
     def halt(self) -> Optional[StageStop]:
         """Return why no work may go on, if so."""
         if self.interrupt.signal:
@@ -227,10 +230,8 @@ class Runner:
         if self._other_work.found:
             return self._gave_way()
         if self._seconds_left() <= 0:
-            limit = seconds(self.plan.deadline_seconds)
-            return StageStop(
-                "timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)"
-            )
+            deadline = f"the plan's deadline of {seconds(self.plan.deadline_seconds)} after its first start"
+            return StageStop("timeout", f"{deadline} passed (deadline_seconds)")
         return None
 
     def disturbed(self, failed: bool) -> Optional[StageStop]:
@@ -247,16 +248,15 @@ class Runner:
         spent = elapsed(self.state.started, instant(self.options.boot_id_file)) if self.state.started else 0.0
         return self.plan.deadline_seconds - spent
 
-    def close_stage(self, step: machine.Close) -> StageRecord:
+    def close_stage(self, step: machine.Close) -> None:
         """End a stage without running it."""
         stage_record = self.records[step.stage]
         stage_record.state, stage_record.finished_at = step.state, clock.now()
         stage_record.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
         self._publisher.record(stage_record)
         self.options.note(f"{step.stage}: {step.state}: {step.message}")
-        return stage_record
 
-    def run_stage(self, name: str) -> StageRecord:
+    def run_stage(self, name: str) -> None:
         """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
         time_left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
@@ -268,7 +268,6 @@ class Runner:
         self.note_store()
         self._save_state()
         self.options.note(f"{name}: {finished.state}: {finished.message or 'no message'}")
-        return finished
 
     def _context(self, name: str) -> StageContext:
         work, source, archive = self.directory.work(name), self.directory.source, own_archive()
@@ -276,11 +275,14 @@ class Runner:
         runner, workloads = self.directory.runner, self.directory.workloads
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
+        facts = self.records.get(FACTS)
         return StageContext(
             plan=self.plan,
             directory=self.directory,
             publisher=self._publisher,
-            accelerator=self._accelerator(),
+            accelerator=detected(
+                self.plan.accelerator, facts.environment if facts and facts.state == "success" else None
+            ),
             places=StagePaths(
                 work=work,
                 temporary=scratch.temporary_directory(work),
@@ -301,11 +303,6 @@ class Runner:
             stays=lambda _record: name == self.plan.stages[-1].name,
             superseded=lambda: newer_plan(self.directory.plan, self.plan),
         )
-
-    def _accelerator(self) -> PlannedAccelerator:
-        facts = self.records.get(FACTS)
-        environment = facts.environment if facts and facts.state == "success" else None
-        return detected(self.plan.accelerator, environment)
 
     def _started(self, pid: int) -> None:
         process = descendants.look(pid)
@@ -347,23 +344,19 @@ class Runner:
                     f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"
                 )
         if ended or containers:
-            self.options.note(
-                f"ended what an earlier runner left: {len(ended)} processes, {len(containers)} containers"
-            )
-        for process in stuck:
-            self.options.note(f"KILL did not end {process.name} (pid {process.pid}, state {process.state})")
+            number = f"{len(ended)} processes, {len(containers)} containers"
+            self.options.note(f"ended what an earlier runner left: {number}")
+        problems += [f"KILL did not end {process.name} (pid {process.pid}, state {process.state})" for process in stuck]
         for problem in problems:
             self.options.note(problem)
 
     def _restore_records(self, cause: str) -> None:
         on_disk = {}
-        for key in self.directory.result_keys():
-            if key.startswith("records/"):
-                document = record.load(self.directory.result(key), self.plan)
-                if document is None:
-                    self.options.note(f"{key} is not a record of this run: ignored")
-                else:
-                    on_disk[key.partition("/")[2]] = document
+        for key in self.directory.result_keys("records"):
+            if document := record.load(self.directory.result(key), self.plan):
+                on_disk[key.partition("/")[2]] = document
+            else:
+                self.options.note(f"{key} is not a record of this run: ignored")
         planned = {stage.name for stage in self.plan.stages}
         self.records = {name: record.restore(d) for name, d in on_disk.items() if name not in planned}
         for stage in self.plan.stages:

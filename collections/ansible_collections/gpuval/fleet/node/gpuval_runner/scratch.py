@@ -1,4 +1,4 @@
-"""A stage's scratch directory, and a temporary directory with a short name."""
+"""A stage's scratch directory, its secrets, and a temporary directory with a short name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
+from gpuval_node.redaction import SecretRedactor, secrets_of_run
+
 from gpuval_runner.environment import GANG_FILE, GANG_RECORDS_FILE, StagePaths
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import read_bounded, read_object, write_atomically
-from gpuval_runner.layout import CACHE_MARK
-from gpuval_runner.stage_secrets import SECRETS_FILE
+from gpuval_runner.layout import CACHE_MARK, NodeDirectory
+from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.store import MAX_STORE_BYTES
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
@@ -22,6 +25,30 @@ LONGEST_TEMPORARY = 68
 SHORT_BASE = Path("/tmp")  # noqa: S108 - the name is made with mode 0700 and must be ours
 #: In a scratch directory: folders that the stage made in other file systems, one a line; storage/targets.py writes it.
 OUTSIDE_FILE, MAX_OUTSIDE_BYTES = "outside", 1 << 16
+#: In the working folder: what the steps' program reads and removes.
+SECRETS_FILE = "secrets.json"
+#: The controller refuses shorter secrets.
+SHORTEST = 4
+#: The end of variables whose values are shown: names of users are words of any text, and parts of nodes' names.
+USERNAME = "_USERNAME"
+
+
+def load_secrets(
+    directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The stage's secrets by variable: from the launch, in a pod from its container. Raises ``StoreFileError``."""
+    values = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_STORE_BYTES)
+    secrets = {name: values.get(name) for name in stage.secrets}
+    missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]
+    if missing:
+        raise StoreFileError(f"secret {', '.join(missing)} is not on this node: validate again")
+    return {name: str(value) for name, value in secrets.items()}
+
+
+def secret_redactor(directory: NodeDirectory, secrets: Mapping[str, str]) -> SecretRedactor:
+    """What hides a stage's secrets in its output, and those of the run: a stage may print the run's files, too."""
+    values = [value for name, value in secrets.items() if not name.endswith(USERNAME)]
+    return SecretRedactor(values, secrets_of_run(directory.root), SHORTEST)
 
 
 def temporary_directory(work: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gpuval_node.redaction import SecretRedactor
 
-from gpuval_runner import clock, oom, result, scratch, stage_secrets
+from gpuval_runner import clock, oom, result, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
@@ -140,10 +140,10 @@ class StageRun:
         self._secrets: dict[str, str] = {}
         self._lacks = ""
         try:
-            self._secrets = stage_secrets.load(context.directory, context.plan, stage, os.environ)
+            self._secrets = scratch.load_secrets(context.directory, context.plan, stage, os.environ)
         except StoreFileError as error:
             self._lacks = str(error)
-        self._redactor = stage_secrets.redactor(context.directory, self._secrets)
+        self._redactor = scratch.secret_redactor(context.directory, self._secrets)
         self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.known)
         self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"

@@ -1,23 +1,34 @@
-"""``start``: a detached runner, and how it began."""
+"""``start``: a runner that outlives the process that starts it, and how it began."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import subprocess
+import sys
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_node.hardware.tools import toolbox
 
 from gpuval_runner import lock, record
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
-from gpuval_runner.detach import detach, unit_name
-from gpuval_runner.errors import NodePlanError
-from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.environment import handed_on
+from gpuval_runner.errors import NodePlanError, RunnerError
+from gpuval_runner.files import to_json, write_atomically
+from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
 WAIT_SECONDS = 10.0
+SYSTEMD_RUNNING = Path("/run/systemd/system")
+LINGERING = Path("/var/lib/systemd/linger")
+SYSTEMD_SECONDS = 20.0
 START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
 
 
@@ -42,7 +53,8 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
         return _answer("nothing is left to run", finished=True, store_reachable=reachable)
     instance = secrets.token_hex(8)
     log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
-    detach(directory, unit_name(plan.run_id, plan.node), ["--instance", instance], os.environ)
+    unit = f"gpuval-{plan.run_id}-{plan.node}"[:240]  # names of units are at most 255 characters
+    detach(directory, unit, ["--instance", instance], os.environ)
     return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
 
 
@@ -85,3 +97,63 @@ def _log_since(directory: NodeDirectory, position: int) -> str:
             return one_line(stream.read(1 << 16)[-1000:].decode("utf-8", "replace"), 600)
     except OSError:
         return ""
+
+
+def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingering: Path = LINGERING) -> Optional[str]:
+    """Return ``--system`` for root, ``--user`` for a user whose services outlive a log-out, None without systemd."""
+    if not running.is_dir() or shutil.which("systemd-run") is None:
+        return None
+    if euid == 0:
+        return "--system"
+    return "--user" if user and (lingering / user).exists() else None
+
+
+def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[str]:
+    """Return the command that starts argv as a transient unit, with its output in a file. An OOM kill of a stage must
+    not end the unit; a runner killed itself is started again and resumes."""
+    properties = [
+        "KillMode=control-group",
+        "OOMPolicy=continue",
+        "Restart=on-abnormal",
+        "RestartSec=2",
+        "TasksMax=infinity",
+        f"StandardOutput=append:{log}",
+        f"StandardError=append:{log}",
+    ]
+    if scope == "--system":
+        properties += ["LimitNOFILE=1048576", "LimitMEMLOCK=infinity"]
+    options = [f"--unit={unit}", *(f"--property={setting}" for setting in properties)]
+    return ["systemd-run", scope, "--collect", "--quiet", *options, "--", *argv]
+
+
+def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Start ``run`` with these further arguments in the background; returns the systemd unit, empty without. Raises
+    ``RunnerError`` or ``OSError`` when nothing could be started."""
+    archive = own_archive()
+    program = [str(archive)] if archive else ["-m", "gpuval_runner"]
+    command = [sys.executable, *program, "run", "--dir", str(directory.root), *arguments]
+    scope = systemd_scope(os.geteuid(), environment.get("USER", ""))
+    if scope and archive:
+        data = to_json(handed_on(environment))  # in a file: proxies may hold passwords, and arguments are public
+        write_atomically(directory.runner_environment, data)
+        of_unit = [*command, "--unit", unit, "--environment-file", str(directory.runner_environment)]
+        if _systemd(systemd_argv(scope, unit, of_unit, directory.runner_log)):
+            return unit
+    with directory.runner_log.open("ab") as log:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        try:
+            subprocess.Popen(command, cwd="/", env=dict(environment), start_new_session=True, **streams)
+        except OSError as error:
+            raise RunnerError(f"the runner cannot start: {error.strerror}: check the user's process limit") from None
+    return ""
+
+
+def stop_unit(unit: str) -> None:
+    """Stop a unit with all its processes, if there still is one."""
+    scope = systemd_scope(os.geteuid(), os.environ.get("USER", ""))
+    if unit and scope:
+        _systemd(["systemctl", scope, "stop", f"{unit}.service"])
+
+
+def _systemd(argv: Sequence[str]) -> bool:
+    return toolbox()(*argv, timeout=SYSTEMD_SECONDS).ok

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from gpuval_runner.clock import Instant
 from gpuval_runner.files import read_json, to_json, write_atomically
@@ -57,12 +57,8 @@ def load(path: Path) -> NodeRunState:
         document = read_json(path, 1 << 20)
         if document.pop("schema") != SCHEMA:
             return NodeRunState()
-        started: Any = document.pop("started")
-        container: Any = document.pop("container", None)
-        return NodeRunState(
-            started=Instant(**started) if started else None,
-            container=ContainerMark(**container) if container else None,
-            **document,
-        )
+        for name, kind in (("started", Instant), ("container", ContainerMark)):
+            document[name] = kind(**document[name]) if document.get(name) else None
+        return NodeRunState(**document)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return NodeRunState()

@@ -50,14 +50,13 @@ def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
         raise StoreFileError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("put"), dict):
         raise StoreFileError(f"{path} is not {SCHEMA}: put it there anew")
-    urls, downloads = _urls(document["put"]), _urls(document.get("downloads"))
-    expires = document.get("expires_at")
-    ca_file = document.get("ca_file")
+    expires, ca_file = document.get("expires_at"), document.get("ca_file")
     try:
         expires_at = parse(expires) if expires else None
     except (ValueError, AttributeError):
         raise StoreFileError(f"{path}: expires_at is not a time in UTC") from None
-    return SignedStore(urls, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
+    put, downloads = _urls(document["put"]), _urls(document.get("downloads"))
+    return SignedStore(put, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
 
 
 def _urls(document: Any) -> dict[str, str]:

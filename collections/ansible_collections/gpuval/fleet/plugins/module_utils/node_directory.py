@@ -76,9 +76,8 @@ def make_private(path):
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise NodeError(
-            f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write."
-        ) from error
+        remedy = "Set gpuval_node_dir to a folder you may write."
+        raise NodeError(f"{path} cannot be made: {error.strerror}. {remedy}") from error
     check_private(path)
 
 
@@ -100,7 +99,10 @@ def run_folders(base, run_id=""):
         for path in sorted(parent.iterdir()):
             if path.is_symlink() or not path.is_dir():
                 continue
-            if _names_itself(path) or (holds_only_launch(path) and (run_id or _begun(path))):
+            plan = read_document(path / "plan.json")
+            identity = (plan.get("schema"), plan.get("run_id"), plan.get("node"))
+            is_planned = identity == ("gpuval.plan/1", parent.name, path.name)
+            if is_planned or (holds_only_launch(path) and (run_id or _begun(path))):
                 check_private(path)
                 yield path
 
@@ -110,18 +112,14 @@ def runs_at_work(base, but):
     and whose they are, as far as that is known."""
     holders = {}
     for path in run_folders(base):
-        if path.parent.name != but and _is_locked(path):
-            holders.setdefault(path.parent.name, _holder(path))
+        if path.parent.name == but or path.parent.name in holders or not _is_locked(path):
+            continue
+        since = read_document(path / "lock").get("since")
+        words = f" since {since}" if since else ""
+        with contextlib.suppress(OSError, ValueError):
+            words += f", started by {(path / 'controller').read_text(encoding='utf-8').strip()}"
+        holders[path.parent.name] = words[:MOST_OF_HOLDER]
     return dict(sorted(holders.items()))
-
-
-def _holder(path):
-    """` since TIME, started by USER@HOST`, from the lock and what the launch wrote beside it."""
-    since = read_document(path / "lock").get("since")
-    words = f" since {since}" if since else ""
-    with contextlib.suppress(OSError, ValueError):
-        words += f", started by {(path / 'controller').read_text(encoding='utf-8').strip()}"
-    return words[:MOST_OF_HOLDER]
 
 
 def _is_locked(path):
@@ -220,13 +218,6 @@ def _begun(path):
     return any(file.is_file() and not file.is_symlink() for file in ours)
 
 
-def _names_itself(path):
-    """Whether the plan in `path` is that of this very folder."""
-    plan = read_document(path / "plan.json")
-    identity = tuple(map(plan.get, ("schema", "run_id", "node")))
-    return identity == ("gpuval.plan/1", path.parent.name, path.name)
-
-
 def read_document(path):
     """A JSON object in the folder of a run; empty where there is none that can be read."""
     try:
@@ -250,9 +241,8 @@ def write_private(path, data):
             stream.write(data)
         draft.replace(path)
     except OSError as error:
-        raise NodeError(
-            f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir."
-        ) from error
+        remedy = "Free space there, or set gpuval_node_dir."
+        raise NodeError(f"{path} cannot be written: {error.strerror}. {remedy}") from error
     return True
 
 
@@ -317,25 +307,13 @@ def call_runner(directory, *arguments, text=None):
     """Run the runner that lies in `directory`. Returns what it prints, as JSON."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE_PREFIXES)}
     command = [sys.executable, str(directory / "runner.pyz"), *arguments]
+    options = {"input": text, "text": True, "env": environment, "cwd": "/", "timeout": RUNNER_SECONDS}
     try:
-        process = subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=RUNNER_SECONDS,
-            env=environment,
-            cwd="/",
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NodeError(
-            f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?"
-        ) from error
-    try:
+        process = subprocess.run(command, capture_output=True, check=False, **options)
         return json.loads(process.stdout)
+    except subprocess.TimeoutExpired as error:
+        problem = f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?"
+        raise NodeError(problem) from error
     except ValueError as error:
-        tail = (process.stderr or process.stdout).strip()[-800:]
-        raise NodeError(
-            f"the runner failed at `{arguments[0]}` (exit {process.returncode}): {tail or 'no output'}"
-        ) from error
+        tail = (process.stderr or process.stdout).strip()[-800:] or "no output"
+        raise NodeError(f"the runner failed at `{arguments[0]}` (exit {process.returncode}): {tail}") from error

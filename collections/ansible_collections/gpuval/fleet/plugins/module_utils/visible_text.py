@@ -17,13 +17,11 @@ _ANSI = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_UNSAFE_CATEGORIES = frozenset(
-    {"Cc", "Cf", "Cn", "Zl", "Zp"}
-)  # controls, invisible and bidirectional format characters, non-characters, separators of lines and paragraphs
+#: Controls, invisible and bidirectional format characters, non-characters, separators of lines and paragraphs.
+_UNSAFE_CATEGORIES = ("Cc", "Cf", "Cn", "Zl", "Zp")
 _SUSPECT = re.compile(r"[^\n\r\t\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 _SPACES = re.compile(r"\s+")
-_ELLIPSIS = "..."
 
 
 def visible(text: str) -> str:
@@ -41,4 +39,4 @@ def one_line(text: str, limit: int) -> str:
     text = _ESCAPES.sub("", text[: 16 * limit])
     text = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text)
     text = _SPACES.sub(" ", text).strip()
-    return text if len(text) <= limit else text[: limit - len(_ELLIPSIS)] + _ELLIPSIS
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -24,7 +24,7 @@ from gpuval_node.engines._engine import (
     labels,
 )
 
-from gpuval_runner import descendants, scratch, stage_secrets
+from gpuval_runner import descendants, scratch
 from gpuval_runner.containers.brought import find_image
 from gpuval_runner.containers.command import (
     HOME,
@@ -205,7 +205,7 @@ class ContainerRun:
             for path in inside:
                 path.chmod(0o777)
             if self.secrets:
-                (work / stage_secrets.SECRETS_FILE).chmod(0o644)
+                (work / scratch.SECRETS_FILE).chmod(0o644)
             for source, _inside, read_only in self._mounts():
                 if read_only and DATASET_FOLDER not in source.name:  # datasets can be read by all users already
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):

@@ -2,5 +2,5 @@
 
 `monitor` is the stage's side. It starts a helper process (`child`) that does all that may hang in a driver: the
 sources of `gpuval_node.hardware` read the GPUs, `host` the machine, `kernel_log` and `events` the kernel's messages.
-`summary`, `gpu_figures` and `comparison` make metrics and curves of the helper's reports.
+`summary` and `gpu_figures` make metrics and curves of the helper's reports.
 """

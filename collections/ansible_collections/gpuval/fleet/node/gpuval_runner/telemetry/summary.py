@@ -7,9 +7,22 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from gpuval_runner.result import RecordCurve, RecordMetric, number
-from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, SeenGpu, TelemetryComparison, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
-from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, HELD_RATIO, POWER_RATIO, GpuFigures, Values
+from gpuval_runner.telemetry.gpu_figures import (
+    BUSY_RATIO,
+    CARRIED,
+    COUNTERS,
+    CURVES,
+    FIGURES,
+    HELD_RATIO,
+    POWER_RATIO,
+    GpuFigures,
+    SeenGpu,
+    TelemetryComparison,
+    Values,
+    compare,
+    identity_of,
+)
 from gpuval_runner.telemetry.kernel_log import Position
 from gpuval_runner.text import one_line
 

@@ -44,7 +44,7 @@ def clean_node(
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             raise NodeError(f"{run_id!r} is not a run id")
     base = base_directory(directory)
-    nothing = {"removed": [], "killed": [], "restored": [], "kept": [], "left": []}
+    nothing = {name: [] for name in CleanAnswer.__annotations__}
     options = [*(["--keep-models"] if keep_models else []), *(["--remove-images"] if remove_images else [])]
     with contextlib.ExitStack() as stack:
         try:
@@ -92,10 +92,9 @@ def remove_runs(base, run_ids, options, check_mode):
 
 def would_end(folder):
     """Processes and containers of a run that a clean would end; none are known where its runner does not answer."""
-    try:
+    with contextlib.suppress(NodeError):
         return call_runner(folder, "clean", "--dir", str(folder), "--dry-run")["killed"]
-    except NodeError:
-        return []
+    return []
 
 
 def remove_launch(folder):
@@ -105,11 +104,9 @@ def remove_launch(folder):
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    for path in (folder, *folder.parents[:2]):
-        try:
+    with contextlib.suppress(OSError):  # not empty
+        for path in (folder, *folder.parents[:2]):
             path.rmdir()
-        except OSError:
-            return
 
 
 def restore_network(base, cleaned, dry=False):

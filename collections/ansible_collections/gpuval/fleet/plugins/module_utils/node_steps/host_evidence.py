@@ -23,13 +23,8 @@ def host_evidence(
 ) -> EvidenceAnswer:
     """Gather, in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
     folder = run_directory(directory, run_id, node)
-    archive, notes = gather(
-        folder,
-        unit=f"gpuval-{run_id}-{node}"[:240] if folder else "",
-        seconds=seconds,
-        limit_bytes=limit_bytes,
-        bug_report=bug_report,
-    )
+    unit = f"gpuval-{run_id}-{node}"[:240] if folder else ""
+    archive, notes = gather(folder, unit=unit, seconds=seconds, limit_bytes=limit_bytes, bug_report=bug_report)
     return {"archive": base64.b64encode(archive).decode(), "notes": notes, "has_run": folder is not None}
 
 

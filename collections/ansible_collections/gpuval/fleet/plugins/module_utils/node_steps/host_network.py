@@ -142,21 +142,17 @@ def apply(module, options, base):
         "interfaces": shown(state),
     }
     if module._diff and changes:
-        before, after = (
-            "".join(f"{change.subject}: {text_of(getattr(change, side))}\n" for change in plan.changes)
-            for side in ("before", "after")
-        )
-        headers = {"before_header": "network, as it is", "after_header": "network, as declared"}
-        result["diff"] = {"before": before, "after": after, **headers}
+        result["diff"] = {"before_header": "network, as it is", "after_header": "network, as declared"}
+        for side in ("before", "after"):
+            lines = (f"{change.subject}: {text_of(getattr(change, side))}\n" for change in plan.changes)
+            result["diff"][side] = "".join(lines)
     if plan.problems:
         return {**result, "failed": True, "msg": "; ".join(plan.problems), "changes": []}
     if changes and os.geteuid() != 0:
         return {**result, "failed": True, "msg": NEEDS_ROOT.format("; ".join(changes)), "changes": []}
-    summary = (
-        f"{len(changes)} change(s) {'would be' if module.check_mode else 'were'} made" if changes else "as declared"
-    )
-    if declaration.is_empty:
-        summary = "nothing is declared, so nothing is changed"
+    verb = "would be" if module.check_mode else "were"
+    summary = f"{len(changes)} change(s) {verb} made" if changes else "as declared"
+    summary = "nothing is declared, so nothing is changed" if declaration.is_empty else summary
     if module.check_mode:
         return {**result, "changed": bool(changes), "msg": summary}
     if not changes:
@@ -175,12 +171,11 @@ def apply(module, options, base):
         outcome = apply_plan(plan, declaration, management, host, ledger, options.link_seconds)
     result.update(left=outcome.left, down=outcome.down, interfaces=shown(host.state()))
     if outcome.failures:
-        back = "; the changes were rolled back" if outcome.rolled_back else ""
+        back = ["the changes were rolled back"] if outcome.rolled_back else []
         if outcome.left:
-            back = f"; could not be rolled back: {'; '.join(outcome.left)}: run gpuval.fleet.clean"
-        message = "; ".join(outcome.failures) + back
-        result.update(msg=message, changed=bool(outcome.left), rolled_back=outcome.rolled_back)
-        return {**result, "failed": True}
+            back = [f"could not be rolled back: {'; '.join(outcome.left)}: run gpuval.fleet.clean"]
+        result.update(msg="; ".join([*outcome.failures, *back]), changed=bool(outcome.left))
+        return {**result, "rolled_back": outcome.rolled_back, "failed": True}
     return {**result, "changed": True, "msg": summary, "attempt": ledger.attempt}
 
 

@@ -41,24 +41,24 @@ def send_image(
 
 def look(directory, sha256, size, image_id, runtime="auto"):
     """What is here. A part that is whole becomes the archive; one that is wrong is removed."""
-    base = base_directory(directory)
-    make_private(base)
-    folder = base / "images"
+    folder = base_directory(directory) / "images"
+    make_private(folder.parent)
     make_private(folder)
     path, part = folder / f"{sha256}.tar", folder / f"{sha256}.tar.part"
+    answer = {"changed": False, "part": str(part)}
     if image_id and loaded(image_id, runtime):
         part.unlink(missing_ok=True)
-        return {"changed": False, "state": "loaded", "part": str(part), "have": 0}
+        return {**answer, "state": "loaded", "have": 0}
     if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
         part.unlink(missing_ok=True)
-        return {"changed": False, "state": "whole", "part": str(part), "have": size}
+        return {**answer, "state": "whole", "have": size}
     have = part.stat().st_size if part.is_file() else 0
+    if have == size and sha256_of(part) == sha256:
+        part.chmod(0o600)
+        part.replace(path)
+        return {**answer, "changed": True, "state": "whole", "have": size}
     if have >= size:
-        if have == size and sha256_of(part) == sha256:
-            part.chmod(0o600)
-            part.replace(path)
-            return {"changed": True, "state": "whole", "part": str(part), "have": size}
-        part.unlink()
+        part.unlink(missing_ok=True)
         have = 0
     free = shutil.disk_usage(folder).free
     if free < size - have + LEAST_FREE_BYTES:
@@ -67,14 +67,14 @@ def look(directory, sha256, size, image_id, runtime="auto"):
             "make room, or set gpuval_node_dir to a larger disk"
         )
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-    return {"changed": False, "state": "missing", "part": str(part), "have": have}
+    return {**answer, "state": "missing", "have": have}
 
 
 def loaded(image_id, runtime="auto"):
     """Whether the engine that the runner will take has the image."""
     for engine in of_runtime(runtime):
-        found = engine.run(engine.command, "image", "inspect", "--format", "{{.Id}}", image_id, timeout=ANSWER_SECONDS)
-        if found.returncode is not None:
-            digest = found.stdout.strip().removeprefix("sha256:")
-            return found.ok and bool(digest) and image_id.endswith(digest)
+        shown = engine.run(engine.command, "image", "inspect", "--format", "{{.Id}}", image_id, timeout=ANSWER_SECONDS)
+        if shown.returncode is not None:
+            digest = shown.stdout.strip().removeprefix("sha256:")
+            return shown.ok and bool(digest) and image_id.endswith(digest)
     return False
