@@ -17,7 +17,7 @@ from gpuval_node.hardware import amd as amd_smi
 from gpuval_node.hardware import gaudi as hl_smi
 from gpuval_node.hardware import nvidia as nvidia_smi
 from gpuval_node.hardware.source import SourceError
-from gpuval_runner.telemetry import host
+from gpuval_runner.telemetry import child
 
 GOLDEN = Path(__file__).resolve().parents[1] / "hardware" / "data"
 HEADER = (
@@ -245,7 +245,7 @@ def test_the_host(tmp_path):
     put(tmp_path / "sys/class/hwmon/hwmon0", name="coretemp", temp1_label="Package id 0", temp1_input=61_500)
     put(tmp_path / "sys/class/hwmon/hwmon0", temp2_label="Core 0", temp2_input=99_000)  # not read: it would disturb it
     put(tmp_path / "sys/class/hwmon/hwmon1", name="nvme", temp1_label="Package", temp1_input=88_000)
-    machine = host.HostSensors(str(tmp_path))
+    machine = child.HostSensors(str(tmp_path))
     put(tmp_path, proc__stat="cpu  160 0 130 705 105 0 0 0 0 0")
     assert machine.sample() == {
         "cpu_utilisation_ratio": pytest.approx(0.9),
@@ -260,7 +260,7 @@ def test_errors_of_main_memory_are_those_of_the_stage(tmp_path):
     controllers = [tmp_path / f"sys/devices/system/edac/mc/mc{number}" for number in range(2)]
     for controller in controllers:
         put(controller, ce_count=5, ue_count=1)
-    machine = host.HostSensors(str(tmp_path))
+    machine = child.HostSensors(str(tmp_path))
     assert machine.memory_errors() == {"ecc_corrected_count": 0, "ecc_uncorrected_count": 0}
     put(controllers[1], ce_count=8, ue_count=2)
     assert machine.memory_errors() == {"ecc_corrected_count": 3, "ecc_uncorrected_count": 1}
@@ -270,7 +270,7 @@ def test_errors_of_main_memory_are_those_of_the_stage(tmp_path):
 
 
 def test_a_host_without_anything_gives_nothing(tmp_path):
-    machine = host.HostSensors(str(tmp_path))
+    machine = child.HostSensors(str(tmp_path))
     assert machine.sample() == {} and machine.oom_kills() is None
     assert "cpu_temperature_celsius" in machine.absent
     put(tmp_path, proc__stat="rubbish", proc__meminfo="MemTotal: x kB")
@@ -278,6 +278,6 @@ def test_a_host_without_anything_gives_nothing(tmp_path):
 
 
 def test_this_machine_is_read():
-    machine = host.HostSensors()
+    machine = child.HostSensors()
     time.sleep(0.1)
     assert 0 < machine.sample()["memory_used_bytes"] < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

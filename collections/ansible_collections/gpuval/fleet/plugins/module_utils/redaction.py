@@ -13,6 +13,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -209,11 +210,8 @@ class SecretRedactor:
         forms |= {signature.encode() for signature in signatures if len(signature) >= SHORTEST_PART}
         self._has_known = bool(forms)
         printed = {form for secret in secrets for form in overprinted_forms(secret.encode("utf-8", "surrogateescape"))}
-        self._as_printed, self._visible, self._as_read = (
-            SecretMatcher(forms),
-            VisibleStream(),
-            SecretMatcher(forms | printed),
-        )
+        self._as_printed, self._as_read = SecretMatcher(forms), SecretMatcher(forms | printed)
+        self._visible = VisibleStream()
 
     def __call__(self, text: str) -> str:
         """A text of any length: known secrets, and what looks like one."""
@@ -264,9 +262,8 @@ class SecretRedactor:
 def _suspicious_lines(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of each group of lines in which a pattern may match."""
     lower, first, last = text.replace("\u0130", "i").lower(), 0, 0  # that letter's lower case are two characters
-    for trigger_start, trigger_end in sorted(
-        match.span() for trigger in _TRIGGERS for match in trigger.finditer(lower)
-    ):
+    spans = sorted(match.span() for trigger in _TRIGGERS for match in trigger.finditer(lower))
+    for trigger_start, trigger_end in spans:
         if trigger_end + _GAP <= last:
             continue
         start = text.rfind("\n", 0, trigger_start) + 1
@@ -306,12 +303,9 @@ def secrets_of_run(directory: Path | str) -> set[str]:
     secrets: set[str] = set()
     folder = Path(directory)
     for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                continue
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
+        text = ""
+        with suppress(OSError):
+            text = path.read_text(encoding="utf-8", errors="replace") if path.stat().st_size <= MAX_FILE_BYTES else ""
         secrets |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, secrets_only=path.parent != folder)
     return secrets
 

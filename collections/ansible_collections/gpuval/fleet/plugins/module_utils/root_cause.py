@@ -89,10 +89,6 @@ class LineHead:
     #: The form of the time, and the time.
     stamp: tuple[str, str] = ("", "")
 
-    @property
-    def is_warning(self) -> bool:
-        return self.level[:1] == "W"
-
 
 def text_lines(text: str) -> Iterator[str]:
     """The lines of a log. A bar of progress ends where the next process prints."""
@@ -211,18 +207,17 @@ def last_words(text: str) -> str:
     for begin, end in zip(rules, rules[1:]):
         if any(_is_about_the_end(line) for line in lines[begin + 1 : end]):
             framed.update(range(begin, end))
-    indexes = [index for index in range(len(lines)) if index not in framed and index not in rules]
-    for index in reversed(indexes):
-        if lines[index].startswith(_STEP):
+    work = [line for index, line in enumerate(lines) if index not in framed and index not in rules]
+    for line in reversed(work):
+        if line.startswith(_STEP):
             return ""
-        if not (_is_about_the_end(lines[index]) or lines[index].startswith("  ")):
-            return lines[index]
-    return lines[indexes[-1]] if indexes else ""
+        if not (_is_about_the_end(line) or line.startswith("  ")):
+            return line
+    return work[-1] if work else ""
 
 
 def _is_about_the_end(line: str) -> bool:
-    text = split_head(line)[1]
-    return patterns().look_up(text)[1] in _ABOUT_THE_END
+    return patterns().look_up(split_head(line)[1])[1] in _ABOUT_THE_END
 
 
 def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:
@@ -312,9 +307,8 @@ class _CauseReader:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
         head, text = split_head(line, self._sources)
         stream = self._stream(head.source)
-        if self._read_summary(stream, text, head) or self._read_traceback(stream, text, head):
-            return
-        if head.level[:1] not in ("I", "D"):
+        is_part = self._read_summary(stream, text, head) or self._read_traceback(stream, text, head)
+        if not is_part and head.level[:1] not in ("I", "D"):
             self._note(text, head, stream)
 
     def _stream(self, source: str) -> _ProcessStream:
@@ -383,6 +377,7 @@ class _CauseReader:
         self._compared += not exception
         if self._compared > MAX_COMPARED and not exception:
             return
+        is_warning = head.level[:1] == "W"
         match, weight, name = self._patterns.look_up(text)
         groups, start = (match.groupdict(), match.start()) if match else ({}, 0)
         if weight == EXIT:
@@ -395,9 +390,9 @@ class _CauseReader:
             weight = WEAK
         elif not weight and self._patterns.guess.search(text):
             weight = GUESS
-        if head.is_warning and weight in (FIRST, ERROR):
+        if is_warning and weight in (FIRST, ERROR):
             weight, name, groups = GUESS, UNPROVEN, {}
-        elif weight not in WEIGHTS or (head.is_warning and weight not in (EFFECT, ECHO)):
+        elif weight not in WEIGHTS or (is_warning and weight not in (EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
                 self._innocent.add(self._shape)
             return

@@ -108,35 +108,27 @@ class KernelLogReader:
 
 def classify(text: str) -> Optional[KernelEvent]:
     """Return what a line of the kernel means by itself; None for one that does not concern the hardware."""
-    match = _XID.search(text)
-    if match:
+    if match := _XID.search(text):
         number = int(match.group(2))
         nonfatal = number in NVLINK5_XIDS and bool(_NONFATAL.search(match.group(3)))
         nonfatal = nonfatal or (number == RECOVERY_XID and bool(_NO_RECOVERY.search(text)))
         return KernelEvent("xid", number, address(match.group(1)), nonfatal)
-    match = _OFF_THE_BUS.search(text)
-    if match:
+    if match := _OFF_THE_BUS.search(text):
         return KernelEvent("xid", FALLEN_OFF, address(match.group(1)) if match.group(1) else None)
-    match = _SXID.search(text)
-    if match:
+    if match := _SXID.search(text):
         return KernelEvent("sxid", int(match.group(2)), address(match.group(1)))
-    address_text = _place(text)
-    match = _AMD_ERRORS.search(text)
-    if match:
-        kind = "ras_corrected" if match.group(2) == "correctable" else "ras"
-        return KernelEvent(kind, None, address_text) if int(match.group(1)) else None
-    match = _ACA_STATUS.search(text)
-    if match:
-        return KernelEvent("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, address_text)
-    if _ACA_HEAD.search(text):
-        return KernelEvent("ras", None, address_text)
-    match = _LINK.search(text)
-    if match and match.group(2).lower() == "down":
-        return KernelEvent("link_flap", None, address_text)
-    for kind, pattern in _compiled():
-        if pattern.search(text):
-            return KernelEvent(kind, None, address_text)
-    return None
+    kind = ""
+    if match := _AMD_ERRORS.search(text):
+        kind = ("ras_corrected" if match.group(2) == "correctable" else "ras") if int(match.group(1)) else ""
+    elif match := _ACA_STATUS.search(text):
+        kind = "ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected"
+    elif _ACA_HEAD.search(text):
+        kind = "ras"
+    elif (match := _LINK.search(text)) and match.group(2).lower() == "down":
+        kind = "link_flap"
+    else:
+        kind = next((kind for kind, pattern in _compiled() if pattern.search(text)), "")
+    return KernelEvent(kind, None, _place(text)) if kind else None
 
 
 @cache

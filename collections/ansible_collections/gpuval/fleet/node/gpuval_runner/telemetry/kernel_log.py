@@ -41,20 +41,18 @@ class NoLogError(Exception):
 
 def open_at_end(path: Path = KMSG) -> int:
     """Return a handle of the log that gives what comes from now on. Raises ``NoLogError``."""
+    handle = -1
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise NoLogError(words(error)) from None
-    status = os.fstat(handle)
-    # /dev/null, a console or an empty file, as containers have in its place, would be silent whatever the kernel says.
-    if status.st_rdev != KMSG_DEVICE if stat.S_ISCHR(status.st_mode) else path == KMSG:
-        os.close(handle)
-        raise NoLogError("not there")
-    try:
+        status = os.fstat(handle)
+        # /dev/null, a console or an empty file, as containers have in its place, would be silent whatever happens.
+        if status.st_rdev != KMSG_DEVICE if stat.S_ISCHR(status.st_mode) else path == KMSG:
+            raise FileNotFoundError(errno.ENOENT, "a stand-in")
         os.lseek(handle, 0, os.SEEK_END)
     except OSError as error:
         if error.errno != errno.ESPIPE:  # a stand-in may be a pipe
-            os.close(handle)
+            if handle >= 0:
+                os.close(handle)
             raise NoLogError(words(error)) from None
     return handle
 
@@ -152,12 +150,12 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
     answer = ask(0.5, *journal, f"--since=@{int(since.wall)}")
     if answer.returncode == 0:
         messages = parse_journal(answer.stdout, since.wall)
-        if messages.texts or messages.lost:
+        is_readable = bool(messages.texts or messages.lost)
+        if not is_readable:  # one that may be read and has nothing new looks as one that may not
+            trial = ask(0.5, *journal, "-n", "1")
+            is_readable = trial.returncode == 0 and bool(parse_journal(trial.stdout).texts)
+        if is_readable:
             return messages, Position(messages.last or since.wall, position.boot)
-        journal_trial = ask(0.5, *journal, "-n", "1")
-        if journal_trial.returncode == 0 and parse_journal(journal_trial.stdout).texts:
-            # The journal may be read and has nothing new; without this an unreadable one would look the same.
-            return messages, Position(since.wall, position.boot)
     answer = ask(1.0, "dmesg", "--raw")
     if answer.missing:
         raise NoLogError("not there")
