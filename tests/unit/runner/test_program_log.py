@@ -5,9 +5,8 @@ import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import outputs
-from gpuval_runner.patterns import MAX_LINE, PatternReader, base_unit
+from gpuval_runner.patterns import MAX_CURVES, MAX_LINE, MAX_POINTS, PatternReader, ProgramLog, base_unit
 from gpuval_runner.plan import OutputReader, parse
-from gpuval_runner.program_log import MAX_CURVES, MAX_POINTS, ProgramLog
 
 from tests.kit.runner import plan, stage
 

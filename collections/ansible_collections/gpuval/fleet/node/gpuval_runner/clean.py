@@ -20,6 +20,7 @@ from gpuval_runner.descendants import run_marker
 from gpuval_runner.errors import LockHeldError, NodePlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
+from gpuval_runner.leftovers import RunTraces
 from gpuval_runner.lock import Lock
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.start import stop_unit
@@ -54,15 +55,12 @@ def clean(
     with contextlib.suppress(NodePlanError):
         plan = plans.load(directory.plan)
     state = states.load(directory.state)
-    run_id = plan.run_id if plan else state.run_id or root.parent.name
-    node = plan.node if plan else state.node or root.name
-    at_work = _at_work(directory, run_id, node, state)
+    traces = RunTraces(directory, plan, state)
+    at_work = _at_work(traces)
     if dry_run:
-        containers = (
-            f"container {identifier[:12]}" for identifier in _containers(directory, run_id, node, plan, state)
-        )
+        containers = (f"container {identifier[:12]}" for identifier in leftovers.containers(traces))
         return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
-    killed, problems_left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
+    killed, problems_left = _end(traces, at_work, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
@@ -74,7 +72,7 @@ def clean(
             images, problems = brought.remove_images(directory)
             removed += images
             problems_left += problems
-        nested = root.parent.name == run_id and root.name == node
+        nested = (root.parent.name, root.name) == traces.names
         marks = (path for name in ("plan.json", "state.json", "lock") for path in directory.base.glob(f"*/*/{name}"))
         if nested and not keep_models and all(path.parent == root for path in marks):  # no other run
             removed += _remove_models(directory.models, problems_left)
@@ -105,39 +103,24 @@ def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
     return names | {entry.name for entry in work.glob("*")}
 
 
-def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.NodeRunState) -> dict[str, str]:
+def _at_work(traces: RunTraces) -> dict[str, str]:
     """The run's processes on this node, by pid, as `killed` names them."""
-    session = leftovers.live_session(state.current) if state.boot else None
-    members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
+    session = leftovers.live_session(traces.state.current) if traces.state.boot else None
+    members = descendants.belonging(descendants.snapshot(), run_marker(*traces.names), session=session)
     descriptions = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
-    pid = (lock.holder(directory.lock) or {}).get("pid")
+    pid = (lock.holder(traces.directory.lock) or {}).get("pid")
     if isinstance(pid, int) and pid != os.getpid():
         descriptions[str(pid)] = f"runner (pid {pid})"
     return descriptions
 
 
-def _containers(
-    directory: NodeDirectory, run_id: str, node: str, plan: Optional[NodePlan], state: states.NodeRunState
-) -> dict[str, str]:
-    """The run's containers on this node, by id, with the command of their engine."""
-    has_traces = plan or directory.plan.exists() or state.run_id
-    return leftovers.containers(run_id, node, plan, state) if has_traces else {}
-
-
-def _end(
-    directory: NodeDirectory,
-    run_id: str,
-    node: str,
-    plan: Optional[NodePlan],
-    state: states.NodeRunState,
-    at_work: dict[str, str],
-    cancel_seconds: float,
-) -> tuple[list[str], list[str]]:
+def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
+    directory, state = traces.directory, traces.state
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-    containers = _containers(directory, run_id, node, plan, state)  # after the cancel: an engine may hang
+    containers = leftovers.containers(traces)  # after the cancel: an engine may hang
     lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
@@ -150,21 +133,19 @@ def _end(
                 killed[str(pid)] = f"runner (pid {pid})"
         lock.wait_until_free(directory.lock, KILL_SECONDS)
     session = leftovers.live_session(state.current) if state.boot else None
-    ended, stuck = leftovers.end_processes(run_marker(run_id, node), session=session)
+    ended, stuck = leftovers.end_processes(run_marker(*traces.names), session=session)
     killed = {**{str(process.pid): f"{process.name} (pid {process.pid})" for process in ended}, **killed}
     complaints = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
-    if plan or directory.plan.exists() or state.run_id:
-        removed, problems = leftovers.end_containers(run_id, node, plan, state)
-        unsure = {name: command for name, command in containers.items() if name not in removed}
-        stay = leftovers.remaining(unsure, run_id, node)
-        killed.update({name: f"container {name[:12]}" for name in [*containers, *removed] if name not in stay})
-        complaints += problems
-        complaints += [
-            f"container {name[:12]}: {command} did not remove it: `{command} rm --force {name[:12]}`, "
-            "or reboot the node"
-            for name, command in stay.items()
-            if not any(name[:12] in problem for problem in problems)
-        ]
+    removed, problems = leftovers.end_containers(traces)
+    unsure = {name: command for name, command in containers.items() if name not in removed}
+    stay = leftovers.remaining(unsure, traces)
+    killed.update({name: f"container {name[:12]}" for name in [*containers, *removed] if name not in stay})
+    complaints += problems
+    complaints += [
+        f"container {name[:12]}: {command} did not remove it: `{command} rm --force {name[:12]}`, or reboot the node"
+        for name, command in stay.items()
+        if not any(name[:12] in problem for problem in problems)
+    ]
     for process in stuck:
         killed.pop(str(process.pid), None)
     return list(killed.values()), complaints

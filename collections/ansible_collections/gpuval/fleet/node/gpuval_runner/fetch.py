@@ -14,12 +14,11 @@ from gpuval_runner import lock, machine, oom
 from gpuval_runner import state as states
 from gpuval_runner.files import digest, read_bounded, read_object
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.log import log_end
 from gpuval_runner.plan import MAX_PLAN_BYTES
 from gpuval_runner.record import MAX_RECORD_BYTES
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
-
-LOG_BYTES = 4096
 
 
 def fetch(
@@ -55,14 +54,9 @@ def runner_end(directory: NodeDirectory) -> str:
     if state.boot != boot_id():
         return "the node rebooted"
     memory = oom.of_runner(state.pid, state.oom_kills)
-    try:
-        with directory.runner_log.open("rb") as stream:
-            stream.seek(max(0, directory.runner_log.stat().st_size - LOG_BYTES))
-            lines = stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    log_end = f"its log ends with: {lines[-1]}" if lines else "its log is empty"
-    return one_line("; ".join(filter(None, [memory or "the runner ended", log_end])), 500)
+    lines = log_end(directory).splitlines()
+    last_line = f"its log ends with: {lines[-1]}" if lines else "its log is empty"
+    return one_line("; ".join(filter(None, [memory or "the runner ended", last_line])), 500)
 
 
 def status(directory: NodeDirectory) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A stage's log: bounded, head and tail kept, readable at any time."""
+"""A stage's log: bounded, head and tail kept, readable at any time. And the end of the runner's own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ import os
 import re
 from pathlib import Path
 
+from gpuval_runner.layout import NodeDirectory
+
 _MARKER = re.compile(rb"\n\[gpuval: (\d+) bytes of output cut here\]\n")
 _MARKER_ROOM = 80
 _COPY_BYTES = 1 << 16
+LOG_END_BYTES = 4096
+
+
+def log_end(directory: NodeDirectory, position: int = 0) -> str:
+    """Return the end of the runner's own log, of what came after a position."""
+    try:
+        with directory.runner_log.open("rb") as stream:
+            stream.seek(max(position, stream.seek(0, os.SEEK_END) - LOG_END_BYTES))
+            return stream.read(LOG_END_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class CappedLog:

@@ -336,9 +336,8 @@ class Runner:
         problems: list[str] = []
         if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not delay it
             patience = 0.0 if rebooted else RELEASE_SECONDS
-            containers, problems = leftovers.end_containers(
-                self.plan.run_id, self.plan.node, self.plan, self.state, patience
-            )
+            traces = leftovers.RunTraces(self.directory, self.plan, self.state)
+            containers, problems = leftovers.end_containers(traces, patience)
             if problems and not rebooted:  # beside such a container every measurement is worthless
                 self._containers.stays = (
                     f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"

@@ -20,9 +20,8 @@ from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.other_work import MOST_NAMED
 from gpuval_runner.outcome import StageEvidence, StageStop, judge
-from gpuval_runner.patterns import MAX_NAMES, PatternReader
+from gpuval_runner.patterns import MAX_NAMES, PatternReader, ProgramLog
 from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
-from gpuval_runner.program_log import ProgramLog
 from gpuval_runner.publish import Note, ResultPublisher, note
 from gpuval_runner.record import MAX_WORD, StageRecord
 from gpuval_runner.result import RecordMetric, ResultFile

@@ -21,6 +21,7 @@ from gpuval_runner.environment import handed_on
 from gpuval_runner.errors import NodePlanError, RunnerError
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
+from gpuval_runner.log import log_end
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
@@ -52,10 +53,10 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     if record.is_finished(directory, plan):
         return _answer("nothing is left to run", finished=True, store_reachable=reachable)
     instance = secrets.token_hex(8)
-    log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
+    log_size = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
     unit = f"gpuval-{plan.run_id}-{plan.node}"[:240]  # names of units are at most 255 characters
     detach(directory, unit, ["--instance", instance], os.environ)
-    return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
+    return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_size=log_size)
 
 
 def _answer(message: str, **fields: Any) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _answer(message: str, **fields: Any) -> dict[str, Any]:
 
 
 def _await(
-    directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_end: int
+    directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_size: int
 ) -> dict[str, Any]:
     while True:
         state = states.load(directory.state)
@@ -80,7 +81,7 @@ def _await(
                 finished = record.is_finished(directory, plan)
                 return _answer(message, started=True, finished=finished, pid=state.pid, store_reachable=reachable)
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:
-            log = _log_since(directory, log_end)
+            log = one_line(log_end(directory, log_size)[-1000:], 600)
             holder = lock.holder(directory.lock)
             if holder is not None:
                 return _answer("another runner took the lock first", already_running=True, pid=holder.get("pid"))
@@ -88,15 +89,6 @@ def _await(
                 f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}"
             )
         time.sleep(0.05)
-
-
-def _log_since(directory: NodeDirectory, position: int) -> str:
-    try:
-        with directory.runner_log.open("rb") as stream:
-            stream.seek(position)
-            return one_line(stream.read(1 << 16)[-1000:].decode("utf-8", "replace"), 600)
-    except OSError:
-        return ""
 
 
 def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingering: Path = LINGERING) -> Optional[str]:
