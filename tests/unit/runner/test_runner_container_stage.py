@@ -67,7 +67,7 @@ def node(tmp_path, engine):
 def carried_out(node):
     """In a process of its own, which has what the fixture changed: a runner ends all children of its process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
-        return pool.submit(runners.run, runners.RunnerOptions(node.files, note=print)).result(30)
+        return pool.submit(runners.run, runners.RunnerOptions(node.files)).result(30)
 
 
 def test_an_end_that_the_engine_confirms_counts(engine, node):

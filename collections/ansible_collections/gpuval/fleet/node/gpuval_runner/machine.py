@@ -15,29 +15,12 @@ MAX_INTERRUPTIONS = 1
 
 
 @dataclass(frozen=True)
-class RunStage:
-    """Run this stage now."""
-
-    stage: str
-
-
-@dataclass(frozen=True)
 class Close:
     """End this stage without running it."""
 
     stage: str
     state: str
     message: str
-
-
-@dataclass(frozen=True)
-class PlanDone:
-    """Nothing is left to do."""
-
-    outcome: str
-
-
-Step = Union[RunStage, Close, PlanDone]
 
 
 def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: int = 0) -> str:
@@ -56,9 +39,12 @@ def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: 
     return "keep"
 
 
-def next_step(stages: Sequence[Stage], states: Mapping[str, str], halt: Optional[str] = None) -> Step:
-    """Return the next step of a plan. `states` holds the state of every stage that has a record, those of earlier plans
-    too; a stage without one counts as pending. `halt`, when given, says why nothing may start any more."""
+def next_step(
+    stages: Sequence[Stage], states: Mapping[str, str], halt: Optional[str] = None
+) -> Union[str, Close, None]:
+    """Return the next step of a plan: the name of the stage to run, one to close without running it, None when all have
+    ended. `states` holds the state of every stage that has a record, those of earlier plans too; a stage without one
+    counts as pending. `halt`, when given, says why nothing may start any more."""
     stopped_by: Optional[str] = None
     for stage in stages:
         state = states.get(stage.name, "pending")
@@ -73,8 +59,8 @@ def next_step(stages: Sequence[Stage], states: Mapping[str, str], halt: Optional
         lacking = [_lack(name, states.get(name)) for name in stage.needs if states.get(name) != "success"]
         if lacking:
             return Close(stage.name, "skipped", f"needs {', '.join(lacking)}")
-        return RunStage(stage.name)
-    return PlanDone(outcome(states.get(stage.name, "pending") for stage in stages))
+        return stage.name
+    return None
 
 
 def outcome(states: Iterable[str]) -> str:

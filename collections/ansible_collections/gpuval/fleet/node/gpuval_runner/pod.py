@@ -16,10 +16,10 @@ from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.publish import note
 from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord
-from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, make_uploader
+from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, uploading
 from gpuval_runner.stage import StageContext
-from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
@@ -45,17 +45,12 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     directory.make()
     with Lock.take(directory.lock, LOCK_SECONDS), catch_signals() as interrupt:
         for problem in scratch.empty_directory(clear) if clear and clear.is_dir() else ():
-            options.note(f"not removed: {problem}")
+            note(f"not removed: {problem}")
         restore_earlier_records(directory.source, directory)
-        uploader = make_uploader(options)
-        try:
+        with uploading(options) as uploader:
             runner = _PodRunner(options, plan, uploader, interrupt, stage)
             record = runner.run_own_stage()
-            uploaded = finish_uploads(uploader, options.note, Interrupt())
-        finally:
-            telemetry.PROCESS.close()
-            if uploader:
-                uploader.close()
+            uploaded = finish_uploads(uploader, Interrupt())
         if not uploaded:
             print_record(record)
         write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
@@ -125,7 +120,7 @@ class _PodRunner(Runner):
 
         def stays(record: StageRecord) -> bool:
             may_stay = context.stays(record)
-            if may_stay and not finish_uploads(self._uploader, self.options.note, self.interrupt):
+            if may_stay and not finish_uploads(self._uploader, self.interrupt):
                 print_record(record)
             return may_stay
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Callable, Optional, TextIO
+from typing import Optional
 
 from gpuval_runner.clock import now
 from gpuval_runner.files import write_atomically
@@ -15,22 +15,18 @@ from gpuval_runner.result import RecordCurve
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Source, Uploader
 
-Note = Callable[[str], None]
 
-
-def note(text: str, stream: Optional[TextIO] = None) -> None:
+def note(text: str) -> None:
     """Write a line to the runner's own log, its standard error."""
     with contextlib.suppress(OSError):  # a full disk under runner.log must not end the run
-        print(f"{now()} {one_line(text, 1000)}", file=stream or sys.stderr, flush=True)
+        print(f"{now()} {one_line(text, 1000)}", file=sys.stderr, flush=True)
 
 
 class ResultPublisher:
     """Writes results and has them sent. A full disk is noted and is no error: the store may still get them."""
 
-    def __init__(
-        self, directory: NodeDirectory, plan: NodePlan, uploader: Optional[Uploader], note: Note = note
-    ) -> None:
-        self._directory, self._plan, self._uploader, self._note = directory, plan, uploader, note
+    def __init__(self, directory: NodeDirectory, plan: NodePlan, uploader: Optional[Uploader]) -> None:
+        self._directory, self._plan, self._uploader = directory, plan, uploader
         self.write_problem = ""
 
     def record(self, record: StageRecord) -> bytes:
@@ -67,7 +63,7 @@ class ResultPublisher:
         except OSError as error:
             problem = error.strerror or str(error)
             if problem != self.write_problem:
-                self._note(f"cannot write {key}: {problem}: free space on the node")
+                note(f"cannot write {key}: {problem}: free space on the node")
         self.write_problem = problem
         return not problem
 

@@ -25,7 +25,7 @@ from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
-from gpuval_runner.publish import Note, ResultPublisher, note
+from gpuval_runner.publish import ResultPublisher, note
 from gpuval_runner.record import StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
 from gpuval_runner.telemetry import monitor as telemetry
@@ -53,7 +53,6 @@ class RunnerOptions:
     unit: str = ""
     boot_id_file: Path = BOOT_ID_FILE
     private_store: bool = True
-    note: Note = note
     tee: Optional[Callable[[bytes], None]] = None
 
 
@@ -66,28 +65,23 @@ def run(options: RunnerOptions) -> int:
     descendants.become_subreaper()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
-        uploader = make_uploader(options)
-        try:
+        with uploading(options) as uploader:
             while True:
                 plan = plans.load(directory.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
-                options.note(f"{name}: runner pid {os.getpid()} starts")
+                note(f"{name}: runner pid {os.getpid()} starts")
                 runner = Runner(options, plan, uploader, interrupt)
                 outcome = runner.run_plan()
-                finish_uploads(uploader, options.note, interrupt)
+                finish_uploads(uploader, interrupt)
                 runner.note_store()
                 if interrupt.signal:
-                    options.note(
+                    note(
                         f"ended by {interrupt.signal}; started again, the runner resumes at the first unfinished stage"
                     )
                     return 143
                 if not newer_plan(directory.plan, plan):
-                    options.note(f"the plan's outcome: {outcome}")
+                    note(f"the plan's outcome: {outcome}")
                     return 0 if outcome == "success" else 1
-        finally:
-            telemetry.PROCESS.close()
-            if uploader:
-                uploader.close()
 
 
 def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
@@ -107,14 +101,21 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
     return {"cancelled": True, "running": running, "message": message}
 
 
-def make_uploader(options: RunnerOptions) -> Optional[Uploader]:
-    """Return an uploader where there is a store file. Raises ``StoreFileError``."""
-    if not options.directory.store.exists():
-        return None
-    return Uploader(options.directory.store, Ledger(options.directory.uploaded), private=options.private_store)
+@contextlib.contextmanager
+def uploading(options: RunnerOptions) -> Iterator[Optional[Uploader]]:
+    """An uploader where there is a store file; it ends with the telemetry's helper. Raises ``StoreFileError``."""
+    directory, uploader = options.directory, None
+    if directory.store.exists():
+        uploader = Uploader(directory.store, Ledger(directory.uploaded), private=options.private_store)
+    try:
+        yield uploader
+    finally:
+        telemetry.PROCESS.close()
+        if uploader:
+            uploader.close()
 
 
-def finish_uploads(uploader: Optional[Uploader], note: Note, interrupt: Interrupt) -> bool:
+def finish_uploads(uploader: Optional[Uploader], interrupt: Interrupt) -> bool:
     """Give the store a bounded time to take what it lacks. Returns whether it has everything now."""
     if uploader is None:
         return False
@@ -161,7 +162,7 @@ class Runner:
         self.options, self.plan, self.interrupt = options, plan, interrupt
         self.directory = options.directory
         self._uploader = uploader
-        self._publisher = ResultPublisher(options.directory, plan, uploader, options.note)
+        self._publisher = ResultPublisher(options.directory, plan, uploader)
         self.state = states.load(options.directory.state)
         self.records: dict[str, StageRecord] = {}
         self._notes: dict[str, str] = {}
@@ -174,12 +175,12 @@ class Runner:
         while not self.interrupt.signal:
             halt = self.halt()
             step = machine.next_step(self.plan.stages, self.stage_states(), halt.reason if halt else None)
-            if isinstance(step, machine.PlanDone):
+            if step is None:
                 break
             if isinstance(step, machine.Close):
                 self.close_stage(step)
             else:
-                self.run_stage(step.stage)
+                self.run_stage(step)
         outcome = self.outcome()
         self.state.outcome = None if outcome == "running" else outcome
         self.state.current = None
@@ -254,20 +255,20 @@ class Runner:
         stage_record.state, stage_record.finished_at = step.state, clock.now()
         stage_record.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
         self._publisher.record(stage_record)
-        self.options.note(f"{step.stage}: {step.state}: {step.message}")
+        note(f"{step.stage}: {step.state}: {step.message}")
 
     def run_stage(self, name: str) -> None:
         """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
         time_left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
         stage = replace(stage, environment={**time_left, **stage.environment})
-        self.options.note(f"{name}: starts")
+        note(f"{name}: starts")
         notes = (self._notes[name],) if name in self._notes else ()
         finished = StageRun(stage, self.records[name], self._context(name), notes).run()
         self.state.current = None
         self.note_store()
         self._save_state()
-        self.options.note(f"{name}: {finished.state}: {finished.message or 'no message'}")
+        note(f"{name}: {finished.state}: {finished.message or 'no message'}")
 
     def _context(self, name: str) -> StageContext:
         work, source, archive = self.directory.work(name), self.directory.source, own_archive()
@@ -299,7 +300,6 @@ class Runner:
             started=self._started,
             tick=self.note_store,
             tee=self.options.tee,
-            note=self.options.note,
             stays=lambda _record: name == self.plan.stages[-1].name,
             superseded=lambda: newer_plan(self.directory.plan, self.plan),
         )
@@ -320,14 +320,14 @@ class Runner:
             self.state.store_reachable = self._uploader.reachable
             self.state.store_message = "; ".join(self._uploader.problems())
             if self.state.store_message:
-                self.options.note(self.state.store_message)
+                note(self.state.store_message)
             self._save_state()
 
     def _save_state(self) -> None:
         try:
             self.state.save(self.directory.state)
         except OSError as error:
-            self.options.note(f"cannot write {self.directory.state.name}: {error.strerror}: free space on the node")
+            note(f"cannot write {self.directory.state.name}: {error.strerror}: free space on the node")
 
     def _end_leftovers(self, rebooted: bool) -> None:
         session = None if rebooted else leftovers.live_session(self.state.current)
@@ -344,10 +344,10 @@ class Runner:
                 )
         if ended or containers:
             number = f"{len(ended)} processes, {len(containers)} containers"
-            self.options.note(f"ended what an earlier runner left: {number}")
+            note(f"ended what an earlier runner left: {number}")
         problems += [f"KILL did not end {process.name} (pid {process.pid}, state {process.state})" for process in stuck]
         for problem in problems:
-            self.options.note(problem)
+            note(problem)
 
     def _restore_records(self, cause: str) -> None:
         on_disk = {}
@@ -355,7 +355,7 @@ class Runner:
             if document := record.load(self.directory.result(key), self.plan):
                 on_disk[key.partition("/")[2]] = document
             else:
-                self.options.note(f"{key} is not a record of this run: ignored")
+                note(f"{key} is not a record of this run: ignored")
         planned = {stage.name for stage in self.plan.stages}
         self.records = {name: record.restore(d) for name, d in on_disk.items() if name not in planned}
         for stage in self.plan.stages:

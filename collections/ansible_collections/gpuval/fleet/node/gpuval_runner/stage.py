@@ -22,7 +22,7 @@ from gpuval_runner.other_work import MOST_NAMED
 from gpuval_runner.outcome import StageEvidence, StageStop, judge
 from gpuval_runner.patterns import MAX_NAMES, PatternReader, ProgramLog
 from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
-from gpuval_runner.publish import Note, ResultPublisher, note
+from gpuval_runner.publish import ResultPublisher, note
 from gpuval_runner.record import MAX_WORD, StageRecord
 from gpuval_runner.result import RecordMetric, ResultFile
 from gpuval_runner.supervise import ENVIRONMENT, Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
@@ -69,7 +69,6 @@ class StageContext:
     started: Callable[[int], None] = lambda _pid: None
     tick: Callable[[], None] = lambda: None
     tee: Optional[Callable[[bytes], None]] = None
-    note: Note = note
     adopts: bool = True
     stays: Callable[[StageRecord], bool] = lambda _record: False
     superseded: Callable[[], bool] = lambda: False
@@ -394,7 +393,7 @@ class StageRun:
             )
         self._log.close()
         for problem in scratch.remove(self._context.places.work):  # before the record: this may be what frees the disk
-            self._context.note(f"scratch not removed: {problem}")
+            note(f"scratch not removed: {problem}")
         self._context.publisher.log(self._stage)
 
     def _note_oddities(self, ended: ProcessEnd, result_file: Optional[ResultFile]) -> None:
