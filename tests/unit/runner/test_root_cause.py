@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from gpuval_node import cause_patterns, root_cause
+from gpuval_node import root_cause
 from gpuval_runner.telemetry.events import HARMLESS_XIDS
 from gpuval_workloads.common import tool_output
 
@@ -145,9 +145,9 @@ def sample_of(line, choice):
 
 
 def test_the_data_is_what_its_schema_says_and_every_line_of_it_can_be_found():
-    document = cause_patterns.data()
+    document = root_cause.data()
     schemas.validate("causes", document, what="root_causes.json")
-    patterns = cause_patterns.patterns()
+    patterns = root_cause.patterns()
     for group in document["lines"]:
         for line, choice in itertools.product(group["lines"], range(8)):
             sample = sample_of(line, choice)

@@ -49,7 +49,9 @@ class StageEvidence:
 
 def judge(evidence: StageEvidence) -> tuple[str, str]:
     """Return the final state and message of a stage."""
-    result = evidence.result
+    result, reported = evidence.result, ""
+    if result and result.state == "failure":
+        reported = _sentence(result.message or "the workload reported failure without a message", evidence.cause)
     if evidence.start_error:
         return "crash", f"cannot start: {evidence.start_error}"
     if evidence.stop:
@@ -57,15 +59,16 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
     if evidence.signal:
         return "crash", _sentence(f"killed by {evidence.signal}", evidence.oom, _last(evidence))
     if evidence.exit_code != 0:
-        if result and result.state == "failure":
-            return "failure", _reported(evidence, result)
-        cause = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
+        if reported:
+            return "failure", reported
+        number = (evidence.exit_code or 0) - 128  # of a signal, by a shell
+        cause = f"exit code {evidence.exit_code}" + (f" ({signal_name(number)})" if 0 < number <= 64 else "")
         cause += " after reporting success" if result and result.state == "success" else " without a result"
         progress = result.message if result and result.state == "running" else ""
         output_end = "" if progress and progress == evidence.last_line else _last(evidence)
         return "crash", _sentence(cause, evidence.oom, progress, output_end)
-    if result and result.state == "failure":
-        return "failure", _reported(evidence, result)
+    if reported:
+        return "failure", reported
     if evidence.unfilled:
         return "failure", f"its output has a template in place of a figure: `{evidence.unfilled}`"
     if (result and result.state == "success") or (evidence.patterns and evidence.matched):
@@ -92,17 +95,6 @@ def signal_name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return f"SIG{number}"
-
-
-def _shell_signal(code: Optional[int]) -> str:
-    if code is None or not 128 < code <= 128 + 64:
-        return ""
-    return f" ({signal_name(code - 128)})"
-
-
-def _reported(evidence: StageEvidence, result: ResultFile) -> str:
-    message = result.message or "the workload reported failure without a message"
-    return _sentence(message, evidence.cause)
 
 
 def _last(evidence: StageEvidence) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Optional
 
@@ -106,7 +107,10 @@ class _PodRunner(Runner):
         self.open()
         if self.records[self._own].state not in machine.FINISHED:
             halt = self.halt()
-            step = machine.next_step(self._deciding(), self.stage_states(), halt.reason if halt else None)
+            earlier = takewhile(lambda stage: stage.name != self._own, self.plan.stages)  # those that ended decide, too
+            deciding = [stage for stage in earlier if self.records[stage.name].state in machine.FINISHED]
+            deciding.append(self.plan.stage(self._own))
+            step = machine.next_step(deciding, self.stage_states(), halt.reason if halt else None)
             if isinstance(step, machine.Close):
                 self.close_stage(step)
             else:
@@ -125,13 +129,6 @@ class _PodRunner(Runner):
             return may_stay
 
         return replace(context, stays=stays)
-
-    def _deciding(self) -> list[Stage]:
-        """Return the stages that decide about the own one: those before it that have ended, and itself."""
-        names = [stage.name for stage in self.plan.stages]
-        before = self.plan.stages[: names.index(self._own)]
-        ended = [stage for stage in before if self.records[stage.name].state in machine.FINISHED]
-        return [*ended, self.plan.stage(self._own)]
 
     def halt(self) -> Optional[StageStop]:
         """As on a host, but a container that a signal ends does not come back."""

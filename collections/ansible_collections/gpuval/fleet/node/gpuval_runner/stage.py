@@ -172,7 +172,11 @@ class StageRun:
             self._close_log()
             return record
         if ended.stop is None and not ended.start_error:
-            ended.stop = self._disturbed(ended)
+            result_file = self._read_result()
+            has_failed = bool(ended.signal or ended.exit_code)
+            has_failed = has_failed and not (result_file and result_file.state == "failure")  # that tells of the node
+            time.sleep(SIGNAL_SECONDS if has_failed else 0)  # a scheduler signals the runner and its stage at once
+            ended.stop = self._context.disturbed(has_failed)
         if ended.stop and ended.stop.state == INTERRUPTED:
             self._output.finish()
             self._beat(time.monotonic())
@@ -182,14 +186,6 @@ class StageRun:
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
         killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
         return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
-
-    def _disturbed(self, ended: ProcessEnd) -> Optional[StageStop]:
-        """Why the end of the stage tells nothing about the node, if so. A failure that the work reports tells."""
-        result_file = self._read_result()
-        failed = bool(ended.signal or ended.exit_code) and not (result_file and result_file.state == "failure")
-        if failed:
-            time.sleep(SIGNAL_SECONDS)  # a scheduler signals the runner and its stage at once
-        return self._context.disturbed(failed)
 
     def _supervise(self, argv: list[str]) -> ProcessEnd:
         context, stage = self._context, self._stage

@@ -38,15 +38,11 @@ def problem_of(need):
 def import_problem(text):
     """``a+b|c``: all of the first alternative whose first module is installed. ``a>=2`` wants a version."""
     alternatives = [alternative.replace(" ", "").split("+") for alternative in text.split("|")]
-    chosen = [parts for parts in alternatives if is_installed(parts[0])]
+    chosen = [parts for parts in alternatives if importlib.util.find_spec(re.split(r"[.>]", parts[0])[0])]
     if not chosen:
         return "not installed"
     reasons = (module_problem(*part.partition(">=")[::2]) for part in chosen[0])
     return next((reason for reason in reasons if reason), "")
-
-
-def is_installed(part):
-    return importlib.util.find_spec(re.split(r"[.>]", part)[0]) is not None
 
 
 def module_problem(name, minimum):

@@ -254,7 +254,14 @@ class Helper:
         if self._log:
             self._drain(self._log)
         else:
-            self._ask_tools(deadline)
+            try:
+                messages, position = kernel_log.by_tools(self._since, deadline - time.monotonic())
+            except kernel_log.NoLogError as error:
+                self._report_end(kernel_log.LATE if str(error) == kernel_log.LATE else self._no_log)
+            else:
+                self._report_kernel(messages.texts)
+                position_read = [position.wall, position.boot]
+                self._report_end("", "journalctl or dmesg", lost=messages.lost, position=position_read)
         if self._sampler.hung() is None:
             self._sampler.join(max(0.0, deadline - time.monotonic()))
         if self._log:
@@ -294,15 +301,6 @@ class Helper:
             if is_late or not log.more:
                 self._report_end(log.problem, "/dev/kmsg")
                 return
-
-    def _ask_tools(self, deadline: float) -> None:
-        try:
-            messages, position = kernel_log.by_tools(self._since, deadline - time.monotonic())
-        except kernel_log.NoLogError as error:
-            self._report_end(kernel_log.LATE if str(error) == kernel_log.LATE else self._no_log)
-            return
-        self._report_kernel(messages.texts)
-        self._report_end("", "journalctl or dmesg", lost=messages.lost, position=[position.wall, position.boot])
 
     def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None

@@ -22,19 +22,12 @@ def host_evidence(
     _module: Any, directory: str, run_id: str, node: str, seconds: float, limit_bytes: int, bug_report: bool
 ) -> EvidenceAnswer:
     """Gather, in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
-    folder = run_directory(directory, run_id, node)
+    folder = base_directory(directory) / run_id / node if run_id and node else None
+    try:
+        if folder:
+            check_private(folder)
+    except NodeError:  # there is none that is ours
+        folder = None
     unit = f"gpuval-{run_id}-{node}"[:240] if folder else ""
     archive, notes = gather(folder, unit=unit, seconds=seconds, limit_bytes=limit_bytes, bug_report=bug_report)
     return {"archive": base64.b64encode(archive).decode(), "notes": notes, "has_run": folder is not None}
-
-
-def run_directory(directory, run_id, node):
-    """The run's folder on this node, None where there is none that is ours."""
-    if not run_id or not node:
-        return None
-    folder = base_directory(directory) / run_id / node
-    try:
-        check_private(folder)
-    except NodeError:
-        return None
-    return folder
