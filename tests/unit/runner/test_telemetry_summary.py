@@ -1,7 +1,7 @@
 """What becomes of samples, counters and kernel events: figures, curves, reasons."""
 
 import pytest
-from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, ThinnedCurve, compare, percentile
+from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, TelemetryComparison, ThinnedCurve, percentile
 from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, TelemetrySummary
 
 GPU = {"uuid": "GPU-0", "pci_address": "0000:10:00.0", "pcie_width": 16, "links_up": [0, 1, 2]}
@@ -78,7 +78,7 @@ def test_percentiles_by_nearest_rank():
 def test_counters_are_compared_and_the_part_is_named():
     old = {**GPU, "ecc_corrected": 5, "ecc_uncorrected": 0, "row_remaps": 1, "link_errors": {"0": 3, "1": 0}}
     new = {**old, "ecc_corrected": 6, "ecc_uncorrected": 2, "row_remaps": 2, "link_errors": {"0": 3, "1": 12}}
-    found = compare({4: old}, {4: {**new, "links_up": [0, 2], "pcie_width": 8}})
+    found = TelemetryComparison({4: old}, {4: {**new, "links_up": [0, 2], "pcie_width": 8}})
     assert {name: value for _index, name, value in found.new} == {
         "gpu_ecc_corrected_new_count": 1,
         "gpu_ecc_uncorrected_new_count": 2,
@@ -92,18 +92,18 @@ def test_counters_are_compared_and_the_part_is_named():
 
 
 def test_counters_that_were_set_back_count_from_zero():
-    found = compare({0: {**GPU, "ecc_corrected": 50}}, {0: {**GPU, "ecc_corrected": 3}})
+    found = TelemetryComparison({0: {**GPU, "ecc_corrected": 50}}, {0: {**GPU, "ecc_corrected": 3}})
     assert found.new == [(0, "gpu_ecc_corrected_new_count", 3)]
 
 
 def test_a_lost_gpu_is_named_though_the_others_move_up():
     gpus = {index: {**GPU, "uuid": f"GPU-{index}", "pci_address": f"0000:1{index}:00.0"} for index in range(4)}
     after = {0: gpus[0], 1: gpus[2], 2: gpus[3]}
-    found = compare(gpus, after)
+    found = TelemetryComparison(gpus, after)
     assert (found.lost, found.topology, found.changes) == ([1], 1, ["gpu:1 (0000:11:00.0) is lost"])
-    marked = compare(gpus, {**gpus, 2: {"lost": True}})
+    marked = TelemetryComparison(gpus, {**gpus, 2: {"lost": True}})
     assert marked.lost == [2]
-    assert compare(gpus, gpus).topology == 0
+    assert TelemetryComparison(gpus, gpus).topology == 0
 
 
 def test_kernel_events_are_counted_and_given_to_their_gpu():
@@ -233,18 +233,25 @@ def test_all_gpus_lost_before_the_stage():
 
 def test_who_was_seen_earlier_and_is_there_is_not_lost():
     both = {0: gpu(0), 1: gpu(1)}
-    assert compare(both, both, [(1, gpu(0)), (0, {"uuid": "GPU-1"}), (1, {"pci_address": "0000:11:00.0"})]).lost == []
-    assert compare({0: gpu(0)}, both, [(1, gpu(1))]).lost == []  # it came back
-    assert compare(both, {0: gpu(0)}, [(1, gpu(1))]).lost == [1]  # once
-    assert compare({0: {}}, {0: {}}, [(1, gpu(1))]).lost == []  # without names nobody can say who is missing
+    assert (
+        TelemetryComparison(
+            both, both, [(1, gpu(0)), (0, {"uuid": "GPU-1"}), (1, {"pci_address": "0000:11:00.0"})]
+        ).lost
+        == []
+    )
+    assert TelemetryComparison({0: gpu(0)}, both, [(1, gpu(1))]).lost == []  # it came back
+    assert TelemetryComparison(both, {0: gpu(0)}, [(1, gpu(1))]).lost == [1]  # once
+    assert (
+        TelemetryComparison({0: {}}, {0: {}}, [(1, gpu(1))]).lost == []
+    )  # without names nobody can say who is missing
 
 
 def test_a_gpu_that_the_driver_counts_as_lost_is_lost_in_a_first_stage_too():
-    found = compare({0: gpu(0), 1: {"lost": True}}, {0: gpu(0), 1: {"lost": True}})
+    found = TelemetryComparison({0: gpu(0), 1: {"lost": True}}, {0: gpu(0), 1: {"lost": True}})
     assert (found.lost, found.changes) == ([1], ["gpu:1 was lost before"])
     refused = {0: gpu(0), 1: {"lost": True, "refused": True}}  # by a control group: others' GPU
-    assert compare(refused, refused).lost == []
-    another = compare({0: gpu(0), 1: {"lost": True}}, {0: {"lost": True}, 1: {"lost": True}})
+    assert TelemetryComparison(refused, refused).lost == []
+    another = TelemetryComparison({0: gpu(0), 1: {"lost": True}}, {0: {"lost": True}, 1: {"lost": True}})
     assert sorted(another.lost) == [0, 1]
 
 

@@ -145,7 +145,6 @@ class StageRun:
         self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.known)
         self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
-        self._memory = ""
         self._telemetry = Telemetry(0, "")
         #: Its record is final, and its process stays for a shell.
         self._stays = False
@@ -185,7 +184,7 @@ class StageRun:
             return record
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
         killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
-        return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
+        return self._finish(ended, ended.memory or oom.evidence(before, oom.counters(), killed))
 
     def _supervise(self, argv: list[str]) -> ProcessEnd:
         context, stage = self._context, self._stage
@@ -207,7 +206,7 @@ class StageRun:
             limited=lambda: not self._stays,
         )
         if self._contained:
-            outcome = ContainerRun(
+            ended = ContainerRun(
                 plan=context.plan,
                 stage=stage,
                 directory=context.directory,
@@ -220,9 +219,8 @@ class StageRun:
             self._telemetry.end()
             if context.adopts:  # orphans of the engine's client
                 reap(CHILDREN_SECONDS)
-            self._memory = outcome.memory
-            self._notes += outcome.notes
-            return outcome.ended
+            self._notes += ended.notes
+            return ended
         try:
             scratch.prepare(context.places, context.plan.gang, self._secrets)
         except OSError as error:

@@ -50,7 +50,8 @@ class ProcessSpec:
 @dataclass
 class ProcessEnd:
     """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end;
-    `fault` is a word for a `start_error` that proves nothing about the node."""
+    `fault` is a word for a `start_error` that proves nothing about the node. Of a container also what is known of its
+    memory, and notes for the message."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None
@@ -60,6 +61,8 @@ class ProcessEnd:
     duration_seconds: float = 0.0
     left_behind: int = 0
     unkillable: list[descendants.Process] = field(default_factory=list)
+    memory: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,8 @@ from gpuval_node.engines._engine import (
 )
 
 from gpuval_runner import descendants, scratch
+from gpuval_runner.containers import command
 from gpuval_runner.containers.brought import find_image
-from gpuval_runner.containers.command import (
-    HOME,
-    INSIDE,
-    NO_INIT,
-    PLACES,
-    SELINUX,
-    VANISHED,
-    ContainerRequest,
-    absent,
-    create_argv,
-    dropped_option,
-    explain,
-    explain_init,
-    inherited_names,
-)
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, StagePaths, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
@@ -85,15 +71,6 @@ class Containers:
         return self._engine
 
 
-@dataclass
-class ContainerEnded:
-    """How a stage's container ended, what is known of its memory, and notes for the message."""
-
-    ended: ProcessEnd
-    memory: str = ""
-    notes: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class ContainerRun:
     """Runs one stage in a container. `say` writes a line of the runner's own into the stage's log."""
@@ -107,7 +84,7 @@ class ContainerRun:
     say: Callable[[str], None]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def run(self, argv: Sequence[str], hooks: Hooks) -> ContainerEnded:
+    def run(self, argv: Sequence[str], hooks: Hooks) -> ProcessEnd:
         """Run the stage to its end; on return its container is gone, or a note names it."""
         try:
             engine = self.containers.engine()
@@ -119,9 +96,9 @@ class ContainerRun:
             return self._run(engine, request, mark, hooks)
         except EngineError as error:
             fault = NO_IMAGE if isinstance(error, ImageMissingError) else ""
-            return ContainerEnded(ProcessEnd(start_error=str(error), fault=fault))
+            return ProcessEnd(start_error=str(error), fault=fault)
         except OSError as error:
-            return ContainerEnded(unusable_folder(error))
+            return unusable_folder(error)
 
     def _image(self, engine: ContainerEngine) -> LocalImage:
         """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
@@ -135,12 +112,12 @@ class ContainerRun:
                 "run the image stage (--tags image)"
             )
         if present is None:
-            raise ImageMissingError(absent(reference, planned, engine.command))
+            raise ImageMissingError(command.absent(reference, planned, engine.command))
         if unfit := engine.unfit(present, reference):
             raise EngineError(unfit)
         return present
 
-    def _request(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
+    def _request(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> command.ContainerRequest:
         plan, stage, container = self.plan, self.stage, self.stage.container
         devices = engine.access(self.accelerator.vendor)
         if devices.problem and not container.devices:  # a plan that names devices has another way
@@ -152,20 +129,20 @@ class ContainerRun:
             os.geteuid() == 0 or engine.facts.rootless
         )  # whose files in the scratch directory are the runner's own
         user = container.user or ("0:0" if is_root else f"{os.geteuid()}:{os.getegid()}")
-        values = build(plan, stage, PLACES, self.accelerator, {}, container.python)
+        values = build(plan, stage, command.PLACES, self.accelerator, {}, container.python)
         if image_path := image.environment.get("PYTHONPATH"):
             values["PYTHONPATH"] += f":{image_path}"
         if not user.startswith("0"):  # it may be unknown to the image, and then has no home
-            values.setdefault("HOME", str(HOME))
+            values.setdefault("HOME", str(command.HOME))
             values.setdefault("USER", "gpuval")
-        return ContainerRequest(
+        return command.ContainerRequest(
             name=container_name(plan, stage.name),
             reference=stage.image or "",
             image=image.id,
             argv=argv,
             labels=labels(plan.run_id, plan.node, stage.name),
             environment=values,
-            inherited=inherited_names(os.environ),
+            inherited=command.inherited_names(os.environ),
             mounts=self._mounts(),
             user=user,
             container=container,
@@ -176,20 +153,20 @@ class ContainerRun:
     def _mounts(self) -> list[tuple[Path, Path, bool]]:
         """Return what the container sees of the node; the store's signed URLs are not among it."""
         stage_paths = self.places
-        mounts = [(stage_paths.work, PLACES.work, False), (stage_paths.models, PLACES.models, False)]
+        mounts = [(stage_paths.work, command.PLACES.work, False), (stage_paths.models, command.PLACES.models, False)]
         for name in self.stage.datasets:  # the cache may be written, and so the dataset is mounted over it, too
-            inside = (DATASETS_INSIDE / name, PLACES.dataset(name))
+            inside = (DATASETS_INSIDE / name, command.PLACES.dataset(name))
             mounts += [(stage_paths.dataset(name), mount_point, True) for mount_point in inside]
         certificate = stage_paths.rclone_config.with_name("ca.pem")
         single = (
-            (stage_paths.runner, PLACES.runner),
-            (stage_paths.workloads, PLACES.workloads),
-            (stage_paths.rclone_config, PLACES.rclone_config),
-            (certificate, PLACES.rclone_config.with_name("ca.pem")),
+            (stage_paths.runner, command.PLACES.runner),
+            (stage_paths.workloads, command.PLACES.workloads),
+            (stage_paths.rclone_config, command.PLACES.rclone_config),
+            (certificate, command.PLACES.rclone_config.with_name("ca.pem")),
         )
         keys = stage_paths.run / SSH_KEYS
         if self.stage.container.ssh_keys and keys.is_dir():
-            mounts.append((keys, INSIDE / SSH_KEYS, True))
+            mounts.append((keys, command.INSIDE / SSH_KEYS, True))
         return [*mounts, *((source, inside, True) for source, inside in single if source.is_file())]
 
     def _make_room(self, engine: ContainerEngine, mark: ContainerMark) -> None:
@@ -198,7 +175,7 @@ class ContainerRun:
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
             chown_to_runner(engine, mark, work)
         scratch.prepare(self.places, self.plan.gang, self.secrets)
-        inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
+        inside = [work, work / "cache", *(work / name for name in (command.PLACES.temporary.name, command.HOME.name))]
         for path in inside:
             path.mkdir(mode=0o700, exist_ok=True)
         if self.stage.container.user:  # another user than the runner's; the node directory above is private
@@ -212,31 +189,34 @@ class ContainerRun:
                         path.chmod(0o755 if path.is_dir() else 0o644)
 
     def _run(
-        self, engine: ContainerEngine, request: ContainerRequest, mark: ContainerMark, hooks: Hooks
-    ) -> ContainerEnded:
+        self, engine: ContainerEngine, request: command.ContainerRequest, mark: ContainerMark, hooks: Hooks
+    ) -> ProcessEnd:
         for _try in range(TRIES):
-            outcome, refusal = self._once(engine, request, hooks)
-            without = dropped_option(refusal, request) if refusal else None
+            ended, refusal = self._once(engine, request, hooks)
+            without = command.dropped_option(refusal, request) if refusal else None
             if without is None:
                 break
             self.containers.refused |= {without}
             request = replace(request, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
-            option = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
+            option = "an init" if without == command.NO_INIT else f"the limit {without.rstrip('!')}"
             self.say(f"{engine.command} refuses {option}: continuing without")
-        if VANISHED.search(refusal):
-            raise ImageMissingError(absent(request.reference, self.plan.images.get(request.reference), engine.command))
+        if command.VANISHED.search(refusal):
+            raise ImageMissingError(
+                command.absent(request.reference, self.plan.images.get(request.reference), engine.command)
+            )
         if refusal:
-            outcome.ended = ProcessEnd(start_error=explain(refusal, request, engine))
+            error = command.explain(refusal, request, engine)
+            ended = ProcessEnd(start_error=error, memory=ended.memory, notes=ended.notes)
         problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
-        outcome.notes += [problem] if problem else []
-        return outcome
+        ended.notes += [problem] if problem else []
+        return ended
 
-    def _once(self, engine: ContainerEngine, request: ContainerRequest, hooks: Hooks) -> tuple[ContainerEnded, str]:
+    def _once(self, engine: ContainerEngine, request: command.ContainerRequest, hooks: Hooks) -> tuple[ProcessEnd, str]:
         """Run the container; returns its end and, when it could not start, the engine's message."""
         try:
-            identifier = engine.create(create_argv(engine, request, SELINUX.exists()))
+            identifier = engine.create(command.create_argv(engine, request, command.SELINUX.exists()))
         except EngineError as error:
-            return ContainerEnded(ProcessEnd()), str(error)
+            return ProcessEnd(), str(error)
         output_end = bytearray()
 
         def take(data: bytes) -> None:
@@ -265,7 +245,7 @@ class ContainerRun:
         )
         if not endings:
             look(by_itself=False)
-        ending = endings[0]
+        ending, ended.notes = endings[0], notes
         stays = self._remove(engine, identifier, hooks)
         if stays and (ending is None or ending.started):
             self.containers.stays = stays
@@ -274,10 +254,10 @@ class ContainerRun:
             notes.append(stays)
             ended.stop = ended.stop or StageStop("crash", "its container could not be removed")
         if ending and not ending.started and not ended.stop:
-            return ContainerEnded(ended, notes=notes), ending.error or text.strip() or "no reason given"
+            return ended, ending.error or text.strip() or "no reason given"
         last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-        by_init = explain_init(ending.exit_code if ending else None, last_line) if not ended.stop else ""
-        memory = out_of_memory(ending, self.stage.container.memory_bytes)
+        by_init = command.explain_init(ending.exit_code if ending else None, last_line) if not ended.stop else ""
+        ended.memory = out_of_memory(ending, self.stage.container.memory_bytes)
         if ending and not ending.started:
             notes.append("its container had not started")
             ended.exit_code = None  # the client's is its own
@@ -294,7 +274,7 @@ class ContainerRun:
                 f"{engine.command} lost the container's output and {doubt}: check its journal for "
                 f"a restart, then validate again",
             )
-        return ContainerEnded(ended, memory, notes), by_init
+        return ended, by_init
 
     def _ending(
         self, engine: ContainerEngine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
@@ -375,10 +355,10 @@ def chown_to_runner(engine: ContainerEngine, mark: ContainerMark, work: Path) ->
     """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
     uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
     argv = ["run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
-    argv += ["--security-opt=label=disable"] if SELINUX.exists() else []
-    argv += [f"--volume={work}:{PLACES.work}", f"--entrypoint={mark.python}", mark.image]
+    argv += ["--security-opt=label=disable"] if command.SELINUX.exists() else []
+    argv += [f"--volume={work}:{command.PLACES.work}", f"--entrypoint={mark.python}", mark.image]
     try:
-        change = engine.ask(*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid), limit=OWN_SECONDS)
+        change = engine.ask(*argv, "-c", OWN.format(work=str(command.PLACES.work), uid=uid, gid=gid), limit=OWN_SECONDS)
     except EngineError as error:
         return f"files of another user stay in {work}: {error}"
     return "" if change.returncode == 0 else f"files of another user stay in {work}: {change.stderr.strip()[-300:]}"

@@ -38,6 +38,8 @@ IDENTITY = ("uuid", "pci_address")
 #: What later stages need of a GPU that was seen, with its index then: errors between two stages count in the later one.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
 SeenGpu = tuple[int, dict[str, Any]]
+#: By index, what was read of each GPU.
+GpuReadings = dict[int, dict[str, Any]]
 
 
 @dataclass
@@ -169,96 +171,80 @@ class GpuFigures:
         return value_by_name
 
 
-@dataclass
 class TelemetryComparison:
-    """What differs between before and after: new errors by GPU, GPUs that are lost, changes in words."""
+    """What differs between before and after: new errors by GPU, GPUs that are lost, changes in words.
 
-    new: list[tuple[int, str, int]] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    topology: int = 0
-    changes: list[str] = field(default_factory=list)
+    A GPU is the same by its UUID, its PCI address or, without both, its index. One that an earlier stage saw, or that
+    the driver counts and has lost, is lost to this stage as well.
+    """
 
-    def change_topology(self, text: str) -> None:
+    def __init__(self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = ()) -> None:
+        self.new: list[tuple[int, str, int]] = []
+        self.lost: list[int] = []
+        self.topology = 0
+        self.changes: list[str] = []
+        counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
+        old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
+        new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
+        for identity, (index, gpu) in old.items():
+            label = f"gpu:{index} ({gpu.get('pci_address') or identity})"
+            if identity not in new:
+                self.lost.append(index)
+                self._change_topology(f"{label} is lost")
+                continue
+            counters = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
+            self._compare_gpu(index, label, {**gpu, **counters}, new[identity][1])
+        for identity in new.keys() - old.keys():
+            self._change_topology(f"gpu:{new[identity][0]} ({identity}) came")
+        self._find_lost_before(before, after, earlier)
+
+    def _change_topology(self, text: str) -> None:
         self.topology += 1
         self.changes.append(text)
 
+    def _find_lost_before(self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu]) -> None:
+        """Add the GPUs that were lost when the stage began, and still are at its end."""
+        present = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
+        missing: list[int] = []
+        names = {gpu.get(name) for gpu in present for name in IDENTITY} - {None}
+        if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else it is unknown which one is missing
+            for index, gpu in earlier:
+                if not names & {gpu.get(name) for name in IDENTITY}:
+                    missing.append(index)
+                    name = gpu.get("pci_address") or gpu.get("uuid")
+                    self._change_topology(f"gpu:{index} ({name}) was lost before")
+        still_lost = {index for index, gpu in after.items() if gpu.get("lost")}
+        is_lost = {index for index, gpu in before.items() if gpu.get("lost") and not gpu.get("refused")}
+        lost_gpus = [index for index in before if index in is_lost & still_lost]
+        # A lost GPU has no name any more: those that are known by name are these.
+        unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
+        self.lost += [*missing, *unnamed]
+        self.changes += [f"gpu:{index} was lost before" for index in unnamed]
 
-def compare(
-    before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu] = ()
-) -> TelemetryComparison:
-    """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index. A GPU
-    that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well."""
-    comparison = TelemetryComparison()
-    counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
-    old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
-    new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
-    for identity, (index, gpu) in old.items():
-        label = f"gpu:{index} ({gpu.get('pci_address') or identity})"
-        if identity not in new:
-            comparison.lost.append(index)
-            comparison.change_topology(f"{label} is lost")
-            continue
-        counters = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
-        _compare_gpu(comparison, index, label, {**gpu, **counters}, new[identity][1])
-    for identity in new.keys() - old.keys():
-        comparison.change_topology(f"gpu:{new[identity][0]} ({identity}) came")
-    _lost_before(comparison, before, after, earlier)
-    return comparison
-
-
-def _lost_before(
-    comparison: TelemetryComparison,
-    before: dict[int, dict[str, Any]],
-    after: dict[int, dict[str, Any]],
-    earlier: Sequence[SeenGpu],
-) -> None:
-    """Add the GPUs that were lost when the stage began, and still are at its end."""
-    present = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
-    missing: list[int] = []
-    names = {gpu.get(name) for gpu in present for name in IDENTITY} - {None}
-    if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else it is unknown which one is missing
-        for index, gpu in earlier:
-            if not names & {gpu.get(name) for name in IDENTITY}:
-                missing.append(index)
-                name = gpu.get("pci_address") or gpu.get("uuid")
-                comparison.change_topology(f"gpu:{index} ({name}) was lost before")
-    lost_gpus = [
-        index
-        for index, gpu in before.items()
-        if gpu.get("lost") and not gpu.get("refused") and after.get(index, {}).get("lost")
-    ]
-    # A lost GPU has no name any more: those that are known by name are these.
-    unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
-    comparison.lost += [*missing, *unnamed]
-    comparison.changes += [f"gpu:{index} was lost before" for index in unnamed]
-
-
-def _compare_gpu(
-    comparison: TelemetryComparison, index: int, label: str, old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    for name, reading in COUNTERS:
-        if reading not in old or reading not in new:
-            continue
-        if isinstance(old[reading], dict) and isinstance(new[reading], dict):
-            risen = {link: _risen(old[reading].get(link, 0), value) for link, value in new[reading].items()}
-            comparison.changes += [f"{label} link {link}: {rise} new errors" for link, rise in risen.items() if rise]
-            comparison.new.append((index, name, sum(risen.values())))
-            continue
-        rise = _risen(old[reading], new[reading])
-        comparison.new.append((index, name, rise))
-        if rise and reading != "link_corrected":  # rises all the time
-            comparison.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
-    for name in ("pci_address", "pcie_width"):
-        if old.get(name) != new.get(name) and name in old and name in new:
-            comparison.change_topology(f"{label} {name}: {old[name]} before, {new[name]} after")
-    for name in ("row_remap_pending", "row_remap_failed"):
-        if new.get(name) and not old.get(name):
-            comparison.changes.append(f"{label} {name}")
-    if "links_up" in old and "links_up" in new:
-        was, now = set(old["links_up"]), set(new["links_up"])
-        comparison.topology += len(was ^ now)
-        comparison.changes += [f"{label} link {link} went down" for link in sorted(was - now)]
-        comparison.changes += [f"{label} link {link} came up" for link in sorted(now - was)]
+    def _compare_gpu(self, index: int, label: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+        for name, reading in COUNTERS:
+            if reading not in old or reading not in new:
+                continue
+            if isinstance(old[reading], dict) and isinstance(new[reading], dict):
+                risen = {link: _risen(old[reading].get(link, 0), value) for link, value in new[reading].items()}
+                self.changes += [f"{label} link {link}: {rise} new errors" for link, rise in risen.items() if rise]
+                self.new.append((index, name, sum(risen.values())))
+                continue
+            rise = _risen(old[reading], new[reading])
+            self.new.append((index, name, rise))
+            if rise and reading != "link_corrected":  # rises all the time
+                self.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
+        for name in ("pci_address", "pcie_width"):
+            if old.get(name) != new.get(name) and name in old and name in new:
+                self._change_topology(f"{label} {name}: {old[name]} before, {new[name]} after")
+        for name in ("row_remap_pending", "row_remap_failed"):
+            if new.get(name) and not old.get(name):
+                self.changes.append(f"{label} {name}")
+        if "links_up" in old and "links_up" in new:
+            was, now = set(old["links_up"]), set(new["links_up"])
+            self.topology += len(was ^ now)
+            self.changes += [f"{label} link {link} went down" for link in sorted(was - now)]
+            self.changes += [f"{label} link {link} came up" for link in sorted(now - was)]
 
 
 def _risen(old: Any, new: Any) -> int:

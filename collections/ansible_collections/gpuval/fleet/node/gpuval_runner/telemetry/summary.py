@@ -20,7 +20,6 @@ from gpuval_runner.telemetry.gpu_figures import (
     SeenGpu,
     TelemetryComparison,
     Values,
-    compare,
     identity_of,
 )
 from gpuval_runner.telemetry.kernel_log import Position
@@ -223,7 +222,7 @@ class TelemetrySummary:
     def _compared(self) -> Optional[TelemetryComparison]:
         if self._before is None or self._after is None or not (self._before or self._after or self._earlier):
             return None
-        return compare(self._before, self._after, self._earlier)
+        return TelemetryComparison(self._before, self._after, self._earlier)
 
     def curves(self) -> list[RecordCurve]:
         """Return the series of the GPUs, by seconds since the stage began."""
