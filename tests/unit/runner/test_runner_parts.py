@@ -22,8 +22,7 @@ from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import PlannedAccelerator
-from gpuval_runner.publish import ResultPublisher
-from gpuval_runner.record import StageRecord
+from gpuval_runner.record import ResultPublisher, StageRecord
 from gpuval_runner.start import systemd_argv, systemd_scope
 
 from tests.kit.runner import PACKAGES, SUCCEED, plan, stage

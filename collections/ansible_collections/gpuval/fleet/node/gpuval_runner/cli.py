@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=description, description=description)
         sub.set_defaults(command=function)
         if name not in ("facts", "endpoints"):
-            sub.add_argument("--dir", required=True, type=_path, help="node directory: BASE/RUN_ID/NODE")
+            sub.add_argument("--dir", required=True, type=Path, help="node directory: BASE/RUN_ID/NODE")
         return sub
 
     command("start", lambda o: _import("start").start(_directory(o)), "start a runner in the background")
@@ -78,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--stage", required=True)
     sub.add_argument("--last", action="store_true", help="return the plan's outcome")
     given = "plan.json, store.json, rclone.conf and workloads.zip"
-    sub.add_argument("--source", type=_path, help=f"where {given} are (default: --dir)")
-    sub.add_argument("--clear", type=_path, help="folder to empty first: shared memory of earlier stages")
+    sub.add_argument("--source", type=Path, help=f"where {given} are (default: --dir)")
+    sub.add_argument("--clear", type=Path, help="folder to empty first: shared memory of earlier stages")
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
     sub = command(
@@ -92,17 +92,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _path(text: str) -> Path:
-    return Path(text).absolute()
-
-
 def _import(module: str) -> Any:
     """Each command imports what it needs itself: importing everything takes several times as long as a short one."""
     return importlib.import_module(f"gpuval_runner.{module}")
 
 
 def _directory(options: argparse.Namespace) -> NodeDirectory:
-    return NodeDirectory(options.dir, getattr(options, "source", None))
+    source = getattr(options, "source", None)
+    return NodeDirectory(options.dir.absolute(), source and source.absolute())
 
 
 def _runner_options(options: argparse.Namespace) -> Any:
@@ -138,7 +135,9 @@ def _clean(options: argparse.Namespace) -> Any:
 
 
 def _pod(options: argparse.Namespace) -> Any:
-    return _import("pod").run_pod(_runner_options(options), options.stage, options.last, options.clear)
+    return _import("pod").run_pod(
+        _runner_options(options), options.stage, options.last, options.clear and options.clear.absolute()
+    )
 
 
 def _facts(options: argparse.Namespace) -> int:

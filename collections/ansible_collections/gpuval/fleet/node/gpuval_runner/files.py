@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 
-class FileTooLargeError(OSError):
-    """A file is larger than the reader accepts."""
-
-
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step; its data and its name are on disk on return. Raises ``OSError``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -40,14 +36,14 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """Read a regular file of at most `limit` bytes, without following a link at its end. Raises ``FileNotFoundError``,
-    ``FileTooLargeError`` or another ``OSError``."""
+    another ``OSError``, for a larger file, too."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(f"{path} is not a regular file")
         data = stream.read(limit + 1)
     if len(data) > limit:
-        raise FileTooLargeError(f"{path} is larger than {limit} bytes")
+        raise OSError(f"{path} is larger than {limit} bytes")
     return data
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from pathlib import Path
 
+from gpuval_runner.clock import now
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.text import one_line
 
 _MARKER = re.compile(rb"\n\[gpuval: (\d+) bytes of output cut here\]\n")
 _MARKER_ROOM = 80
 _COPY_BYTES = 1 << 16
 LOG_END_BYTES = 4096
+
+
+def note(text: str) -> None:
+    """Write a line to the runner's own log, its standard error."""
+    with contextlib.suppress(OSError):  # a full disk under runner.log must not end the run
+        print(f"{now()} {one_line(text, 1000)}", file=sys.stderr, flush=True)
 
 
 def log_end(directory: NodeDirectory, position: int = 0) -> str:

@@ -15,9 +15,9 @@ from gpuval_runner import plan as plans
 from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
+from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
-from gpuval_runner.publish import note
 from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord
 from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, uploading
 from gpuval_runner.stage import StageContext

@@ -1,16 +1,18 @@
-"""Records (gpuval.record/1) and series (gpuval.series/1): built whole, bounded in size, written in one step."""
+"""Records (gpuval.record/1) and series (gpuval.series/1): built whole, bounded in size, written in one step, sent."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from gpuval_runner.clock import now
-from gpuval_runner.files import read_object, to_json
+from gpuval_runner.files import read_object, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.log import note
 from gpuval_runner.machine import FINISHED, STATES
 from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.result import (
@@ -23,6 +25,9 @@ from gpuval_runner.result import (
     ResultFile,
 )
 from gpuval_runner.text import encodable, one_line
+
+if TYPE_CHECKING:  # a launch reads records, and needs no HTTP
+    from gpuval_runner.upload import Source, Uploader
 
 SCHEMA = "gpuval.record/1"
 SERIES_SCHEMA = "gpuval.series/1"
@@ -201,3 +206,53 @@ def _fitting(entries: list[Any], room: int) -> list[Any]:
 def _shrink_rest(document: dict[str, Any], _: int) -> str:
     document.update(environment={}, fingerprints={}, artifacts=[], command=document["command"][:1])
     return "environment, fingerprints, artifacts, arguments"
+
+
+class ResultPublisher:
+    """Writes results and has them sent. A full disk is noted and is no error: the store may still get them."""
+
+    def __init__(self, directory: NodeDirectory, plan: NodePlan, uploader: Optional[Uploader]) -> None:
+        self._directory, self._plan, self._uploader = directory, plan, uploader
+        self.write_problem = ""
+
+    def record(self, record: StageRecord) -> bytes:
+        """Write and send a record; returns its text. With the end of a stage its secrets go."""
+        if record.finished_at:
+            with contextlib.suppress(OSError):
+                self._directory.secrets(record.stage).unlink()
+        key, message = f"records/{record.stage}", record.message
+        data = record.encode()
+        if not self._write(key, data):
+            record.message = "; ".join(filter(None, [message, f"the node could not store it: {self.write_problem}"]))
+            data = record.encode()
+            record.message = message
+        self._send(key, data)
+        return data
+
+    def series(self, stage: Stage, series: list[RecordCurve]) -> None:
+        """Write and send the curves of a stage, if it has any."""
+        if series:
+            data = encode_series(self._plan, stage, series)
+            self._write(f"series/{stage.name}", data)
+            self._send(f"series/{stage.name}", data)
+
+    def log(self, stage: Stage) -> None:
+        """Send the log as it is by the time it is sent."""
+        path = self._directory.log(stage.name)
+        if path.exists():
+            self._send(f"logs/{stage.name}", path)
+
+    def _write(self, key: str, data: bytes) -> bool:
+        problem = ""
+        try:
+            write_atomically(self._directory.result(key), data)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if problem != self.write_problem:
+                note(f"cannot write {key}: {problem}: free space on the node")
+        self.write_problem = problem
+        return not problem
+
+    def _send(self, key: str, source: Source) -> None:
+        if self._uploader:
+            self._uploader.put(key, source)

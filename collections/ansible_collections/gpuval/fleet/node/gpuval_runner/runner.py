@@ -23,10 +23,10 @@ from gpuval_runner.errors import LockHeldError, NodePlanError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
+from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
-from gpuval_runner.publish import ResultPublisher, note
-from gpuval_runner.record import StageRecord
+from gpuval_runner.record import ResultPublisher, StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
 from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds

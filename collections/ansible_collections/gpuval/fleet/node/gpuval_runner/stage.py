@@ -17,13 +17,12 @@ from gpuval_runner.environment import StagePaths, build, placeholders
 from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import file_stamp, read_bounded
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.log import CappedLog
+from gpuval_runner.log import CappedLog, note
 from gpuval_runner.other_work import MOST_NAMED
 from gpuval_runner.outcome import StageEvidence, StageStop, judge
 from gpuval_runner.patterns import MAX_NAMES, PatternReader, ProgramLog
 from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
-from gpuval_runner.publish import ResultPublisher, note
-from gpuval_runner.record import MAX_WORD, StageRecord
+from gpuval_runner.record import MAX_WORD, ResultPublisher, StageRecord
 from gpuval_runner.result import RecordMetric, ResultFile
 from gpuval_runner.supervise import ENVIRONMENT, Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
 from gpuval_runner.telemetry.monitor import Telemetry

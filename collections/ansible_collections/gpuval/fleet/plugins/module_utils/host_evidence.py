@@ -14,7 +14,6 @@ import os
 import stat
 import tarfile
 import tempfile
-import threading
 import time
 import zlib
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from .engines import engine_types
 from .hardware.tools import toolbox
+from .network.parallel import in_parallel
 from .redaction import PRIVATE_FILES, SecretRedactor, secrets_of_run
 
 COMMAND_SECONDS = 15.0
@@ -150,9 +150,7 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
             notes[part.name] = part.note
         if not part.data:
             continue
-        is_packed = part.name.endswith(".gz")
-        data = part.data if is_packed else redact.data(part.data)
-        data, cut = _fit(data, limit_bytes - used - TAR_OVERHEAD_BYTES, whole=is_packed)
+        data, cut = _fit(redact.data(part.data), limit_bytes - used - TAR_OVERHEAD_BYTES)
         if cut:
             notes[part.name] = cut
         if data:
@@ -174,29 +172,19 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
 
 def _work_off(jobs, deadline):
     """Run the jobs beside each other; what is not done at the deadline is left behind. Keeps their order."""
-    results, guard, waiting = {}, threading.Lock(), list(enumerate(jobs))
 
-    def work():
-        while True:
-            with guard:
-                if not waiting or time.monotonic() >= deadline:
-                    return
-                number, job = waiting.pop(0)
-            try:
-                parts = job(max(0.1, deadline - time.monotonic()))
-            except Exception as error:  # one that fails costs nothing but itself
-                parts = [Part(f"failed-{number}", note=f"{type(error).__name__}: {error}")]
-            with guard:
-                results[number] = parts
+    def run(number, job):
+        seconds = deadline - time.monotonic()
+        try:
+            return job(max(0.1, seconds)) if seconds > 0 else None
+        except Exception as error:  # one that fails costs nothing but itself
+            return [Part(f"failed-{number}", note=f"{type(error).__name__}: {error}")]
 
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(WORKERS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:  # tools end themselves by then, a file system that hangs does not
-        worker.join(max(0.1, deadline + 5 - time.monotonic()))
-    with guard:
-        done = dict(results)
-    return [part for number in sorted(done) for part in done[number]], len(jobs) - len(done)
+    tasks = {number: partial(run, number, job) for number, job in enumerate(jobs)}
+    # Tools end themselves by the deadline, a file system that hangs does not.
+    answers = in_parallel(tasks, deadline + 5 - time.monotonic(), WORKERS)
+    done = {number: parts for number, parts in sorted(answers.items()) if parts is not None}
+    return [part for parts in done.values() for part in parts], len(jobs) - len(done)
 
 
 def _run_command(name, limit, command, seconds):
@@ -300,30 +288,20 @@ def _bug_report(left):
         for path in (Path(target + ".gz"), Path(target)):
             if path.exists():
                 data = path.read_bytes()[: MAX_LOG_BYTES + 1]
-                if path.suffix == ".gz":
-                    data = _unpacked(data)
+                if path.suffix == ".gz":  # only plain text can be redacted
+                    try:
+                        data = zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
+                    except zlib.error:
+                        data = b""
                 return [Part("gpu/nvidia-bug-report.log", data[-MAX_LOG_BYTES:])]
         return [Part("gpu/nvidia-bug-report.log", note=outcome.complaint)]
 
 
-def _unpacked(data):
-    """Decompressed up to a limit: only plain text can be redacted."""
-    try:
-        return zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
-    except zlib.error:
-        return b""
-
-
-def _fit(data, left, whole=False):
+def _fit(data, limit):
     """Data, or as much of its end as fits when compressed, and a note on what was cut."""
-    if left <= 0:
-        return b"", "left out: the archive is full"
     size = len(data)
-    while data:
-        packed = len(zlib.compress(data, 6)) + PACKED_BYTES
-        if packed <= left:
-            break
-        if whole or left < 2048:
+    while data and (packed := len(zlib.compress(data, 6)) + PACKED_BYTES) > limit:
+        if limit < 2048:
             return b"", "left out: the archive is full"
-        data = data[len(data) - int(len(data) * min(0.9, 0.9 * left / packed)) :]
+        data = data[len(data) - int(len(data) * min(0.9, 0.9 * limit / packed)) :]
     return data, f"its first {size - len(data)} bytes are left out: the archive is full" if len(data) < size else ""

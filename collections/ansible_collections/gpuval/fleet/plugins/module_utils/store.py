@@ -14,6 +14,7 @@ from functools import cache, cached_property, partial
 from math import inf
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 from .errors import GpuvalError
@@ -120,16 +121,6 @@ Entries = list[Entry]
 Names = list[str]
 
 
-@dataclass(frozen=True)
-class _Body:
-    """A body that was read, as botocore reads one."""
-
-    data: bytes
-
-    def stream(self) -> Iterator[bytes]:
-        yield self.data
-
-
 class Store:
     """A bucket, with only the operations gpuval needs."""
 
@@ -178,8 +169,9 @@ class Store:
         """The answer to a listing. botocore alone waits for ever for a body that hardly comes."""
         request.stream_output = True
         answer = client._endpoint.http_session.send(request)
-        body = StreamingBody(answer.raw, answer.headers.get("content-length"))
-        return AWSResponse(answer.url, answer.status_code, answer.headers, _Body(self._read(body)))
+        data = self._read(StreamingBody(answer.raw, answer.headers.get("content-length")))
+        body = SimpleNamespace(stream=lambda: iter([data]))  # that was read, as botocore reads one
+        return AWSResponse(answer.url, answer.status_code, answer.headers, body)
 
     def _read(self, body: Any, limit: float = inf) -> bytes:
         """The first `limit` bytes of an answer. Raises StoreError for a body that hardly comes."""

@@ -79,8 +79,11 @@ class HostSensors:
         """Return `cpu_utilisation_ratio` since the last sample, `memory_used_bytes`, `cpu_temperature_celsius`."""
         after, memory = cpu_times(self._text("proc/stat")), meminfo(self._text("proc/meminfo"))
         temperatures = [value for value in map(read_number, self._sensors) if value is not None]
+        before, worked = self._before, None
+        if before and after and after[0] > before[0]:
+            worked = min(1.0, max(0.0, 1 - (after[1] - before[1]) / (after[0] - before[0])))
         reading: dict[str, Optional[float]] = {
-            "cpu_utilisation_ratio": utilisation(self._before, after),
+            "cpu_utilisation_ratio": worked,
             "memory_used_bytes": memory["MemTotal"] - memory["MemAvailable"] if memory.keys() >= MEMORY else None,
             "cpu_temperature_celsius": max(temperatures) / 1000 if temperatures else None,
         }
@@ -122,13 +125,6 @@ def cpu_times(stat: str) -> Optional[tuple[int, int]]:
         return None
     ticks = [int(field) for field in fields[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
-
-
-def utilisation(before: Optional[tuple[int, int]], after: Optional[tuple[int, int]]) -> Optional[float]:
-    """Return the share of the time between two looks in which the processors worked."""
-    if not before or not after or after[0] <= before[0]:
-        return None
-    return min(1.0, max(0.0, 1 - (after[1] - before[1]) / (after[0] - before[0])))
 
 
 class Reporter:

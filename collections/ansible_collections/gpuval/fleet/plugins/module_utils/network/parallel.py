@@ -13,7 +13,9 @@ AT_ONCE = 32
 TaskName = TypeVar("TaskName")
 
 
-def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> dict[TaskName, Any]:
+def in_parallel(
+    tasks: Mapping[TaskName, Callable[[], Any]], seconds: float, at_once: int = AT_ONCE
+) -> dict[TaskName, Any]:
     """Results by key, without those of tasks that are late: nothing waits for them. A task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     answers: queue.SimpleQueue = queue.SimpleQueue()
@@ -29,7 +31,7 @@ def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> 
             answers.put((key, task()))
 
     end = time.monotonic() + seconds
-    for _thread in range(min(AT_ONCE, len(tasks))):
+    for _thread in range(min(at_once, len(tasks))):
         threading.Thread(target=work, daemon=True).start()  # daemons: a hanging name server must not block the exit
     results: dict[TaskName, Any] = {}
     while len(results) < len(tasks):
