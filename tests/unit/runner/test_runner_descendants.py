@@ -13,10 +13,11 @@ def process(pid, parent=1, session=None, name="x"):
     return Process(pid=pid, start_ticks=pid * 10, parent=parent, session=session or pid, state="S", name=name)
 
 
-def members(processes, marker="r/n/s/1", markers=None, **options):
-    found = belonging(
-        {p.pid: p for p in processes}, marker, own_pid=10, marker_of=lambda pid: (markers or {}).get(pid, ""), **options
-    )
+def members(processes, marker="r/n/s/1", markers=None, own_pid=10, **options):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(descendants.os, "getpid", lambda: own_pid)
+        patched.setattr(descendants, "marker_of", lambda pid: (markers or {}).get(pid, ""))
+        found = belonging({p.pid: p for p in processes}, marker, **options)
     return sorted(p.pid for p in found)
 
 
@@ -58,8 +59,7 @@ def test_the_runner_its_ancestors_and_their_sessions_are_spared():
 
 def test_in_a_pod_pid_2_is_no_kernel_thread():
     inside = [process(1, 0), process(2, 1), process(3, 2)]
-    found = belonging({p.pid: p for p in inside}, "r/n/s/1", session=2, own_pid=1, marker_of=lambda _: "")
-    assert sorted(p.pid for p in found) == [2, 3]
+    assert members(inside, session=2, own_pid=1) == [2, 3]
 
 
 @pytest.fixture

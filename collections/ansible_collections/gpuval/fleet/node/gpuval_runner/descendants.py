@@ -96,18 +96,12 @@ def marker_of(pid: int) -> str:
 
 
 def belonging(
-    processes: Mapping[int, Process],
-    marker: str,
-    *,
-    session: Optional[int] = None,
-    parent: Optional[int] = None,
-    own_pid: Optional[int] = None,
-    marker_of: Callable[[int], str] = marker_of,
+    processes: Mapping[int, Process], marker: str, *, session: Optional[int] = None, parent: Optional[int] = None
 ) -> list[Process]:
     """Return the processes that belong to a stage, or to a run when the marker ends in ``/``. They carry the marker, or
     are in the stage's session, or are children of `parent` (a runner that adopts orphans), or descend from such or
     share a session with them. The process that asks, its ancestors and `LASTING` never belong."""
-    spared = ancestors(processes, os.getpid() if own_pid is None else own_pid) | LASTING
+    spared = ancestors(processes, os.getpid()) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
     def carries(process: Process) -> bool:

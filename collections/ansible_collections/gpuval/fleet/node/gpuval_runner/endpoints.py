@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 from gpuval_runner.files import write_result
 
-#: Handshakes with each endpoint.
 TRIES = 20
 #: What is read where no size was declared.
 READ_BYTES = 16 << 20

@@ -137,7 +137,6 @@ class PatternReader:
         self._found: dict[str, RecordMetric] = {}
         #: By pattern the last line that matched it without a number; None once a line had one.
         self._unread: dict[str, Optional[str]] = {}
-        #: Whether metrics were left out.
         self.is_cut = False
 
     def feed(self, data: bytes) -> None:

@@ -155,7 +155,6 @@ class Stage:
     log_max_bytes: Annotated[int, ValueLimits(least=1024)]
     image: Optional[str] = None
     container: StageContainer = field(default_factory=StageContainer)
-    #: Programs whose logs are read.
     output: tuple[OutputReader, ...] = ()
     datasets: Annotated[tuple[str, ...], _DATASET] = ()
     #: Variables of the job whose values are in no plan.

@@ -31,7 +31,6 @@ from gpuval_runner.text import encodable, one_line, seconds
 if TYPE_CHECKING:
     from gpuval_node.root_cause import RootCause
 
-#: States that have a root cause.
 FAILED = ("failure", "crash", "timeout")
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 16384
@@ -87,7 +86,6 @@ class Output:
         self.bytes = 0
         #: The line by which the work ends was there; what the work left running may print on.
         self.work_is_done = False
-        #: No more figures are looked for.
         self.closed = False
 
     def take(self, data: bytes) -> None:

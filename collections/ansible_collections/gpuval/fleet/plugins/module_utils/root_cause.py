@@ -48,9 +48,7 @@ LINE_HEAD, LINE_TAIL = 1000, 400
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _PROCESS = ("rank", "local", "task")
 MAX_TEXT = 300
-#: Of a log.
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
-#: Of each weight.
 MAX_FAILURES = 256
 MAX_SHAPES = 20_000
 MAX_STREAMS = 4096

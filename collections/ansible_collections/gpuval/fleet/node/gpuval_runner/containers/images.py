@@ -68,7 +68,6 @@ _REGISTRY = re.compile(
 )
 #: Messages of engines for a fault of the node.
 _NODE = re.compile(r"no space left|docker daemon|podman socket|failed to register layer", re.IGNORECASE)
-#: The first that an engine's message matches.
 _PULL_FAULTS = ((_NODE, ""), (_NO_IMAGE, NO_IMAGE), (_REGISTRY, DELIVERY))
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILINE)
 

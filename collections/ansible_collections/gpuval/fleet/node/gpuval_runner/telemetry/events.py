@@ -40,7 +40,6 @@ _AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(uncorrectable|correctable|
 #: A dump of an error bank, whose status says what it is; the head alone comes with corrected errors too.
 _ACA_HEAD = re.compile(r"Accelerator Check Architecture events logged")
 _ACA_STATUS = re.compile(r"\b(?:aca entry\[\d+\]|ACA\[\d+/\d+\])\.STATUS=0x([0-9a-f]{1,16})\b", re.IGNORECASE)
-#: Lines from the head to the status.
 ACA_LINES = 3
 #: Bits of the status: uncorrected, deferred, poison.
 ACA_FAULT = 1 << 61 | 1 << 44 | 1 << 43

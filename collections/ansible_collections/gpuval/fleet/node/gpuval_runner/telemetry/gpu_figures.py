@@ -33,7 +33,6 @@ COUNTERS = (
     ("gpu_link_corrected_new_count", "link_corrected"),
     ("gpu_pcie_replay_new_count", "pcie_replays"),
 )
-#: What identifies a GPU.
 IDENTITY = ("uuid", "pci_address")
 #: What later stages need of a GPU that was seen, with its index then: errors between two stages count in the later one.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))

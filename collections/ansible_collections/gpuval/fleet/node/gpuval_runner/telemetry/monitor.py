@@ -86,7 +86,6 @@ class Handover:
     handle: Optional[int] = None
     #: What `journalctl` and `dmesg` were asked for already.
     position: Optional[kernel_log.Position] = None
-    #: GPUs that earlier stages saw.
     gpus: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     helper: Optional[HelperProcess] = None
 
