@@ -81,7 +81,7 @@ def clean(
             result.left.append(_forbidden(kind, error))
         else:
             names_by_kind[kind] = {item["metadata"]["name"] for item in objects}
-    still: dict[str, Found] = {} if trial else {kind: [] for kind, found in names_by_kind.items() if found}
+    still: dict[str, Found] = {} if trial else {kind: [] for kind, names_made in names_by_kind.items() if names_made}
     while still := {kind: objects for kind in still if (objects := _there(cluster, kind, selectors))}:
         if time.monotonic() + wait > ends:
             result.left += [_left(kind, item, cluster.namespace) for kind, objects in still.items() for item in objects]
@@ -91,8 +91,8 @@ def clean(
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):
                 _delete(cluster, kind, selectors)  # made since, by a controller still at work
-    for kind, found in names_by_kind.items():
-        if removed := found - {leftover.name for leftover in result.left if leftover.kind == kind}:
+    for kind, names_made in names_by_kind.items():
+        if removed := names_made - {leftover.name for leftover in result.left if leftover.kind == kind}:
             result.removed[kind] = sorted(removed)
     return result
 

@@ -171,8 +171,8 @@ class PodTracker:
         if host == before:  # a heartbeat
             return []
         concerned = {host.name, *self._hosts.get(host.name, ())}
-        attempts = [one for node in sorted(concerned) for one in self._attempts.get(node, {}).values()]
-        for pod in (pod for one in attempts for pod in one.pods.values() if pod.host == host.name):
+        attempts = [attempt for name in sorted(concerned) for attempt in self._attempts.get(name, {}).values()]
+        for pod in (pod for attempt in attempts for pod in attempt.pods.values() if pod.host == host.name):
             self._bind(pod)
         return attempts
 

@@ -112,8 +112,8 @@ def _mountable(path: str, subject: str) -> str:
     normal = posixpath.normpath(path)
     if not path.startswith("/") or ":" in path:
         raise MadError(f"{subject}: {shown(path)} is no absolute path without colons")
-    below = any(normal == one or normal.startswith(f"{one}/") for one in FORBIDDEN)
-    above = any(one.startswith(f"{normal.rstrip('/')}/") for one in FORBIDDEN)
+    below = any(normal == folder or normal.startswith(f"{folder}/") for folder in FORBIDDEN)
+    above = any(folder.startswith(f"{normal.rstrip('/')}/") for folder in FORBIDDEN)
     personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # /home/me, and .ssh in it
     if below or above or personal:
         raise MadError(

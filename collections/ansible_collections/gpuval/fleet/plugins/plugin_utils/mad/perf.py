@@ -96,7 +96,8 @@ def rows(
         "test_duration": stage["duration_seconds"],
         "build_number": run_id,
     }
-    return [_row({**common, **result}) for result in _results(columns["model"], stage, log, metrics)]
+    results = _results(columns["model"], stage, log, metrics)
+    return [{name: _text({**common, **result}.get(name)) for name in COLUMNS} for result in results]
 
 
 def _results(
@@ -107,50 +108,45 @@ def _results(
     if stage["message"].startswith("skipped:"):
         return [{"status": SKIPPED}]
     if BEGIN in log:
-        return _of_csv(model, log.rpartition(BEGIN)[2].partition(END)[0])
+        return _of_csv(model, _csv_in(log))
     match = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
     if match is None:  # the line is in what the log leaves out
-        figures = [one for one in metrics if one["name"].startswith(stage["name"]) and one["value"] is not None]
-        return [
-            {"performance": repr(one["value"]), "metric": one["unit"], "status": SUCCESS} for one in figures[:1]
-        ] or [{"status": FAILURE}]
-    metric = match["metric"].rstrip(",.;:)'\"") + (match["per"] or "")
-    return [{"performance": match["value"].replace(",", ""), "metric": metric, "status": SUCCESS}]
+        for metric in metrics:
+            if metric["name"].startswith(stage["name"]) and metric["value"] is not None:
+                return [{"performance": repr(metric["value"]), "metric": metric["unit"], "status": SUCCESS}]
+        return [{"status": FAILURE}]
+    unit = match["metric"].rstrip(",.;:)'\"") + (match["per"] or "")
+    return [{"performance": match["value"].replace(",", ""), "metric": unit, "status": SUCCESS}]
 
 
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
     """A result for each row, named MODEL_row; one without a number is a failure."""
     results = []
     with contextlib.suppress(csv.Error):  # rows before what is malformed count
-        for _, raw in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
-            cells = {
-                str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in raw.items() if name is not None
-            }
-            performance = cells.get("performance", "")
-            has_number = _number(performance) is not None
-            results.append(
-                {
-                    "model": f"{model}_{cells.get('model') or cells.get('models') or ''}",
-                    "performance": performance if has_number else "",
-                    "metric": cells.get("metric", ""),
-                    "status": SUCCESS if has_number else FAILURE,
-                }
-            )
+        for raw in itertools.islice(csv.DictReader(io.StringIO(text), skipinitialspace=True), MAX_ROWS):
+            named = ((str(name).strip(), cell or "") for name, cell in raw.items() if name is not None)
+            cells = {name: one_line(cell, MAX_CELL) for name, cell in named}
+            performance, status = cells.get("performance", ""), SUCCESS
+            if _number(performance) is None:
+                performance, status = "", FAILURE
+            name = f"{model}_{cells.get('model') or cells.get('models') or ''}"
+            metric = cells.get("metric", "")
+            results.append({"model": name, "performance": performance, "metric": metric, "status": status})
     return results or [{"status": FAILURE}]
+
+
+def _csv_in(log: str) -> str:
+    return log.rpartition(BEGIN)[2].partition(END)[0]
 
 
 def table(log: str) -> str:
     """The model's own CSV with all of its columns, fit for a spreadsheet; empty where its log has none."""
     stream = io.StringIO()
     with contextlib.suppress(csv.Error):
-        reader = csv.reader(io.StringIO(log.rpartition(BEGIN)[2].partition(END)[0] if BEGIN in log else ""))
+        reader = csv.reader(io.StringIO(_csv_in(log) if BEGIN in log else ""))
         for row in itertools.islice(reader, MAX_ROWS):
             csv.writer(stream, lineterminator="\n").writerow([_cell(one_line(cell, MAX_CELL).strip()) for cell in row])
     return stream.getvalue()
-
-
-def _row(values: Mapping[str, object]) -> Row:
-    return {name: _text(values.get(name)) for name in COLUMNS}
 
 
 def written(rows: Iterable[Mapping[str, str]]) -> str:
@@ -158,7 +154,7 @@ def written(rows: Iterable[Mapping[str, str]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([_cell(one[name]) for name in COLUMNS] for one in rows)
+    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
     return stream.getvalue()
 
 
@@ -170,9 +166,8 @@ def read(text: str, *, subject: str) -> list[Row]:
     header = [name.strip() for name in next(reader, [])]
     unknown = [name for name in header if name not in COLUMNS]
     if not header or unknown or "model" not in header or len(set(header)) < len(header):
-        problem = (
-            f"has columns that perf.csv has not: {some_of(map(shown, unknown), 4)}" if unknown else "is no perf.csv"
-        )
+        columns = some_of(map(shown, unknown), 4)
+        problem = f"has columns that perf.csv has not: {columns}" if unknown else "is no perf.csv"
         raise MadError(f"{subject}: {problem}: move it away to begin a new one")
     rows = []
     try:

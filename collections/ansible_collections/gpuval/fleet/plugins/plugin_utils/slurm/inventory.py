@@ -40,8 +40,8 @@ def fleet(
             variables[VARIABLE] = {"exists": False, "reason": f"Slurm has no node {name}"}
         else:
             variables[VARIABLE] = {"exists": True, **description}
-            groups += [group_name("partition", one) for one in description["partitions"]]
-            groups += [group_name("feature", one) for one in description["features"]]
+            groups += [group_name("partition", partition) for partition in description["partitions"]]
+            groups += [group_name("feature", feature) for feature in description["features"]]
             model, count = nodes.gpus(description)
             sku = sku_of(description, skus or {})
             if sku != "auto" and "gpuval_sku" not in variables:
@@ -60,8 +60,7 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
     values = {"gres": [description["gres"]], "type": [model] if count else []}
     values |= {"partition": description["partitions"], "feature": description["features"]}
     for sku, patterns in rules.items():
-        if patterns and all(
-            fnmatch.filter(map(str.lower, values.get(key, [])), pattern.lower()) for key, pattern in patterns.items()
-        ):
+        lowered = {key: [value.lower() for value in values.get(key, [])] for key in patterns}
+        if patterns and all(fnmatch.filter(lowered[key], pattern.lower()) for key, pattern in patterns.items()):
             return sku
     return sku_name(model)

@@ -36,10 +36,11 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     is_listed = reservation and "," not in reservation  # Slurm takes any of several
     reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
     chosen = [partition for partition in partitions if partition.get("PartitionName") in named.split(",")]
-    chosen = chosen or [one for one in partitions if not named and one.get("Default") == "YES"]
-    is_limited = any((one.get("QoS"), one.get("MaxTime")) != ("N/A", "UNLIMITED") for one in chosen)
+    chosen = chosen or [partition for partition in partitions if not named and partition.get("Default") == "YES"]
+    is_limited = any((partition.get("QoS"), partition.get("MaxTime")) != ("N/A", "UNLIMITED") for partition in chosen)
     walls = _read_qos(slurm) if qos or is_limited else {}
-    limits = [max((_of_partition(one, qos, walls) for one in chosen), default=WallLimit())]  # Slurm takes any of them
+    of_partitions = [_of_partition(partition, qos, walls) for partition in chosen]
+    limits = [max(of_partitions, default=WallLimit())]  # Slurm takes any of them
     end = reserved.get("EndTime", "Unknown")
     if end[:1].isdigit() and "FLEX" not in reserved.get("Flags", ""):
         begins, ends = (time.mktime(time.strptime(reserved[name], _DATE)) for name in ("StartTime", "EndTime"))
