@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, manifests, names, pod_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    config_maps,
+    manifests,
+    names,
+    nodes,
+    pod_settings,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import PodAttempt, PodTarget
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
@@ -220,8 +226,10 @@ def test_a_node_of_the_api_as_a_target():
             "allocatable": {"cpu": "128", "memory": "1000Ki", "nvidia.com/gpu": "8", "example.com/odd": "1k"},
         },
     }
-    assert manifests.target_of(node) == PodTarget("n1", "n1.example", "abc", {"nvidia.com/gpu": 8})
-    assert manifests.target_of({"metadata": {"name": "n1"}}) == PodTarget("n1", allocatable={})
+    assert manifests.target_of("n1", nodes.describe(node)) == PodTarget(
+        "n1", "n1.example", "abc", {"nvidia.com/gpu": 8}
+    )
+    assert manifests.target_of("n1", nodes.describe({"metadata": {"name": "n1"}})) == PodTarget("n1", allocatable={})
 
 
 # Plans

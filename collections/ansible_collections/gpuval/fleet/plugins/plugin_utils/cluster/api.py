@@ -161,17 +161,12 @@ class Cluster:
         except Exists:
             if kind.name == "Namespace":
                 return dict(manifest)
-            return self._same(kind, manifest)
-
-    def _same(self, kind: ObjectKind, manifest: Mapping[str, Any]) -> Manifest:
-        name = manifest["metadata"]["name"]
+        name, expected_labels = manifest["metadata"]["name"], manifest["metadata"].get("labels") or {}
         items, _ = self.list(kind.name, fields=f"metadata.name={name}")
         if not items:
             raise Exists(f"{kind.name} {name} is being deleted: try again", 409)
         metadata = items[0]["metadata"]
-        labels = metadata.get("labels") or {}
-        expected_labels = manifest["metadata"].get("labels") or {}
-        if any(labels.get(key) != value for key, value in expected_labels.items()):
+        if expected_labels.items() - (metadata.get("labels") or {}).items():
             raise Exists(f"{kind.name} {name} in the namespace {self.namespace} is not of this run", 409)
         if metadata.get("deletionTimestamp"):
             raise Exists(f"{kind.name} {name} is being deleted: try again when it is gone", 409)

@@ -77,20 +77,13 @@ class PodAttempt:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
-def target_of(node: Mapping[str, Any]) -> PodTarget:
-    """A Node object of the API, as a target."""
-    labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
-    return PodTarget(
-        name=node["metadata"]["name"],
-        hostname=labels.get(names.HOSTNAME_LABEL, ""),
-        machine_id=str((status.get("nodeInfo") or {}).get("machineID") or ""),
-        allocatable=whole_numbers(status.get("allocatable") or {}),
-    )
-
-
-def whole_numbers(quantities: Mapping[str, Any]) -> dict[str, int]:
-    """The extended resources among a node's quantities, which are counted in whole ones."""
-    return {name: int(value) for name, value in quantities.items() if "/" in name and str(value).isdigit()}
+def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
+    """A node as a target, by its description (see `nodes.describe`), which is empty where it is not known."""
+    allocatable = description.get("allocatable")
+    if allocatable is not None:  # extended resources are counted in whole ones
+        allocatable = {key: int(value) for key, value in allocatable.items() if "/" in key and str(value).isdigit()}
+    hostname, machine_id = (description.get(key, "") for key in ("hostname", "machine_id"))
+    return PodTarget(description.get("name") or name, hostname, machine_id, allocatable)
 
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:

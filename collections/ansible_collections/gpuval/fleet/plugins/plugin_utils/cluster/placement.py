@@ -321,7 +321,7 @@ class ClusterPlacement(JobPlacement):
             # It may stay for a shell.
             self._delete_waiting(name, self._pods.status(name, time.monotonic(), attempt - 1))
         return launch, manifests.PodAttempt(
-            manifests.target_of(node),
+            manifests.target_of(name, nodes.describe(node)),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,

@@ -101,19 +101,16 @@ def parsed(root: Path, path: str) -> Dockerfile:
     """A Dockerfile with its context. Raises MadError where that is no dict of plain values."""
     text = read_bytes(root, path, MAX_BYTES).decode("utf-8", "replace")
     header = next((match for line in text.splitlines()[:HEADER_LINES] if (match := _CONTEXT.match(line))), None)
-    return Dockerfile(path, text, _literal(header[1], path) if header else {})
-
-
-def _literal(text: str, path: str) -> dict[str, Any]:
-    if len(text) > MAX_CONTEXT:
+    if header is None:
+        return Dockerfile(path, text)
+    if len(header[1]) > MAX_CONTEXT:
         raise MadError(f"{path}: # CONTEXT is longer than {MAX_CONTEXT} characters")
-    value = parse_literal(text, f"{path}: # CONTEXT {shown(text)} is no Python literal: write {{'gpu_vendor': 'AMD'}}")
-    plain = isinstance(value, dict) and all(
-        isinstance(key, str) and isinstance(item, str | int | float | bool | None) for key, item in value.items()
-    )
-    if not plain:
-        raise MadError(f"{path}: # CONTEXT {shown(text)} is no dict of names and plain values")
-    return value
+    about = f"{path}: # CONTEXT {shown(header[1])}"
+    context = parse_literal(header[1], f"{about} is no Python literal: write {{'gpu_vendor': 'AMD'}}")
+    pairs = context.items() if isinstance(context, dict) else [(None, None)]
+    if not all(isinstance(key, str) and isinstance(value, str | int | float | bool | None) for key, value in pairs):
+        raise MadError(f"{about} is no dict of names and plain values")
+    return Dockerfile(path, text, context)
 
 
 def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Dockerfile]:
@@ -124,9 +121,11 @@ def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Docke
     tried = of_model(root, model)
     chosen = [dockerfile for dockerfile in tried if not dockerfile.contradictions(facts)]
     if not chosen:
-        reasons = some_of((f"{one.path} ({', '.join(one.contradictions(facts))})" for one in tried), 6, "; ")
+        contradicted = (f"{dockerfile.path} ({', '.join(dockerfile.contradictions(facts))})" for dockerfile in tried)
+        reasons = some_of(contradicted, 6, "; ")
         raise MadError(f"{model.where}: no Dockerfile fits: add one, or set gpuval_mad_context; tried {reasons}")
-    vendors = sorted({str(one.context["gpu_vendor"]) for one in chosen if "gpu_vendor" in one.context})
+    contexts = [dockerfile.context for dockerfile in chosen]
+    vendors = sorted({str(context["gpu_vendor"]) for context in contexts if "gpu_vendor" in context})
     if len(vendors) > 1:
         raise MadError(
             f"{model.where}: Dockerfiles for {' and '.join(vendors)} fit: set gpu_vendor in gpuval_mad_context, or "

@@ -69,12 +69,6 @@ def _placement(action, name, known, run, options, store):
         plan = manifests.pod_plan(order.plan, order.settings)
         if path:  # the run continues with it, also when another user applies the file
             folder.write_json(path, plan)
-    target = manifests.PodTarget(
-        known.get("name") or name,
-        known.get("hostname", ""),
-        known.get("machine_id", ""),
-        manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
-    )
     names = [stage["name"] for stage in plan["stages"]]
     given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
-    return manifests.PodAttempt(target, order.settings, plan, order.sku, **given)
+    return manifests.PodAttempt(manifests.target_of(name, known), order.settings, plan, order.sku, **given)
