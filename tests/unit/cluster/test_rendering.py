@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import rendering
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import render_manifests
 from ruamel.yaml import YAML
 
 #: What versions of YAML take for numbers, times, truth and nothing, unless it is quoted.
@@ -43,7 +43,7 @@ OTHERS = [
 @pytest.mark.parametrize("text", [*AMBIGUOUS, *OTHERS])
 def test_a_text_stays_a_text(text):
     objects = [{"kind": "X", "data": {text or "empty": text}, "number": 8, "flag": False, "none": None}]
-    written = rendering.to_yaml(objects)
+    written = render_manifests.to_yaml(objects)
     assert list(yaml.safe_load_all(written)) == objects
     newer = YAML(typ="safe", pure=True)
     newer.version = (1, 2)
@@ -52,10 +52,10 @@ def test_a_text_stays_a_text(text):
 
 def test_documents_are_whole_and_in_order():
     shared = {"a": "b"}
-    written = rendering.to_yaml([{"kind": "B", "z": shared, "a": shared}, {"kind": "A"}])
+    written = render_manifests.to_yaml([{"kind": "B", "z": shared, "a": shared}, {"kind": "A"}])
     assert written == "---\nkind: B\nz:\n  a: b\na:\n  a: b\n---\nkind: A\n"
 
 
 def test_a_summary_tells_no_content():
     secret = {"kind": "Secret", "metadata": {"name": "x"}, "data": {"store.json": "5ecret"}}
-    assert rendering.summary([secret]) == "Secret x\n"
+    assert render_manifests._summary([secret]) == "Secret x\n"

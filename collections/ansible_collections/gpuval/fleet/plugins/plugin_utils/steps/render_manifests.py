@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..cluster import manifests, rendering
+import yaml
+
+from ..cluster import manifests
 from ..cluster.inventory import VARIABLE
 from ..cluster.scheduler import KubernetesScheduler
 from ..core import files
@@ -15,6 +19,10 @@ from ..core.step_options import PathText, StoreOptions
 from ..runs import folder
 from ..runs.action import RunAction, RunOptions
 from ..watch import launching
+
+#: Texts that no reader of YAML takes for anything else; versions of YAML differ about 1e3, 0o7, and 12:30.
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
+_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +52,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     result = {
         "nodes": [item.plan["node"] for item in placements],
         "missing": missing,
-        "diff": {"before": "", "after": rendering.summary(objects), "after_header": "manifests"},
+        "diff": {"before": "", "after": _summary(objects), "after_header": "manifests"},
     }
     if action.check_mode:
         return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
@@ -52,7 +60,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     path = project_path(options.path) if options.path else opened.path / "manifests.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
     folder.remember(opened)  # from here on it may be applied
-    files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
+    files.replace(path, to_yaml(objects).encode(), files.PRIVATE)
     message = (
         f"{len(objects)} objects for {len(placements)} node(s) in {path}: it has signed URLs and secrets of jobs. "
         f"Apply it with kubectl apply --server-side -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
@@ -72,3 +80,32 @@ def _placement(action, name, known, run, options, store):
     names = [stage["name"] for stage in plan["stages"]]
     given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
     return manifests.PodAttempt(manifests.target_of(name, known), order.settings, plan, order.sku, **given)
+
+
+_Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _ManifestDumper(_Base):
+    """Writes texts in quotes, unless they are plain words."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True  # who reads manifests wants to see each whole
+
+
+def _text(dumper: Any, text: str) -> Any:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_ManifestDumper.add_representer(str, _text)
+
+
+def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Return the objects as documents, each after a line of three hyphens."""
+    plain = (json.loads(json.dumps(item)) for item in objects)  # Ansible's own texts know where they came from
+    return yaml.dump_all(plain, Dumper=_ManifestDumper, explicit_start=True, sort_keys=False, width=1 << 30)
+
+
+def _summary(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Return one line for each object, without what it holds."""
+    return "".join(f"{item['kind']} {item['metadata']['name']}\n" for item in objects)
