@@ -6,7 +6,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.inventory import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import fleet
 
 
 def line(name, state="IDLE", gres="gpu:h200:8", reason="", features="ib,rack1"):

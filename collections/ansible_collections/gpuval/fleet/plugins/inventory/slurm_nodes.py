@@ -83,7 +83,7 @@ from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.inventory import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import fleet
 
 SKU_KEYS = 'type, gres, partition or feature (as in {type: "*h200*"})'
 
