@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     scheduler,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, ObjectRefused
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described

@@ -92,8 +92,7 @@ from pathlib import Path
 
 from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource

@@ -23,7 +23,7 @@ from ..watch import launching, reach
 from ..watch.orders import plan_of, values_for
 from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts
 from ..watch.watch import WatchLimits
-from . import cleaning, inventory, marks, names, node_evidence, nodes, permissions, pod_settings
+from . import cleaning, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
 from .joining import Newcomers
@@ -89,7 +89,7 @@ class KubernetesScheduler(JobScheduler):
         def matches(name: str) -> bool:
             return bool(self._cluster.list("Node", options.selector, fields=f"metadata.name={name}")[0])
 
-        labels = options.label_groups or inventory.LABEL_GROUPS
+        labels = options.label_groups or nodes.LABEL_GROUPS
         ids = node_ids.NodeIdReader(project_path)(options.ids)
         return Newcomers(matches, options.skus, ids, self._action._display.display, labels)
 

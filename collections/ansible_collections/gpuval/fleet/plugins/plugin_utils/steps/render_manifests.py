@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..cluster import manifests
-from ..cluster.inventory import VARIABLE
+from ..cluster.nodes import VARIABLE
 from ..cluster.scheduler import KubernetesScheduler
 from ..core import files
 from ..core.paths import project_path
