@@ -89,7 +89,7 @@ class Copied:
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.scheduler import Scheduler
         extensions.use([sys.argv[1]])
         copied = extensions.load_class("schedulers", "flux", Scheduler).__module__.rpartition(".")[0]
-        for part in ("commands", "drains", "inventory", "jobs", "limits", "nodes", "placement", "script"):
+        for part in ("commands", "drains", "jobs", "limits", "nodes", "placement", "script"):
             module = importlib.import_module(f"{copied}.{part}")
             assert module.__file__.startswith(sys.argv[1])
             sys.modules[f"{slurm.__name__}.{part}"] = module
