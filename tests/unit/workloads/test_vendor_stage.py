@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import yaml
 from gpuval_workloads.common import command
-from gpuval_workloads.vendor_tools import gaudi_ports, places
-from gpuval_workloads.vendor_tools.job import ToolTask
+from gpuval_workloads.common.command import ExecutableSearch
+from gpuval_workloads.vendor_tools import hl_qual, program
+from gpuval_workloads.vendor_tools.answer import ToolTask
 from gpuval_workloads.vendor_tools.program import parse_arguments
 
 from tests.kit.workload_process import COLLECTION, Workload, is_alive
@@ -340,11 +341,11 @@ def test_network_ports_that_hl_qual_takes_down_are_up_after_it(tmp_path):
 
 
 def test_ports_that_stay_down_are_a_fault_of_their_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(gaudi_ports, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(hl_qual, "SETTLE_SECONDS", 0)
     script = put(tmp_path, "manage_network_ifs.sh", PORTS)
     (tmp_path / "state").write_text("up\n")
-    job = ToolTask("hl_qual", places.ExecutableSearch([], {}), 8, 2, time.monotonic() + 60, tmp_path)
-    ports = gaudi_ports.GaudiPorts(job, tmp_path)
+    job = ToolTask("hl_qual", ExecutableSearch([], {}), 8, 2, time.monotonic() + 60, tmp_path)
+    ports = hl_qual.GaudiPorts(job, tmp_path)
     (tmp_path / "state").write_text("down\n")
     (tmp_path / "broken").touch()
     ports.bring_up()
@@ -363,7 +364,7 @@ def test_ports_that_stay_down_are_a_fault_of_their_device(tmp_path, monkeypatch)
     ],
 )
 def test_the_status_of_the_ports_is_read(text, up):
-    assert gaudi_ports.count(text) == up
+    assert hl_qual.count_ports(text) == up
 
 
 def test_how_many_gpus_there_are_is_known_before_collectives_run(tmp_path, bin_folder):
@@ -394,20 +395,20 @@ def test_gpus_are_counted_by_their_devices(tmp_path):
         path = tmp_path / "sys/class/kfd/kfd/topology/nodes" / str(node) / "gpu_id"
         path.parent.mkdir(parents=True)
         path.write_text(f"{gpu}\n")
-    counts = {kind: places.gpu_count({}, kind, tmp_path) for kind in ("nvidia", "amd", "gaudi", "cpu")}
+    counts = {kind: program.gpu_count({}, kind, tmp_path) for kind in ("nvidia", "amd", "gaudi", "cpu")}
     assert counts == {"nvidia": 2, "amd": 3, "gaudi": 1, "cpu": None}
-    assert places.gpu_count({"GPUVAL_GPU_COUNT": "8"}, "nvidia", tmp_path) == 8
-    assert places.gpu_count({}, "nvidia", tmp_path / "nothing") is None
-    assert places.vendor({}, tmp_path) == "nvidia"
-    assert places.vendor({"GPUVAL_ACCELERATOR": "amd"}, tmp_path) == "amd"
-    assert places.vendor({}, tmp_path / "nothing") == "cpu"
+    assert program.gpu_count({"GPUVAL_GPU_COUNT": "8"}, "nvidia", tmp_path) == 8
+    assert program.gpu_count({}, "nvidia", tmp_path / "nothing") is None
+    assert program.vendor({}, tmp_path) == "nvidia"
+    assert program.vendor({"GPUVAL_ACCELERATOR": "amd"}, tmp_path) == "amd"
+    assert program.vendor({}, tmp_path / "nothing") == "cpu"
 
 
 def test_folders_given_come_before_path_and_only_executables_count(tmp_path):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     put(mine, "dcgmi", "true")
     put(theirs, "dcgmi", "true")
-    found = places.ExecutableSearch([mine], {"PATH": str(theirs)}, usual=())
+    found = ExecutableSearch([mine], {"PATH": str(theirs)}, usual=())
     assert found.find("dcgmi") == mine / "dcgmi"
     (mine / "dcgmi").chmod(0o644)
     assert found.find("dcgmi") == theirs / "dcgmi"

@@ -1,4 +1,4 @@
-"""Run another vendor's program: with a deadline, with bounded output, and with none of its processes left behind."""
+"""Find and run another vendor's program: with a deadline, bounded output, and none of its processes left behind."""
 
 from __future__ import annotations
 
@@ -19,6 +19,29 @@ ECHO_BYTES = 2 << 20
 ECHO_LINE = 2000
 TERM_SECONDS, KILL_SECONDS = 10.0, 10.0
 QUIET_SECONDS = 20.0
+
+#: The folders that packages and images put the tools into, looked through after ``--path`` and PATH.
+USUAL = (
+    "/usr/local/bin",
+    "/opt/nccl-tests/build",
+    "/opt/nccl_tests/build",
+    "/usr/local/nccl-tests/build",
+    "/workspace/nccl-tests/build",
+    "/nccl-tests/build",
+    "/root/nccl-tests/build",
+    "/opt/rccl-tests/build",
+    "/opt/rccl-tests/bin",
+    "/workspace/rccl-tests/build",
+    "/rccl-tests/build",
+    "/root/rccl-tests/build",
+    "/opt/rocm/bin",
+    "/opt/rocm/extras-7/bin",
+    "/opt/amd/agfhc",
+    "/opt/amdtools/agfhc",
+    "/opt/habanalabs/qual/gaudi3/bin",
+    "/opt/habanalabs/qual/gaudi2/bin",
+    "/opt/habanalabs/qual/gaudi/bin",
+)
 
 _CHUNK = 64 << 10
 _POLL_SECONDS = 0.2
@@ -47,7 +70,8 @@ class ProgramEnd:
         if self.timed_out:
             return f"had not ended after {self.seconds:.0f} s and was stopped"
         if self.code is not None and self.code < 0:
-            return f"was killed by {_signal_name(-self.code)}"
+            names = {number.value: number.name for number in signal.Signals}
+            return f"was killed by {names.get(-self.code, f'signal {-self.code}')}"
         return f"ended with exit code {self.code}"
 
 
@@ -187,8 +211,20 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+class ExecutableSearch:
+    """Looks for executables in given folders, then on PATH, then in the usual places."""
+
+    def __init__(self, preferred: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:
+        on_path = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+        self._folders = [*preferred, *on_path, *map(Path, usual)]
+
+    def find(self, name: str) -> Path | None:
+        """Return the first executable file of this name."""
+        for folder in self._folders:
+            path = folder / name
+            try:
+                if path.is_file() and os.access(path, os.X_OK):
+                    return path
+            except OSError:  # a folder that may not be looked into
+                continue
+        return None

@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.command import run
+from ..common.command import ExecutableSearch, run
 from ..common.result import WorkloadResult
 from ..vendor_tools import collectives
-from ..vendor_tools.answer import FAIL, PASS, ToolAnswer
-from ..vendor_tools.job import settle
-from ..vendor_tools.places import ExecutableSearch
+from ..vendor_tools.answer import FAIL, PASS, ToolAnswer, settle
 from . import wrong
 from .config import SMALLEST_BYTES
 from .members import Gang
@@ -215,7 +213,7 @@ def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadRe
         result.add_metric(f"{PREFIX}_collective_largest_bytes", min(largest), "bytes")
     result.add_metric(f"{PREFIX}_collective_error_count", errors, "count")
     for curve in (curve for answer in answers.values() for curve in answer.curves):
-        result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
+        result.add_series(*curve, x_unit="bytes")
     return result, ""
 
 

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Optional
 
+from ..common.command import ExecutableSearch
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
 from ..gang import joining, mpi
@@ -30,7 +31,6 @@ from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, 
 from ..gang.members import Gang, from_environment
 from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
-from ..vendor_tools.places import ExecutableSearch
 from . import launcher, rank
 from .program import EXIT_TIMEOUT, JobRun, command_of, send_signal
 from .steps import MASTER_PORT, VARIABLE, JobStep, JobSteps, environment, identifier_of

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import dicts, json_object, number, plain, shortened, texts
-from ..vendor_tools.places import ExecutableSearch
 
 TOOL_SECONDS = 20.0
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
@@ -67,8 +66,8 @@ def read_all() -> dict[str, tuple[Health | None, str]]:
 
 def read(name: str) -> tuple[Health | None, str]:
     """The health of a disk, or None and why it cannot be had. smartctl knows all kinds of disks, nvme one."""
-    places = ExecutableSearch([], os.environ, FOLDERS)
-    smartctl, nvme = places.find("smartctl"), places.find("nvme")
+    search = command.ExecutableSearch([], os.environ, FOLDERS)
+    smartctl, nvme = search.find("smartctl"), search.find("nvme")
     problems = []
     if name.startswith("nvme") and nvme:
         ended = command.run([nvme, "smart-log", f"/dev/{name}", "-o", "json"], TOOL_SECONDS)

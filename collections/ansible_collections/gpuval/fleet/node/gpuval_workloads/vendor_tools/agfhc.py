@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, scope_of
-from .job import ToolTask, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, scope_of, settle
 
 BINARY = "agfhc"
 #: Recipes of the whole node by level, and the seconds that AMD says they take, with a tenth and their start-up more.
@@ -86,16 +85,8 @@ def run(job: ToolTask) -> ToolAnswer:
     arguments: list[str | Path] = [job.executable(BINARY), "-r", recipe, "--simple-output", "-o", folder]
     ended = job.call(arguments, job.seconds_left())
     answer = judge(ended.output)
-    settled, failed = settle(ended, answer), _failed_in(folder)
+    settled, failed = settle(ended, answer), failed_tests(job.read("agfhc/results.json"))
     if failed and settled.verdict != FAIL:
         faults = [ToolFault(NODE, f"{failed} tests failed by its results.json")]
         return ToolAnswer(FAIL, faults=faults, figures=answer.figures)
     return settled
-
-
-def _failed_in(folder: Path) -> int | None:
-    try:
-        with (folder / "results.json").open("rb") as stream:
-            return failed_tests(stream.read(16 << 20).decode("utf-8", "replace"))
-    except OSError:
-        return None

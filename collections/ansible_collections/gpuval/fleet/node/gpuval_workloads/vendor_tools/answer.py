@@ -1,15 +1,23 @@
-"""The answer of a tool, in one form for all of them."""
+"""The run of one tool: its time, its folder, its calls; and its answer, in one form for all of them."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..common.tool_output import error_lines
+from ..common import command
+from ..common.tool_output import error_lines, shortened
 
 PASS, FAIL, UNANSWERED = "pass", "fail", "unanswered"
 LEFT_OUT, SKIPPED, INAPPLICABLE = "left_out", "skipped", "inapplicable"
 NODE = "node"
+
+MAX_LOG_BYTES, MAX_FILE_BYTES = 8 << 20, 16 << 20
+HINTS = ("error", "fail", "warn", "unable", "invalid", "cannot", "no such", "not found")
 
 _GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 
@@ -22,16 +30,6 @@ class ToolFigure:
     value: float
     unit: str
     scope: str = NODE
-
-
-@dataclass(frozen=True)
-class SizeCurve:
-    """A figure by message size in bytes."""
-
-    name: str
-    unit: str
-    x: tuple[int, ...]
-    y: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ class ToolAnswer:
     notes: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
     figures: list[ToolFigure] = field(default_factory=list)
-    curves: list[SizeCurve] = field(default_factory=list)
+    #: Name, unit, message sizes in bytes and the figure of each.
+    curves: list[tuple[str, str, list[int], list[float]]] = field(default_factory=list)
 
     @classmethod
     def none(cls, reason: str) -> ToolAnswer:
@@ -85,3 +84,86 @@ def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None =
     if answer.verdict != FAIL and lines:
         answer.verdict, answer.faults = FAIL, [ToolFault(scope_of(line), line) for line in lines]
     return answer
+
+
+@dataclass
+class ToolTask:
+    """What a tool is given: where executables are, the GPUs there should be, how thorough to be, and its deadline (of
+    the monotonic clock)."""
+
+    tool: str
+    search: command.ExecutableSearch
+    gpus: int | None
+    level: int
+    deadline: float
+    folder: Path
+
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def executable(self, name: str) -> Path:
+        """Return the path of an executable, which was found before the tool was started."""
+        return self.search.find(name) or Path(name)
+
+    def call(
+        self,
+        arguments: Sequence[str | Path],
+        seconds: float,
+        *,
+        name: str = "",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> command.ProgramEnd:
+        """Run a command for at most so long and keep its output as a file beside the result."""
+        title = name or self.tool
+        print(f"{title}: {' '.join(map(str, arguments))} (at most {seconds:.0f} s)", flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ended = command.run(
+            arguments,
+            seconds,
+            cwd=cwd or self.folder,
+            environment={**os.environ, **(environment or {})},
+            echo=lambda line: print(f"{title}: {line}", flush=True),
+            say=lambda text: print(f"{title}: {text}", flush=True),
+        )
+        print(f"{title}: {ended.how()}, {ended.seconds:.1f} s", flush=True)
+        try:
+            (self.folder / f"{title}.txt").write_text(ended.output[:MAX_LOG_BYTES], encoding="utf-8", errors="replace")
+        except OSError as error:
+            print(f"{title}: its output could not be kept: {error.strerror}", flush=True)
+        return ended
+
+    def read(self, name: str) -> str:
+        """Return the text of a file that the tool wrote into its folder; empty where there is none."""
+        try:
+            with (self.folder / name).open("rb") as stream:
+                return stream.read(MAX_FILE_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
+    """Return the answer, held against the program's output; no pass counts of a program that ended badly, and one
+    without an answer gets the reason."""
+    answer, doubt = hold_against(answer, ended.output), ""
+    if ended.code != 0 or ended.timed_out or ended.problem:
+        doubt = ended.how()
+    elif ended.lost_bytes:
+        doubt = f"printed so much that {ended.lost_bytes:,} bytes were left out"
+    if answer.verdict == PASS and doubt:
+        return ToolAnswer.none(doubt)
+    if answer.verdict == SKIPPED and doubt:
+        answer.verdict = UNANSWERED
+    if answer.verdict == UNANSWERED:
+        answer.reason = why(ended, answer.reason)
+    return answer
+
+
+def why(ended: command.ProgramEnd, reason: str) -> str:
+    """Return why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
+    lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
+    parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
+    if ended.code is None:
+        return parts[0]
+    parts.append(reason if not ended.lost_bytes else f"{reason} ({ended.lost_bytes:,} bytes of its output left out)")
+    return "; ".join(parts) + (f": {shortened(lines[-1], 200)}" if lines else "")

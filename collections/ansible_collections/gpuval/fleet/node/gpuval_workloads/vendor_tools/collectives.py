@@ -12,8 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common.tool_output import number, plain, whole
-from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, SizeCurve, ToolAnswer, ToolFault, ToolFigure
-from .job import ToolTask, settle
+from .answer import (
+    FAIL,
+    INAPPLICABLE,
+    NODE,
+    PASS,
+    SKIPPED,
+    UNANSWERED,
+    ToolAnswer,
+    ToolFault,
+    ToolFigure,
+    ToolTask,
+    settle,
+)  # fmt: skip
 
 BINARIES = {
     "all_reduce": "all_reduce_perf",
@@ -114,8 +125,7 @@ def parse(text: str) -> CollectivesTable:
     text = plain(text)
     lines = text.splitlines()
     columns: _Columns | None = None
-    rows: list[CollectiveRow] = []
-    mangled = 0
+    rows: list[CollectiveRow | None] = []
     for index, line in enumerate(lines):
         if line.lstrip().startswith("#"):
             columns = _header(lines, index) or columns
@@ -123,11 +133,7 @@ def parse(text: str) -> CollectivesTable:
         fields = _TIMESTAMP.sub(r"\1T\2", line).split()
         if columns is None or not fields or not fields[0].isdecimal():
             continue
-        row = _row(fields, columns)
-        if row:
-            rows.append(row)
-        else:
-            mangled += 1
+        rows.append(_row(fields, columns))
     summary = _OUT_OF_BOUNDS.search(text)
     limits, reduced = _LIMITS.search(text), _REDUCED.findall(text)
     ranks = set(_RANK.findall(text))
@@ -137,12 +143,12 @@ def parse(text: str) -> CollectivesTable:
     elif any(columns.factors[start] is None for start in columns.starts):
         problem = "its table's units are not known"
     return CollectivesTable(
-        rows=() if problem else tuple(rows),
+        rows=() if problem else tuple(filter(None, rows)),
         ranks=len(ranks) or None,
         complete=summary is not None,
         out_of_bounds=int(summary[1]) if summary else None,
         reported_failed=bool(summary and summary[2] == "FAILED"),
-        mangled_rows=mangled,
+        mangled_rows=rows.count(None),
         most_bytes=int(reduced[-1]) if reduced else int(limits[1]) if limits else None,
         step=(int(limits[2]), limits[3]) if limits else (2, "factor"),
         problem=problem,
@@ -157,68 +163,54 @@ def _header(lines: list[str], index: int) -> _Columns | None:
         return None
     starts = tuple(column for column, name in enumerate(names) if name in _TIME)
     # Warnings of NCCL may stand between the header's rows.
-    below = next(
-        (header_line for header_line in lines[index + 1 : index + 1 + NEAR] if header_line.lstrip().startswith("#")), ""
+    below, above = (
+        next((near for near in nearby if near.lstrip().startswith("#")), "")
+        for nearby in (lines[index + 1 : index + 1 + NEAR], lines[max(0, index - NEAR) : index][::-1])
     )
-    below = below.replace("#", " ", 1)
-    units = re.findall(r"\([^)\s]*\)", below)
-    factors: list[float | None] = []
-    ends = {match.end(): match.group() for match in re.finditer(r"\([^)\s]*\)", below)}
-    measured = [name for name in names if name not in _WITHOUT_UNIT]
-    in_order = iter(units) if len(units) == len(measured) else None
-    for match in re.finditer(r"\S+", line):
-        name = match.group()
-        unit = None
-        if name not in _WITHOUT_UNIT:
-            unit = next(in_order) if in_order else ends.get(match.end())
-        factors.append(_UNITS.get(unit or ""))
-    above = next(
-        (
-            header_line
-            for header_line in reversed(lines[max(0, index - NEAR) : index])
-            if header_line.lstrip().startswith("#")
-        ),
-        "",
+    units = list(re.finditer(r"\([^)\s]*\)", below.replace("#", " ", 1)))
+    unit_by_end = {unit.end(): unit.group() for unit in units}
+    measured = [match for match in re.finditer(r"\S+", line) if match.group() not in _WITHOUT_UNIT]
+    if len(units) == len(measured):  # in order; else a unit ends where its name does
+        unit_by_end = {match.end(): unit.group() for match, unit in zip(measured, units)}
+    ends = {match.end() for match in measured}
+    factors = tuple(
+        _UNITS.get(unit_by_end.get(match.end(), "")) if match.end() in ends else None
+        for match in re.finditer(r"\S+", line)
     )
     titles = re.findall(r"out-of-place|in-place", above) or ["out-of-place", "in-place"]
-    return _Columns(tuple(names), tuple(factors), starts, tuple(titles))
+    return _Columns(tuple(names), factors, starts, tuple(titles))
 
 
 def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
     """Read one row; None when it has not the header's columns: cut short, or torn by another line."""
-    starts, blocks = columns.starts, {}
-    size = columns.names.index("size")
-    if len(fields) == len(columns.names) - 1 and "redop" in columns.names:
-        redop = columns.names.index("redop")  # some versions leave it empty for collectives that reduce nothing
+    starts, names, blocks = columns.starts, columns.names, {}
+    if len(fields) == len(names) - 1 and "redop" in names:
+        redop = names.index("redop")  # some versions leave it empty for collectives that reduce nothing
         if number(fields[redop]) is not None:
             fields = [*fields[:redop], "", *fields[redop:]]
-    if len(fields) != len(columns.names):
+    if len(fields) != len(names):
         return None
-    ends = [*starts[1:], len(columns.names)]
-    for title, start, end in zip(columns.titles, starts, ends):
-        column_by_name = {name: start + offset for offset, name in reversed(list(enumerate(columns.names[start:end])))}
-        seconds, rate = (
-            number(fields[start]),
-            number(fields[column_by_name["busbw"]]) if "busbw" in column_by_name else None,
-        )
-        if seconds is None and fields[start] != "N/A":
+    for title, start, end in zip(columns.titles, starts, [*starts[1:], len(names)]):
+        # Of columns of one name the first counts.
+        cells = dict(zip(names[start:end][::-1], list(zip(fields, columns.factors))[start:end][::-1]))
+        if number(fields[start]) is None and fields[start] != "N/A":
             return None
-        factor = columns.factors[start] or 0.0
-        rate_factor = columns.factors[column_by_name["busbw"]] if "busbw" in column_by_name else None
-        wrong = whole(fields[column_by_name["#wrong"]].rstrip("*")) if "#wrong" in column_by_name else None
-        blocks[title] = CollectiveMeasurement(
-            None if seconds is None else seconds * factor,
-            None if rate is None or rate_factor is None else rate * rate_factor,
-            wrong,
-            is_checked=wrong is not None
-            or ("error" in column_by_name and number(fields[column_by_name["error"]]) is not None),
-        )
+        wrong, deviation = (cells.get(name, ("", None))[0] for name in ("#wrong", "error"))
+        wrong_count = whole(wrong.rstrip("*"))
+        seconds, rate = (_scaled(*cells.get(name, ("", None))) for name in (names[start], "busbw"))
+        is_checked = wrong_count is not None or number(deviation) is not None
+        blocks[title] = CollectiveMeasurement(seconds, rate, wrong_count, is_checked)
+    size = names.index("size")
     size_bytes = whole(fields[size])
     if size_bytes is None or not blocks:
         return None
-    return CollectiveRow(
-        int(size_bytes * (columns.factors[size] or 1.0)), blocks.get("out-of-place"), blocks.get("in-place")
-    )
+    size_bytes = int(size_bytes * (columns.factors[size] or 1.0))
+    return CollectiveRow(size_bytes, blocks.get("out-of-place"), blocks.get("in-place"))
+
+
+def _scaled(text: str, factor: float | None) -> float | None:
+    value = number(text)
+    return None if value is None or factor is None else value * factor
 
 
 def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: str) -> ToolAnswer:
@@ -244,24 +236,22 @@ def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: s
     step, kind = table.step
     following = largest.size_bytes * step if kind == "factor" else largest.size_bytes + step
     if table.most_bytes is not None and following <= table.most_bytes:
-        return ToolAnswer.none(
-            f"asked for {table.most_bytes:,} bytes, the largest size in its table is {largest.size_bytes:,}"
-        )
+        reached = f"the largest size in its table is {largest.size_bytes:,}"
+        return ToolAnswer.none(f"asked for {table.most_bytes:,} bytes, {reached}")
     rate = largest.main.bus_bytes_per_second if largest.main else None
     if largest.main is None or rate is None:
         return ToolAnswer.none("no bandwidth at its largest size")
     at_largest = [block for block in (largest.out_of_place, largest.in_place) if block]
     if any(block.bus_bytes_per_second == 0 for block in at_largest) or any(map(_is_impossible, table.blocks)):
-        return ToolAnswer.none(
-            f"its figures are impossible: {rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
-        )
+        figures = f"{rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
+        return ToolAnswer.none(f"its figures are impossible: {figures}")
     is_checked = any(block.is_checked for block in table.blocks)
     return ToolAnswer(
         PASS if is_checked else SKIPPED,
         reason="" if is_checked else "it checked no result (#wrong N/A): run it with -c 1",
         summary=f"{collective} {rate / 1e9:.1f} GB/s",
         figures=[*counts, *_figures(table, collective, prefix)],
-        curves=_curves(table, collective, prefix),
+        curves=[_curve(table, f"{prefix}_{collective}_bus_bytes_per_second")],
     )
 
 
@@ -289,24 +279,16 @@ def _figures(table: CollectivesTable, collective: str, prefix: str) -> list[Tool
     return figures
 
 
-def _curves(table: CollectivesTable, collective: str, prefix: str) -> list[SizeCurve]:
-    points = {
-        row.size_bytes: row.main.bus_bytes_per_second
-        for row in table.rows
-        if row.main and row.main.bus_bytes_per_second is not None
-    }
-    sizes = sorted(points)
-    name = f"{prefix}_{collective}_bus_bytes_per_second"
-    return [SizeCurve(name, "bytes/s", tuple(sizes), tuple(points[size] for size in sizes))]
+def _curve(table: CollectivesTable, name: str) -> tuple[str, str, list[int], list[float]]:
+    rates = {row.size_bytes: row.main.bus_bytes_per_second for row in table.rows if row.main}
+    points = sorted((size, rate) for size, rate in rates.items() if rate is not None)
+    return name, "bytes/s", [size for size, _ in points], [rate for _, rate in points]
 
 
 def run(job: ToolTask) -> ToolAnswer:
     """Run every collective that is there, one after another, over all GPUs."""
-    path_by_collective: dict[str, Path] = {}
-    for collective, binary in BINARIES.items():
-        path = job.places.find(binary)
-        if path:
-            path_by_collective[collective] = path
+    searched = {collective: job.search.find(binary) for collective, binary in BINARIES.items()}
+    path_by_collective = {collective: path for collective, path in searched.items() if path}
     if job.gpus is None:
         return ToolAnswer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
     if job.gpus < 2:
@@ -346,7 +328,7 @@ def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
         if earlier is None:
             figures[figure.name] = figure
         elif figure.name == f"{prefix}_ranks_count":
-            figures[figure.name] = min(earlier, figure, key=lambda one: one.value)
+            figures[figure.name] = min(earlier, figure, key=lambda count: count.value)
         else:
             figures[figure.name] = replace(figure, value=earlier.value + figure.value)
     faults = [fault for answer in answers for fault in answer.faults]
@@ -355,8 +337,7 @@ def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
     merged = ToolAnswer(
         PASS,
         reason="; ".join(reasons),
-        summary=f"{len(good)} of {len(answers)} collectives over {ranks} GPUs: "
-        + ", ".join(answer.summary for answer in good),
+        summary=f"{len(good)} of {len(answers)} collectives over {ranks} GPUs: {', '.join(a.summary for a in good)}",
         faults=faults,
         figures=list(figures.values()),
         curves=[curve for answer in answers for curve in answer.curves],

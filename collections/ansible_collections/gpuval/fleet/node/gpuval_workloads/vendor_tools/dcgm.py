@@ -12,8 +12,19 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..common.tool_output import dicts, json_object, metric_part, number, plain, shortened, texts, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, ToolAnswer, ToolFault, ToolFigure, hold_against
-from .job import ToolTask, settle
+from .answer import (
+    FAIL,
+    NODE,
+    PASS,
+    SKIPPED,
+    UNANSWERED,
+    ToolAnswer,
+    ToolFault,
+    ToolFigure,
+    ToolTask,
+    hold_against,
+    settle,
+)  # fmt: skip
 
 BINARY = "dcgmi"
 LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -108,29 +119,28 @@ def _findings(test: dict) -> list[DcgmResult]:
 def _of_result(name: str, result: dict) -> list[DcgmResult]:
     status = _status(result)
     group, group_id = result.get("entity_group"), result.get("entity_group_id")
+    gpus: list[int] = []
     if group is not None or group_id is not None or "entity_id" in result:
         index = whole(result.get("entity_id"))
-        if index is None or not 0 <= index <= _MAX_GPU:
-            return [_finding(name, None, status, result)]
-        if group in (None, "GPU") and group_id in (None, _GPU_GROUP):
-            return [_finding(name, index, status, result)]
-        return [_finding(name, None, status, result, entity=f"{shortened(str(group or group_id), 24)} {index}")]
-    ids = str(result.get("gpu_ids", result.get("gpu_id", "")))
-    gpus = [int(part) for part in re.findall(r"\d{1,4}", ids) if int(part) <= _MAX_GPU]
-    return [_finding(name, gpu, status, result) for gpu in gpus] or [_finding(name, None, status, result)]
+        if index is not None and 0 <= index <= _MAX_GPU:
+            if group not in (None, "GPU") or group_id not in (None, _GPU_GROUP):
+                return [_finding(name, None, status, result, entity=f"{shortened(str(group or group_id), 24)} {index}")]
+            gpus = [index]
+    else:
+        ids = str(result.get("gpu_ids", result.get("gpu_id", "")))
+        gpus = [int(part) for part in re.findall(r"\d{1,4}", ids) if int(part) <= _MAX_GPU]
+    return [_finding(name, gpu, status, result) for gpu in gpus or [None]]
 
 
 def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str = "") -> DcgmResult:
     warnings, codes = [], []
     raw = result.get("warnings", result.get("warning"))
     for item in raw if isinstance(raw, list) else [raw]:
-        if isinstance(item, dict):
-            warnings += texts(item.get("warning"))
-            code = item.get("error_id", item.get("error_code"))
-            code = whole(code.get("code") if isinstance(code, dict) else code)
-            codes += [] if code is None else [code]
-        else:
-            warnings += texts(item)
+        warning = item if isinstance(item, dict) else {"warning": item}
+        warnings += texts(warning.get("warning"))
+        code = warning.get("error_id", warning.get("error_code"))
+        code = whole(code.get("code") if isinstance(code, dict) else code)
+        codes += [] if code is None else [code]
     info = tuple(texts(result.get("info")))
     return DcgmResult(name, gpu, status, entity, tuple(warnings), tuple(codes), info)
 
@@ -179,9 +189,8 @@ def judge(text: str, gpus: int | None, level: int = 2) -> ToolAnswer:
         answer.verdict, answer.reason = SKIPPED, f"it skipped {places}, and not elsewhere"
     elif gpus and hardware and len(tested) != gpus:
         missing = sorted(set(range(gpus)) - tested)
-        answer = ToolAnswer.none(
-            f"it tested {len(tested)} GPUs of {gpus}" + (f", not gpu:{missing[0]}" if missing else "")
-        )
+        untested = f", not gpu:{missing[0]}" if missing else ""
+        answer = ToolAnswer.none(f"it tested {len(tested)} GPUs of {gpus}{untested}")
     return answer
 
 
@@ -193,18 +202,16 @@ def _words(finding: DcgmResult) -> str:
 
 
 def _figures(findings: list[DcgmResult], counts: Counter) -> list[ToolFigure]:
-    figures = [
-        ToolFigure("dcgm_results_count", len(findings), "count"),
-        ToolFigure("dcgm_failed_count", counts["fail"], "count"),
-        ToolFigure("dcgm_warnings_count", counts["warn"], "count"),
-        ToolFigure("dcgm_skipped_count", counts["skip"], "count"),
-    ]
+    figures = [ToolFigure("dcgm_results_count", len(findings), "count")]
+    for name, status in (("failed", "fail"), ("warnings", "warn"), ("skipped", "skip")):
+        figures.append(ToolFigure(f"dcgm_{name}_count", counts[status], "count"))
     for finding in findings:
+        if finding.gpu is None:
+            continue
         name = f"dcgm_{metric_part(finding.test, 32)}"
-        if finding.gpu is not None and finding.status in ("pass", "warn", "fail"):
+        if finding.status in ("pass", "warn", "fail"):
             figures.append(ToolFigure(f"{name}_failed_count", int(finding.status == "fail"), "count", finding.scope))
-        if finding.gpu is not None:
-            figures += _measured(finding, name)
+        figures += _measured(finding, name)
     return figures
 
 
@@ -215,10 +222,9 @@ def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
         for part in re.split(r",\s", text[:4096]):
             figure = _OF_A_GPU.sub("", part.strip())
             labelled, gigaflops = _LABELLED.search(figure), _GIGAFLOPS.search(figure)
-            value = number(labelled[2]) if labelled else None
-            ending, unit, factor = _UNITS.get(labelled[3].lower(), ("", "", 0.0)) if labelled else ("", "", 0.0)
-            rate = number(gigaflops[1]) if gigaflops else None
-            if labelled and value is not None and ending:
+            value, rate = number(labelled and labelled[2]), number(gigaflops and gigaflops[1])
+            if labelled and value is not None and labelled[3].lower() in _UNITS:
+                ending, unit, factor = _UNITS[labelled[3].lower()]
                 label = f"{name}_{metric_part(labelled[1], 32)}_{ending}"
                 figures.append(ToolFigure(label, value * factor, unit, finding.scope))
             elif rate is not None:
@@ -232,9 +238,8 @@ def run(job: ToolTask) -> ToolAnswer:
     ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
     answer = hold_against(judge(ended.output, job.gpus, job.level), ended.output, ERROR)
     if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):
-        return ToolAnswer.left_out(
-            "no host engine answers dcgmi: start nv-hostengine on the node (systemctl start nvidia-dcgm)"
-        )
+        remedy = "start nv-hostengine on the node (systemctl start nvidia-dcgm)"
+        return ToolAnswer.left_out(f"no host engine answers dcgmi: {remedy}")
     if answer.verdict == PASS and answer.notes and (ended.code or 0) > 0:
         return answer  # a warning alone makes dcgmi end with another code than 0
     return settle(ended, answer)

@@ -3,27 +3,35 @@
 Its report ends with a banner ``hl qual report``, the verdict of the run on the line below it; before that ``Test result
 summary`` has a line for each device, its third part (after ``: ``) PASSED or FAILED. That much is known from scripts of
 others who run it, see docs/design/vendor_tools.md.
+
+It may leave the Gaudis' network ports down; Intel's script beside it brings them up and counts them. The script's
+status has ``accel0``, below it ``3 ports up (1, 8, 22)`` or ``3 ports down (1, 8, 22)``, and so for each device. Ports
+without a cable stay down, so those count that were up before. This comes after the tools' time.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from ..common.tool_output import plain, shortened
-from .answer import FAIL, NODE, PASS, ToolAnswer, ToolFault, ToolFigure
-from .gaudi_ports import GaudiPorts
-from .job import ToolTask, settle
+from .answer import FAIL, NODE, PASS, ToolAnswer, ToolFault, ToolFigure, ToolTask, settle
 
 BINARY = "hl_qual"
 SHORTEST_SECONDS, START_SECONDS = 30, 60
+SCRIPT = "manage_network_ifs.sh"
+CALL_SECONDS = 30.0
+#: Links need up to a minute.
+SETTLE_SECONDS, PAUSE_SECONDS = 60.0, 5.0
 
 _BANNER = re.compile(r"\bhl[ _]qual report\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(PASSED|FAILED)\b")
 _SUMMARY = re.compile(r"\bTest result summary\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _INDEX = re.compile(r"\b(?:accel|hl|device[ #:]{0,2}|card[ #:]{0,2})(\d{1,2})\b", re.IGNORECASE)
+_STATUS = re.compile(r"^\s*(?:accel|hl)_?(\d{1,2})\b|(\d{1,3}) ports? up\b", re.MULTILINE)
 _MODEL = re.compile(r"gaudi\d?")
 
 
@@ -66,6 +74,51 @@ def judge(text: str, gpus: int | None) -> ToolAnswer:
 def _scope(line: str) -> str:
     index = _INDEX.search(_ADDRESS.sub("", line))
     return f"gpu:{int(index[1])}" if index else NODE
+
+
+def count_ports(text: str) -> dict[int, int]:
+    """Return how many ports are up, by the device's index; devices without any are not there."""
+    ports: dict[int, int] = {}
+    device = None
+    for index, up in _STATUS.findall(text):
+        if index:
+            device = int(index)
+        elif device is not None:
+            ports[device] = int(up)
+    return ports
+
+
+class GaudiPorts:
+    """The ports of a node, as they are when this is made. Without the script nothing is done."""
+
+    def __init__(self, job: ToolTask, folder: Path) -> None:
+        self._job, self._script = job, folder / SCRIPT
+        self.known = self._script.is_file()
+        self._before = self._count()
+
+    def bring_up(self) -> None:
+        if self.known:
+            self._call("--up")
+
+    def lost(self) -> list[ToolFault]:
+        """Return a fault for each device that has fewer ports up than before, once links had time to come up."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            now = self._count() if self._before else {}
+            less = {index: up - now.get(index, 0) for index, up in self._before.items() if now.get(index, 0) < up}
+            if not less or time.monotonic() >= deadline:
+                break
+            time.sleep(PAUSE_SECONDS)
+        remedy = f"run {self._script} --up on the node, check its cables"
+        return [
+            ToolFault(f"gpu:{index}", f"{lost} ports are down since hl_qual: {remedy}") for index, lost in less.items()
+        ]
+
+    def _count(self) -> dict[int, int]:
+        return count_ports(self._call("--status")) if self.known else {}
+
+    def _call(self, operation: str) -> str:
+        return self._job.call([self._script, operation], CALL_SECONDS, name="hl_qual_ports").output
 
 
 def run(job: ToolTask) -> ToolAnswer:

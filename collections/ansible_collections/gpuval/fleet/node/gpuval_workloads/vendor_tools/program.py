@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_float
+from ..common.command import ExecutableSearch
 from ..common.result import WorkloadFailure, WorkloadResult
 from . import agfhc, collectives, dcgm, hl_qual, rvs
-from .answer import FAIL, INAPPLICABLE, LEFT_OUT, PASS, SKIPPED, UNANSWERED, ToolAnswer
-from .job import ToolTask
-from .places import ExecutableSearch, gpu_count, vendor
+from .answer import FAIL, INAPPLICABLE, LEFT_OUT, PASS, SKIPPED, UNANSWERED, ToolAnswer, ToolTask
 
 MAX_NOTES, MAX_NOT_RUN = 6, 16
 MAX_MESSAGE = 4000
+_KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
+_DEVICES = {"nvidia": ("dev", r"nvidia\d+"), "gaudi": ("dev/accel", r"accel\d+")}
+_PRESENT = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd", "gaudi": "dev/accel"}
+
 TITLES = {UNANSWERED: "no answer", SKIPPED: "incomplete", LEFT_OUT: "left out", INAPPLICABLE: "left out"}
 
 
@@ -73,6 +77,29 @@ def _folders(text: str) -> list[Path]:
     return [Path(folder) for folder in text.split(":") if folder]
 
 
+def vendor(environ: Mapping[str, str], root: Path = Path("/")) -> str:
+    """Return ``nvidia``, ``amd``, ``gaudi`` or ``cpu``: as GPUVAL_ACCELERATOR says, else by the devices there are."""
+    declared = environ.get("GPUVAL_ACCELERATOR") or "auto"
+    if declared != "auto":
+        return declared
+    return next((name for name, device in _PRESENT.items() if (root / device).exists()), "cpu")
+
+
+def gpu_count(environ: Mapping[str, str], name: str, root: Path = Path("/")) -> int | None:
+    """Return how many GPUs the node is to have, GPUVAL_GPU_COUNT, else how many devices there are; None: unknown."""
+    text = (environ.get("GPUVAL_GPU_COUNT") or "").strip()
+    if text.isdecimal():
+        return int(text)
+    try:
+        if name == "amd":
+            nodes = (root / _KFD_NODES).iterdir()
+            return sum((node / "gpu_id").read_text().strip() not in ("", "0") for node in nodes) or None
+        folder, pattern = _DEVICES[name]
+        return sum(bool(re.fullmatch(pattern, entry.name)) for entry in (root / folder).iterdir()) or None
+    except (KeyError, OSError):
+        return None
+
+
 def main(result: WorkloadResult) -> None:
     """Run the tools. A tool that names a fault is a ``WorkloadFailure``; one that gave no answer is counted in
     ``vendor_tools_failed_count`` and named in the message, as is what did not run. ``vendor_tools_answered_count`` is
@@ -81,9 +108,9 @@ def main(result: WorkloadResult) -> None:
     options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
     kind = vendor(os.environ)
-    places = ExecutableSearch(options.path, os.environ)
+    search = ExecutableSearch(options.path, os.environ)
     selected = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
-    present = [tool for tool in selected if any(places.find(name) for name in tool.executables)]
+    present = [tool for tool in selected if any(search.find(name) for name in tool.executables)]
     absent = [tool for tool in selected if tool not in present]
     result.environment.update(
         accelerator=kind,
@@ -102,7 +129,7 @@ def main(result: WorkloadResult) -> None:
     for index, tool in enumerate(present):
         seconds_left = start + options.seconds - time.monotonic()
         share = seconds_left * tool.weight / sum(later.weight for later in present[index:])
-        job = ToolTask(tool.name, places, count, options.level, time.monotonic() + share, folder)
+        job = ToolTask(tool.name, search, count, options.level, time.monotonic() + share, folder)
         result.report(f"{tool.name}: runs, {share:.0f} s are for it")
         answer = tool.run(job) if job.seconds_left() > 0 else ToolAnswer.none("no time was left for it")
         print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
@@ -110,7 +137,7 @@ def main(result: WorkloadResult) -> None:
         for figure in answer.figures:
             result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
         for curve in answer.curves:
-            result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
+            result.add_series(*curve, x_unit="bytes")
     _conclude(result, answers, options.required)
     if not selected:
         result.message = f"no vendor tool is for a node of kind {kind}"

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
-from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure
-from .job import ToolTask, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, settle
 
 BINARY = "rvs"
 
@@ -112,10 +111,8 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
     """Return the verdicts of the JSON log that are not a pass: by module and action, records with ``gpu_id`` and
     ``pass``. Some versions leave a comma after the last action. It has no summary, so it never proves a pass."""
     failures = []
-    modules = [
-        module for document in json_objects(without_trailing_commas(plain(text))) for module in document.values()
-    ]
-    for module in modules:
+    documents = json_objects(without_trailing_commas(plain(text)))
+    for module in (module for document in documents for module in document.values()):
         for name, records in module.items() if isinstance(module, dict) else ():
             for record in dicts(records):
                 if "pass" in record and str(record["pass"]).upper() not in _PASSED:
@@ -152,14 +149,10 @@ def judge(report: RvsReport, gpus: int | None) -> ToolAnswer:
 
 
 def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
-    figures = [
-        ToolFigure("rvs_actions_count", len(report.actions), "count"),
-        ToolFigure("rvs_failed_count", failed, "count"),
-    ]
-    for best, ending, unit, factor in (
-        (report.gflops, "tflops", "TFLOP/s", 1e-3),
-        (report.watts, "power_max_watts", "W", 1.0),
-    ):
+    counts = {"rvs_actions_count": len(report.actions), "rvs_failed_count": failed}
+    figures = [ToolFigure(name, count, "count") for name, count in counts.items()]
+    measured = ((report.gflops, "tflops", "TFLOP/s", 1e-3), (report.watts, "power_max_watts", "W", 1.0))
+    for best, ending, unit, factor in measured:
         for (name, gpu), value in best.items():
             if gpu in report.gpus:
                 figures.append(ToolFigure(f"rvs_{metric_part(name)}_{ending}", value * factor, unit, report.scope(gpu)))
@@ -168,14 +161,11 @@ def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
 
 def run(job: ToolTask) -> ToolAnswer:
     """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
-    log = job.folder / "rvs.json"
-    ended = job.call([job.executable(BINARY), "-r", str(job.level), "-j", log], job.seconds_left())
+    command = [job.executable(BINARY), "-r", str(job.level), "-j", job.folder / "rvs.json"]
+    ended = job.call(command, job.seconds_left())
     report = parse(ended.output)
-    try:
-        with log.open("rb") as stream:
-            failures = failures_in_json(stream.read(16 << 20).decode("utf-8", "replace"))
-        failed_already = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
-        report.verdicts += [failure for failure in failures if failure[:2] not in failed_already]
-    except OSError:
-        pass  # older versions choose the file's place themselves
+    failed_already = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
+    # older versions choose the file's place themselves
+    failures = failures_in_json(job.read("rvs.json"))
+    report.verdicts += [failure for failure in failures if failure[:2] not in failed_already]
     return settle(ended, judge(report, job.gpus))
