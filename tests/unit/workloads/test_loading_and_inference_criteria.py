@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 import yaml
 from gpuval_workloads.inference.client import CompletionAnswer
-from gpuval_workloads.inference.tally import Tally
+from gpuval_workloads.inference.load import Tally
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
 LOADING = {

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
@@ -211,7 +212,8 @@ def test_a_full_disk_is_seen_before_the_transfer(load, stored, small_disk):
 
 
 def test_a_disk_that_fills_up_during_the_transfer(stored, small_disk, variables, monkeypatch):
-    monkeypatch.setattr(program, "_free_bytes", lambda folder: 10**9)  # what the disk had when we looked
+    # What the disk had when we looked.
+    monkeypatch.setattr(program.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))
     result = WorkloadResult()
     environ = {**os.environ, **variables, "GPUVAL_MODELS_DIR": str(small_disk)}
     with pytest.raises(program.WorkloadCrash, match="disk full"):

@@ -1,17 +1,16 @@
-"""SHA-256 of many files at once. hashlib lets go of the interpreter lock, so threads use all cores."""
+"""SHA-256 of many files at once, and which part damaged one on its way from the store to the node's disk."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import threading
-import time
-from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
+STORE, NETWORK, NODE, HEALED = "store", "network", "node", "healed"
 CHUNK_BYTES = 4 * 1024 * 1024
 REPORT_SECONDS = 5.0
 #: File systems that know no such thing.
@@ -23,22 +22,16 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
 
     `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
     """
-    counter = _Counter()
-    digests: dict[str, str] = {}
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        futures = {pool.submit(_hash_file, root / path, counter): path for path in paths}
-        pending = set(futures)
-        reported = time.monotonic()
+    counts: list[int] = []
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # hashlib lets go of the interpreter lock
+        futures = {path: pool.submit(_hash_file, root / path, counts) for path in paths}
+        pending = set(futures.values())
         while pending:
-            completed, pending = wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
-            for future in completed:
-                digest = future.result()
-                if digest is not None:
-                    digests[futures[future]] = digest
-            if time.monotonic() - reported >= REPORT_SECONDS:
-                reported = time.monotonic()
-                report(counter.value)
-    return digests
+            _, pending = wait(pending, timeout=REPORT_SECONDS)
+            if pending:
+                report(sum(counts))
+    digests = {path: future.result() for path, future in futures.items()}
+    return {path: digest for path, digest in digests.items() if digest is not None}
 
 
 def drop_from_cache(handle: int) -> None:
@@ -54,17 +47,7 @@ def drop_from_cache(handle: int) -> None:
             raise
 
 
-class _Counter:
-    def __init__(self) -> None:
-        self.value = 0
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self.value += count
-
-
-def _hash_file(path: Path, counter: _Counter) -> str | None:
+def _hash_file(path: Path, counts: list[int]) -> str | None:
     digest = hashlib.sha256()
     buffer = bytearray(CHUNK_BYTES)
     view = memoryview(buffer)
@@ -73,7 +56,38 @@ def _hash_file(path: Path, counter: _Counter) -> str | None:
             drop_from_cache(file.fileno())
             while count := file.readinto(buffer):
                 digest.update(view[:count])
-                counter.add(count)
+                counts.append(count)
     except FileNotFoundError:
         return None
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileDigests:
+    """SHA-256 of one file; None where there was no file.
+
+    ``announced`` is that of the manifest, ``first`` that of the file that did not match it, ``read_again`` that of
+    the same file, read once more. ``sent`` is what the store sent next, past the disk; ``second`` is a second copy.
+    """
+
+    announced: str
+    first: str | None
+    read_again: str | None = None
+    sent: str | None = None
+    second: str | None = None
+
+
+#: The first that applies counts.
+RULES: tuple[tuple[str, Callable[[FileDigests], bool]], ...] = (
+    (STORE, lambda file: file.first is None),  # it was listed, and did not come
+    (NODE, lambda file: file.read_again != file.first),
+    (STORE, lambda file: file.sent == file.first),
+    (NETWORK, lambda file: file.sent != file.announced),
+    (NODE, lambda file: file.second != file.announced),
+    (HEALED, lambda file: True),
+)
+
+
+def origin_of(file: FileDigests) -> str:
+    """Return what damaged a file: the store, the network, the node; or ``healed``, where a second copy is right."""
+    return next(origin for origin, applies in RULES if applies(file))

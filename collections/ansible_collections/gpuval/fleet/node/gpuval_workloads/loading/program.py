@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,16 +17,8 @@ from pathlib import Path
 from ..common.arguments import positive_int
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
-from . import damage, hashing, manifest
-from .rclone import (
-    CHUNK_SIZE,
-    REMOTE,
-    CopyProgress,
-    FullDiskError,
-    Rclone,
-    TransportError,
-    find_rclone,
-)
+from . import hashing, manifest
+from .rclone import CHUNK_SIZE, REMOTE, CopyProgress, FullDiskError, Rclone, TransportError, find_rclone
 
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
@@ -50,19 +43,6 @@ class LoadingOptions:
     transfers: int = 8
     streams: int = 4
     dataset: str = ""
-
-    @property
-    def what(self) -> str:
-        return f"dataset {self.dataset}" if self.dataset else "model"
-
-
-@dataclass(frozen=True)
-class ModelPlaces:
-    """Where the model is read from (rclone's notation) and where it goes."""
-
-    source: str
-    folder: Path
-    what: str = "model"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +81,12 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
     Raises ``WorkloadFailure`` for a source that is empty or not whole and for wrong checksums, ``WorkloadCrash`` for a
     full disk, ``TransportError`` when the store cannot be read.
     """
-    places = _places(options, environ)
+    if not _FOLDER_NAME.fullmatch(options.model_folder):
+        raise WorkloadFailure(
+            f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
+        )
+    source = f"{REMOTE}:{_required(environ, 'GPUVAL_MODELS_PREFIX').strip('/')}/{options.model_folder}"
+    folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
     rclone = Rclone(find_rclone(environ), Path(_required(environ, "GPUVAL_RCLONE_CONFIG")))
     result.environment = {
         "model_folder": options.model_folder,
@@ -109,89 +94,191 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
         "multi_thread_streams": options.streams,
         "chunk_size": CHUNK_SIZE,
     }
-    result.report(f"looking for {options.model_folder} in the store")
-    listing = rclone.list_files(places.source)
-    digests = _manifest(rclone, places, listing, options.model_folder)
-    if not options.dataset:
-        digests = _without_code(digests, places.what)
-    result.add_metric("loading_files_count", len(digests), "count")
-
-    if options.dataset and places.folder.is_symlink():  # what it has beside the dataset would be deleted
-        raise WorkloadFailure(f"{places.what}: {places.folder} is a link: remove it from the node")
-    _make_folder(places)
-    if options.dataset:
-        _allow_writing(places.folder, allowed=True)
-    _remove_partials(places.folder, digests)
-    paths = [path for path in places.folder.rglob("*") if path.is_file()]
-    local = {path.relative_to(places.folder).as_posix(): path.stat().st_size for path in paths}
-    unlisted = local.keys() - digests.keys() - {manifest.NAME}
-    if options.dataset:  # a program that reads the whole folder would read them
-        for path in unlisted:
-            (places.folder / path).unlink()
-    else:
-        _warn("on the node but not in SHA256SUMS, left alone", unlisted)
-
-    sizes = {path: listing[path] for path in sorted(digests)}
-    candidates = [] if options.overwrite else [path for path, size in sizes.items() if local.get(path) == size]
-    verify_seconds, actual = _hash(places, candidates, result)
-    present = {path: sizes[path] for path in candidates if actual.get(path) == digests[path]}
-    todo = {path: size for path, size in sizes.items() if path not in present}
-    for path in todo:
-        (places.folder / path).unlink(missing_ok=True)
-
-    seconds = 0.0
-    if todo:
-        seconds = _transfer(rclone, places, todo, options, result)
-        more_seconds, actual = _hash(places, list(todo), result)
-        verify_seconds += more_seconds
-    else:
-        result.add_metric("loading_bytes", sum(present.values()), "bytes")
-    result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
-    wrong = {path: actual.get(path) for path in todo if actual.get(path) != digests[path]}
-    healed = _load_again(rclone, places, wrong, digests, todo, options, result) if wrong else []
-    result.add_metric("loading_checksum_errors_count", 0, "count")
-    result.add_metric("loading_transfer_errors_count", len(healed), "count")
-    if options.dataset:
-        _allow_writing(places.folder, allowed=False)
-    result.message = _summary(todo, present, seconds, result.environment.get("transfer_retries", 0))
-    if healed:
-        result.message += f"; arrived damaged and was loaded again: {_named(healed)}"
-    print(result.message, flush=True)
+    ModelLoad(options, rclone, source, folder, result).run()
 
 
-def _places(options: LoadingOptions, environ: Mapping[str, str]) -> ModelPlaces:
-    if not _FOLDER_NAME.fullmatch(options.model_folder):
-        raise WorkloadFailure(
-            f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
+@dataclass
+class ModelLoad:
+    """One loading: ``source`` is where the model is read from (rclone's notation), ``folder`` where it goes."""
+
+    options: LoadingOptions
+    rclone: Rclone
+    source: str
+    folder: Path
+    result: WorkloadResult
+
+    @property
+    def what(self) -> str:
+        return f"dataset {self.options.dataset}" if self.options.dataset else "model"
+
+    def run(self) -> None:
+        options, folder, result = self.options, self.folder, self.result
+        result.report(f"looking for {options.model_folder} in the store")
+        listing = self.rclone.list_files(self.source)
+        digests = self._manifest(listing)
+        if not options.dataset:
+            digests = _without_code(digests, self.what)
+        result.add_metric("loading_files_count", len(digests), "count")
+
+        if options.dataset and folder.is_symlink():  # what it has beside the dataset would be deleted
+            raise WorkloadFailure(f"{self.what}: {folder} is a link: remove it from the node")
+        _make_folder(folder)
+        if options.dataset:
+            _allow_writing(folder, allowed=True)
+        _remove_partials(folder, digests)
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        local = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+        unlisted = local.keys() - digests.keys() - {manifest.NAME}
+        if options.dataset:  # a program that reads the whole folder would read them
+            self._unlink(unlisted)
+        else:
+            _warn("on the node but not in SHA256SUMS, left alone", unlisted)
+
+        sizes = {path: listing[path] for path in sorted(digests)}
+        candidates = [] if options.overwrite else [path for path, size in sizes.items() if local.get(path) == size]
+        verify_seconds, actual = self._hash(candidates)
+        present = {path: sizes[path] for path in candidates if actual.get(path) == digests[path]}
+        todo = {path: size for path, size in sizes.items() if path not in present}
+        self._unlink(todo)
+
+        seconds = 0.0
+        if todo:
+            seconds = self._transfer(todo)
+            more_seconds, actual = self._hash(list(todo))
+            verify_seconds += more_seconds
+        else:
+            result.add_metric("loading_bytes", sum(present.values()), "bytes")
+        result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
+        wrong = {path: actual.get(path) for path in todo if actual.get(path) != digests[path]}
+        healed = self._load_again(wrong, digests, todo) if wrong else []
+        result.add_metric("loading_checksum_errors_count", 0, "count")
+        result.add_metric("loading_transfer_errors_count", len(healed), "count")
+        if options.dataset:
+            _allow_writing(folder, allowed=False)
+        result.message = _summary(todo, present, seconds, result.environment.get("transfer_retries", 0))
+        if healed:
+            result.message += f"; arrived damaged and was loaded again: {_named(healed)}"
+        print(result.message, flush=True)
+
+    def _manifest(self, listing: Mapping[str, int]) -> Mapping[str, str]:
+        """What the model consists of. Raises ``IncompleteStoreError`` where the store has it not, or not whole."""
+        name, sums = self.options.model_folder, manifest.NAME
+        if not listing:
+            raise IncompleteStoreError(f"the store has no {self.what} under {self.source}: {PRELOAD}")
+        if sums not in listing:
+            files = f"{len(listing)} files but no {sums}"
+            raise IncompleteStoreError(f"{name} in the store has {files}, so its upload never ended: {PRELOAD}")
+        if listing[sums] > manifest.MAX_BYTES:
+            raise IncompleteStoreError(f"{sums} of {name} is {human_bytes(listing[sums])} long: {PRELOAD}")
+        try:
+            digests = manifest.parse(self.rclone.read_text(self.source, sums))
+        except manifest.ModelManifestError as error:
+            raise IncompleteStoreError(f"{sums} of {name} in the store cannot be used: {error}; {PRELOAD}") from error
+        missing = digests.keys() - listing.keys()
+        if missing:
+            raise IncompleteStoreError(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
+        _warn("in the store but not in SHA256SUMS, not loaded", listing.keys() - digests.keys() - {sums})
+        return digests
+
+    def _transfer(self, todo: Mapping[str, int]) -> float:
+        """Load the files, by path with their sizes in bytes; return the seconds it took."""
+        result, needed, free = self.result, sum(todo.values()), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise self._full_disk(needed, free)
+        result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
+
+        def report(progress: CopyProgress) -> None:
+            count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
+            result.add_metric("loading_bytes", count, "bytes")
+            rate = human_rate(progress.bytes_per_second)
+            amount = f"{human_bytes(count)} of {human_bytes(needed)}"
+            result.report(f"transferred {amount}, {progress.files_done} of {len(todo)} files, {rate}")
+
+        started = time.monotonic()
+        retries = self._copy(todo, report)
+        seconds = time.monotonic() - started
+        result.environment["transfer_retries"] = retries
+        result.add_metric("loading_bytes", needed, "bytes")
+        result.add_metric("loading_duration_seconds", seconds, "seconds")
+        result.add_metric("loading_bytes_per_second", needed / seconds, "bytes/s")
+        return seconds
+
+    def _copy(self, sizes: Mapping[str, int], report: Callable[[CopyProgress], None] = lambda _progress: None) -> int:
+        """Copy the files and return how often that was interrupted. Raises ``WorkloadCrash`` for a full disk."""
+        self.result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
+        try:
+            options = {"transfers": self.options.transfers, "streams": self.options.streams}
+            return self.rclone.copy(self.source, self.folder, sizes, **options, report=report)
+        except FullDiskError as error:
+            _remove_partials(self.folder, sizes)
+            raise self._full_disk(sum(sizes.values()), shutil.disk_usage(self.folder).free) from error
+        finally:
+            del self.result.environment["fault"]
+
+    def _hash(self, paths: Sequence[str]) -> tuple[float, dict[str, str]]:
+        if not paths:
+            return 0.0, {}
+        self.result.report(f"verifying {len(paths)} files in {self.folder}")
+        started = time.monotonic()
+        try:
+            digests = hashing.hash_files(
+                self.folder, paths, lambda count: self.result.report(f"verified {human_bytes(count)}")
+            )
+        except OSError as error:
+            raise WorkloadFailure(
+                f"a file of the {self.what} cannot be read back from {self.folder} ({error.strerror or error}): look "
+                "at the node's disk and its kernel log, then validate it again"
+            ) from error
+        return time.monotonic() - started, digests
+
+    def _load_again(
+        self, wrong: Mapping[str, str | None], digests: Mapping[str, str], sizes: Mapping[str, int]
+    ) -> list[str]:
+        """Load files whose digest is ``wrong`` once more, to learn what damaged them; return those that are right now.
+
+        Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for those that the store
+        sends with other bytes, ``TransportError`` where each try brings other bytes.
+        """
+        self.result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
+        _, second_digests = self._hash([path for path, digest in wrong.items() if digest])
+        sent = {path: self.rclone.digest(self.source, path) for path, digest in wrong.items() if digest}
+        self._unlink(wrong)
+        right = [path for path, digest in sent.items() if digest == digests[path]]
+        if right:
+            self._copy({path: sizes[path] for path in right})
+        _, second = self._hash(right)
+        origins: dict[str, list[str]] = defaultdict(list)
+        for path, digest in wrong.items():
+            later = (second_digests.get(path), sent.get(path), second.get(path))
+            origins[hashing.origin_of(hashing.FileDigests(digests[path], digest, *later))].append(path)
+        self._unlink({*wrong} - {*origins[hashing.HEALED]})
+        if origins[hashing.NODE]:
+            self.result.add_metric("loading_checksum_errors_count", len(origins[hashing.NODE]), "count")
+            raise WorkloadFailure(
+                f"{self.what}: wrong checksum: {_named(origins[hashing.NODE])} arrived right and was read back wrong, "
+                "and was deleted from the node: check the node's memory (ECC counters) and its disk"
+            )
+        if origins[hashing.STORE]:
+            raise IncompleteStoreError(
+                f"{self.what}: the store sends {_named(origins[hashing.STORE])} with other bytes than {manifest.NAME} "
+                "has: upload it again (-e model_preload_force=true)"
+            )
+        if origins[hashing.NETWORK]:
+            raise TransportError(
+                f"the store cannot be read: {_named(origins[hashing.NETWORK])} came with other bytes each time: check "
+                "proxies and network cards between the node and the store"
+            )
+        return origins[hashing.HEALED]
+
+    def _unlink(self, paths: Collection[str]) -> None:
+        for path in paths:
+            (self.folder / path).unlink(missing_ok=True)
+
+    def _full_disk(self, needed: int, free: int) -> WorkloadCrash:
+        return WorkloadCrash(
+            f"disk full: the {self.what} needs {human_bytes(needed)} in {self.folder} and {human_bytes(free)} is free: "
+            "make room, or set gpuval_models_dir"
         )
-    prefix = _required(environ, "GPUVAL_MODELS_PREFIX").strip("/")
-    folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
-    return ModelPlaces(f"{REMOTE}:{prefix}/{options.model_folder}", folder, options.what)
-
-
-def _manifest(rclone: Rclone, places: ModelPlaces, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
-    """What the model consists of. Raises ``IncompleteStoreError`` where the store has it not, or not whole."""
-    if not listing:
-        raise IncompleteStoreError(f"the store has no {places.what} under {places.source}: {PRELOAD}")
-    if manifest.NAME not in listing:
-        raise IncompleteStoreError(
-            f"{name} in the store has {len(listing)} files but no {manifest.NAME}, so its upload never ended: {PRELOAD}"
-        )
-    if listing[manifest.NAME] > manifest.MAX_BYTES:
-        raise IncompleteStoreError(
-            f"{manifest.NAME} of {name} is {human_bytes(listing[manifest.NAME])} long: {PRELOAD}"
-        )
-    try:
-        digests = manifest.parse(rclone.read_text(places.source, manifest.NAME))
-    except manifest.ModelManifestError as error:
-        raise IncompleteStoreError(
-            f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}"
-        ) from error
-    missing = digests.keys() - listing.keys()
-    if missing:
-        raise IncompleteStoreError(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
-    _warn("in the store but not in SHA256SUMS, not loaded", listing.keys() - digests.keys() - {manifest.NAME})
-    return digests
 
 
 def _without_code(digests: Mapping[str, str], source_name: str) -> Mapping[str, str]:
@@ -202,126 +289,6 @@ def _without_code(digests: Mapping[str, str], source_name: str) -> Mapping[str, 
     if len(running) == len(digests):
         raise IncompleteStoreError(f"the {source_name} has only files that can run code ({_named(running)}): {PRELOAD}")
     return {path: digest for path, digest in digests.items() if path not in running}
-
-
-def _transfer(
-    rclone: Rclone, places: ModelPlaces, todo: Mapping[str, int], options: LoadingOptions, result: WorkloadResult
-) -> float:
-    """Load the files, by path with their sizes in bytes; return the seconds it took."""
-    needed, free = sum(todo.values()), _free_bytes(places.folder)
-    if needed > free:
-        raise _full_disk(places, needed, free)
-    result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
-
-    def report(progress: CopyProgress) -> None:
-        count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
-        result.add_metric("loading_bytes", count, "bytes")
-        rate = human_rate(progress.bytes_per_second)
-        amount = f"{human_bytes(count)} of {human_bytes(needed)}"
-        result.report(f"transferred {amount}, {progress.files_done} of {len(todo)} files, {rate}")
-
-    started = time.monotonic()
-    retries = _copy(rclone, places, todo, options, result, report)
-    seconds = time.monotonic() - started
-    result.environment["transfer_retries"] = retries
-    result.add_metric("loading_bytes", needed, "bytes")
-    result.add_metric("loading_duration_seconds", seconds, "seconds")
-    result.add_metric("loading_bytes_per_second", needed / seconds, "bytes/s")
-    return seconds
-
-
-def _copy(
-    rclone: Rclone,
-    places: ModelPlaces,
-    sizes: Mapping[str, int],
-    options: LoadingOptions,
-    result: WorkloadResult,
-    report: Callable[[CopyProgress], None],
-) -> int:
-    """Copy the files and return how often that was interrupted. Raises ``WorkloadCrash`` for a full disk."""
-    result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
-    try:
-        return rclone.copy(
-            places.source, places.folder, sizes, transfers=options.transfers, streams=options.streams, report=report
-        )
-    except FullDiskError as error:
-        _remove_partials(places.folder, sizes)
-        raise _full_disk(places, sum(sizes.values()), _free_bytes(places.folder)) from error
-    finally:
-        del result.environment["fault"]
-
-
-def _hash(places: ModelPlaces, paths: Sequence[str], result: WorkloadResult) -> tuple[float, dict[str, str]]:
-    if not paths:
-        return 0.0, {}
-    folder = places.folder
-    result.report(f"verifying {len(paths)} files in {folder}")
-    started = time.monotonic()
-    try:
-        digests = hashing.hash_files(folder, paths, lambda count: result.report(f"verified {human_bytes(count)}"))
-    except OSError as error:
-        raise WorkloadFailure(
-            f"a file of the {places.what} cannot be read back from {folder} ({error.strerror or error}): look at the "
-            "node's disk and its kernel log, then validate it again"
-        ) from error
-    return time.monotonic() - started, digests
-
-
-def _load_again(
-    rclone: Rclone,
-    places: ModelPlaces,
-    wrong: Mapping[str, str | None],
-    digests: Mapping[str, str],
-    sizes: Mapping[str, int],
-    options: LoadingOptions,
-    result: WorkloadResult,
-) -> list[str]:
-    """Load files whose digest is ``wrong`` once more, to learn what damaged them; return those that are right now.
-
-    Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for those that the store sends
-    with other bytes, ``TransportError`` where each try brings other bytes.
-    """
-    result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
-    _, second_digests = _hash(places, [path for path, digest in wrong.items() if digest], result)
-    sent = {path: rclone.digest(places.source, path) for path, digest in wrong.items() if digest}
-    for path in wrong:
-        (places.folder / path).unlink(missing_ok=True)
-    right = [path for path, digest in sent.items() if digest == digests[path]]
-    if right:
-        _copy(rclone, places, {path: sizes[path] for path in right}, options, result, lambda _progress: None)
-    _, second = _hash(places, right, result)
-    origins: dict[str, list[str]] = defaultdict(list)
-    for path, digest in wrong.items():
-        digests_seen = damage.FileDigests(
-            digests[path], digest, second_digests.get(path), sent.get(path), second.get(path)
-        )
-        origins[damage.origin_of(digests_seen)].append(path)
-    for path in {*wrong} - {*origins[damage.HEALED]}:
-        (places.folder / path).unlink(missing_ok=True)
-    if origins[damage.NODE]:
-        result.add_metric("loading_checksum_errors_count", len(origins[damage.NODE]), "count")
-        raise WorkloadFailure(
-            f"{places.what}: wrong checksum: {_named(origins[damage.NODE])} arrived right and was read back wrong, and "
-            "was deleted from the node: check the node's memory (ECC counters) and its disk"
-        )
-    if origins[damage.STORE]:
-        raise IncompleteStoreError(
-            f"{places.what}: the store sends {_named(origins[damage.STORE])} with other bytes than {manifest.NAME} "
-            "has: upload it again (-e model_preload_force=true)"
-        )
-    if origins[damage.NETWORK]:
-        raise TransportError(
-            f"the store cannot be read: {_named(origins[damage.NETWORK])} came with other bytes each time: check "
-            "proxies and network cards between the node and the store"
-        )
-    return origins[damage.HEALED]
-
-
-def _full_disk(places: ModelPlaces, needed: int, free: int) -> WorkloadCrash:
-    return WorkloadCrash(
-        f"disk full: the {places.what} needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free: "
-        "make room, or set gpuval_models_dir"
-    )
 
 
 def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float, retries: int) -> str:
@@ -335,8 +302,7 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
     return f"{loaded}; {verified}" if present else loaded
 
 
-def _make_folder(places: ModelPlaces) -> None:
-    folder = places.folder
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -372,11 +338,6 @@ def _remove_partials(folder: Path, expected: Mapping[str, object]) -> None:
         match = _PARTIAL.search(relative)
         if match and match.end() == len(relative) and relative[: match.start()] in expected:
             path.unlink()
-
-
-def _free_bytes(folder: Path) -> int:
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize
 
 
 def _warn(warning: str, paths: Collection[str]) -> None:

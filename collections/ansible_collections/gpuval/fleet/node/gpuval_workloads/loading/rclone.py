@@ -10,11 +10,14 @@ store that does not answer for a yes: the folder then looks empty.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import hashlib
+import http.client
 import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,11 +25,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Callable
+from urllib.parse import urlsplit
 
 from ..common.result import WorkloadCrash, WorkloadFailure
-from . import skew
 
 REMOTE = "models"
 REFUSED_KEY = "the store refuses the read-only key"
@@ -40,6 +45,9 @@ RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
 STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
 #: What a stream asks for at once.
 CHUNK_SIZE = "16M"
+CLOCK_SECONDS = 3.0
+#: By which clocks may differ: less is the store's second and the way there.
+NOTABLE_SECONDS = 60.0
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
@@ -125,10 +133,7 @@ class Rclone:
     def list_files(self, remote_path: str) -> dict[str, int]:
         """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
         arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", _folder(remote_path)]
-        output = self._read(arguments)
-        if output is None:
-            return {}
-        return {entry["Path"]: entry["Size"] for entry in json.loads(output)}
+        return {entry["Path"]: entry["Size"] for entry in json.loads(self._read(arguments) or "[]")}
 
     def read_text(self, remote_path: str, name: str) -> str:
         """Return the text of a small file in a folder, empty when it is not there. Raises ``TransportError``."""
@@ -237,24 +242,21 @@ class Rclone:
         """Return the output, None for what the store does not have; wait for a store that is away."""
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
-            code, output, errors = self._capture(["--low-level-retries", "1", *arguments])
-            if code == 0:
-                return output
+            command = self._command(["--low-level-retries", "1", *arguments])
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
+            except subprocess.TimeoutExpired:
+                errors = f"no answer within {CALL_SECONDS} s"
+            else:
+                if done.returncode == 0:
+                    return done.stdout
+                errors = self._masked(done.stderr)
             if _contains(errors, _NOT_FOUND):
                 return None
             if _contains(errors, (*_REFUSED, *_UNTRUSTED)) or time.monotonic() + PAUSE_SECONDS > deadline:
                 raise self._transport_error(errors)
             print(f"asking the store again: {_cause_of(errors)[0]}", flush=True)
             time.sleep(PAUSE_SECONDS)
-
-    def _capture(self, arguments: list[str]) -> tuple[int, str, str]:
-        try:
-            completed = subprocess.run(
-                self._command(arguments), capture_output=True, text=True, timeout=CALL_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return 1, "", f"no answer within {CALL_SECONDS} s"
-        return completed.returncode, completed.stdout, self._masked(completed.stderr)
 
     def _command(self, arguments: list[str]) -> list[str]:
         connection = ["--contimeout", "15s", "--timeout", "60s"]
@@ -264,7 +266,7 @@ class Rclone:
 
     def _transport_error(self, errors: str) -> TransportError:
         last_line = _ADDRESS.sub("...", _last_line(errors))
-        clock = skew.in_words(skew.seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
+        clock = describe_skew(seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
         if clock:
             return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last_line}")
         if _contains(errors, _UNTRUSTED):
@@ -335,3 +337,41 @@ def _section(config: Path) -> Mapping[str, str]:
     if not parser.has_section(REMOTE):
         raise WorkloadFailure(f"{config} has no section [{REMOTE}]: launch the node again")
     return parser[REMOTE]
+
+
+def seconds_ahead(url: str) -> float | None:
+    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
+
+    The certificate is not verified: a wrong clock may be the reason why it is invalid.
+    """
+    try:
+        parts = urlsplit(url)
+        connect: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if parts.scheme == "https":
+            connect = partial(http.client.HTTPSConnection, context=ssl._create_unverified_context())  # noqa: S323 - above
+        with contextlib.closing(connect(parts.hostname or "", parts.port, timeout=CLOCK_SECONDS)) as connection:
+            connection.request("HEAD", "/")
+            date = connection.getresponse().headers.get("Date", "")
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except (OSError, ValueError, TypeError, IndexError, http.client.HTTPException):
+        return None
+
+
+def describe_skew(ahead: float | None) -> str:
+    """Return a message for a clock that is notably off; empty for one that is right or unknown."""
+    if ahead is None or abs(ahead) < NOTABLE_SECONDS:
+        return ""
+    side = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"this node's clock is {span(abs(ahead))} {side} the store's: set it "
+        "(`timedatectl set-ntp true`, or `chronyc makestep`)"
+    )
+
+
+def span(seconds: float) -> str:
+    """Return a time span with its two largest units."""
+    minutes = round(seconds / 60)
+    days, minutes = divmod(minutes, 24 * 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if count]
+    return " ".join(parts[:2])
