@@ -24,11 +24,9 @@ from ..common.device import CPU, TorchDevices
 from ..common.ports import free_port
 from ..common.result import WorkloadFailure, WorkloadResult, run_workload
 from . import servers
-from .client import InferenceEndpoint, RequestError, ask, get
-from .load import RequestLoad
-from .processes import ServerProcess
-from .prompts import prompt
-from .tally import Tally
+from .client import Endpoint, RequestError, ask, get, prompt
+from .load import RequestLoad, Tally
+from .servers import ServerProcess
 
 HOST = "127.0.0.1"
 HEALTH_SECONDS = 1.0
@@ -38,7 +36,6 @@ DRAIN_SECONDS = 15.0
 RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
 WATCH_SECONDS = 0.2
-SHOWN_LINES = 8
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _ASK_TORCH = """
@@ -56,23 +53,6 @@ except ImportError as error:
 
 
 @dataclass(frozen=True)
-class InferenceOptions:
-    model_folder: str
-    server: str
-    server_command: str | None
-    server_arguments: tuple[str, ...]
-    seconds: float | None
-    requests: int | None
-    concurrency: int
-    max_tokens: int
-    prompt_tokens: int
-    startup_timeout: float
-    request_timeout: float
-    refresh_seconds: float
-    tensor_parallel_size: int | None = None
-
-
-@dataclass(frozen=True)
 class Session:
     """A server that runs, where it listens, how to ask it, the event that asks us to end, and when to end by the clock.
 
@@ -80,8 +60,8 @@ class Session:
     """
 
     process: ServerProcess
-    endpoint: InferenceEndpoint
-    options: InferenceOptions
+    endpoint: Endpoint
+    options: argparse.Namespace
     stopped: threading.Event
     ends_at: float | None
 
@@ -91,37 +71,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_workload(lambda result: serve_and_measure(options, os.environ, result))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> InferenceOptions:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.inference", description=__doc__)
-    parser.add_argument("--model-folder", required=True, help="folder name in the model cache, like models--org--name")
-    parser.add_argument("--server", choices=servers.KINDS, default="auto", help="auto: vllm, else transformers")
-    parser.add_argument("--server-command", help="for --server command; {model} {host} {port} {gpu_count} are replaced")
-    parser.add_argument("--server-arg", action="append", default=[], help="a further argument for the server; repeat")
+    add = parser.add_argument
+    add("--model-folder", required=True, help="folder name in the model cache, like models--org--name")
+    add("--server", choices=servers.KINDS, default="auto", help="auto: vllm, else transformers")
+    add("--server-command", help="for --server command; {model} {host} {port} {gpu_count} are replaced")
+    add("--server-arg", action="append", default=[], help="a further argument for the server; repeat")
     bound = parser.add_mutually_exclusive_group(required=True)
     bound.add_argument("--seconds", type=positive_float, help="ask for this long")
     bound.add_argument("--requests", type=positive_int, help="ask this many requests")
-    bound.add_argument(
-        "--until-stopped", action="store_true", help="ask until SIGTERM, or shortly before the plan's deadline"
-    )
-    parser.add_argument("--concurrency", type=positive_int, default=8, help="requests at the same time (default 8)")
-    parser.add_argument("--max-tokens", type=positive_int, default=128, help="tokens of an answer (default 128)")
-    parser.add_argument(
-        "--prompt-tokens", type=positive_int, default=128, help="tokens of a prompt, roughly (default 128)"
-    )
-    parser.add_argument("--startup-timeout", type=positive_float, default=900.0, help="seconds until healthy")
-    parser.add_argument("--request-timeout", type=positive_float, default=600.0, help="seconds for one request")
-    parser.add_argument("--refresh-seconds", type=positive_float, default=120.0, help="between running results")
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=positive_int,
-        help="GPUs that vllm splits the model over; default: as fits its heads",
-    )
-    values_given = vars(parser.parse_args(arguments))
-    del values_given["until_stopped"]  # what no other bound means
-    return InferenceOptions(server_arguments=tuple(values_given.pop("server_arg")), **values_given)
+    until_stopped = "ask until SIGTERM, or shortly before the plan's deadline"
+    bound.add_argument("--until-stopped", action="store_true", help=until_stopped)
+    add("--concurrency", type=positive_int, default=8, help="requests at the same time (default 8)")
+    add("--max-tokens", type=positive_int, default=128, help="tokens of an answer (default 128)")
+    add("--prompt-tokens", type=positive_int, default=128, help="tokens of a prompt, roughly (default 128)")
+    add("--startup-timeout", type=positive_float, default=900.0, help="seconds until healthy")
+    add("--request-timeout", type=positive_float, default=600.0, help="seconds for one request")
+    add("--refresh-seconds", type=positive_float, default=120.0, help="between running results")
+    split = "GPUs that vllm splits the model over; default: as fits its heads"
+    add("--tensor-parallel-size", type=positive_int, help=split)
+    return parser.parse_args(arguments)
 
 
-def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
+def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Run the whole measurement and fill `result`.
 
     Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
@@ -131,24 +104,21 @@ def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], res
     model = _model_folder(options, environ)
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
-    server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
-    endpoint = InferenceEndpoint(HOST, free_port(HOST))
+    server = servers.choose(options.server, options.server_command, options.server_arg, accelerator)
+    endpoint = (HOST, free_port(HOST))
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
-    values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)
+    values = servers.substitutions(model, options.model_folder, *endpoint, accelerator.count, split)
     command = servers.fill(server.command, values)
     result.environment = {
         "server": server.kind,
         "server_version": server.version,
         "server_command": command,
-        "model_folder": options.model_folder,
-        "dtype": servers.model_dtype(config),
+        "dtype": str(config.get("dtype") or config.get("torch_dtype") or "unknown"),
         "tensor_parallel_size": split,
         "accelerator": accelerator.kind,
         "gpu_count": accelerator.count,
-        "concurrency": options.concurrency,
-        "max_tokens": options.max_tokens,
-        "prompt_tokens": options.prompt_tokens,
         "inter_token_latency": "gaps between content chunks of a stream",
+        **{name: getattr(options, name) for name in ("model_folder", "concurrency", "max_tokens", "prompt_tokens")},
     }
     result.report(f"starting {server.kind}")
     with _stop_on_signal() as stopped:
@@ -170,7 +140,7 @@ def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], res
     _check_gone(survivors, endpoint)
 
 
-def _ends_at(options: InferenceOptions, environ: Mapping[str, str]) -> float | None:
+def _ends_at(options: argparse.Namespace, environ: Mapping[str, str]) -> float | None:
     """Return when to end what has no other bound: early enough to stop the server and report before the deadline."""
     seconds_text = environ.get("GPUVAL_SECONDS_LEFT")
     if options.seconds is not None or options.requests is not None or not seconds_text:
@@ -179,7 +149,7 @@ def _ends_at(options: InferenceOptions, environ: Mapping[str, str]) -> float | N
     return time.monotonic() + seconds - min(RESERVE_SECONDS, seconds * RESERVE_SHARE)
 
 
-def _model_folder(options: InferenceOptions, environ: Mapping[str, str]) -> Path:
+def _model_folder(options: argparse.Namespace, environ: Mapping[str, str]) -> Path:
     root = environ.get("GPUVAL_MODELS_DIR")
     if not root:
         raise WorkloadFailure(
@@ -233,13 +203,15 @@ def _wait_for_health(session: Session, path: str, started: float) -> None:
         if process.exit_code() is not None:
             raise WorkloadFailure(
                 f"the server {process.how_it_ended()} before it was healthy: read the stage's log for the cause "
-                f"(memory, a model it does not support, a driver that does not fit). Its last lines:\n{_last(process)}"
+                "(memory, a model it does not support, a driver that does not fit). Its last lines:\n"
+                f"{process.last_lines()}"
             )
         remaining = started + timeout - time.monotonic()
         if remaining <= 0:
             raise WorkloadFailure(
                 f"the server was not healthy within {timeout:g} s (GET {path}: {last_seen}): read the stage's log; a "
-                f"large model on a slow disk may need a longer --startup-timeout. Its last lines:\n{_last(process)}"
+                f"large model on a slow disk may need a longer --startup-timeout. Its last lines:\n"
+                f"{process.last_lines()}"
             )
         try:
             status, _ = get(session.endpoint, path, timeout=min(5.0, max(remaining, 0.1)))
@@ -253,7 +225,7 @@ def _wait_for_health(session: Session, path: str, started: float) -> None:
             raise WorkloadFailure("stopped before the server was healthy")
 
 
-def _served_name(server: servers.ServerKind, endpoint: InferenceEndpoint, values: Mapping[str, str]) -> str:
+def _served_name(server: servers.ServerKind, endpoint: Endpoint, values: Mapping[str, str]) -> str:
     """Return the name to ask for: the one given to the server, else the first that it lists."""
     if server.kind == "vllm":
         return values["name"]
@@ -277,7 +249,7 @@ def _warm_up(session: Session, body: Mapping, result: WorkloadResult) -> None:
             if process.exit_code() is not None or attempt == WARM_UP_ATTEMPTS:
                 raise WorkloadFailure(
                     f"the server was healthy but the warm-up request failed ({error}); the server "
-                    f"{process.how_it_ended()}: read the stage's log. Its last lines:\n{_last(process)}"
+                    f"{process.how_it_ended()}: read the stage's log. Its last lines:\n{process.last_lines()}"
                 ) from error
             time.sleep(1)
         else:
@@ -314,7 +286,7 @@ def _measure(session: Session, body: Mapping, result: WorkloadResult) -> None:
     if process.exit_code() is not None:
         raise WorkloadFailure(
             f"the server {process.how_it_ended()} in the middle ({summary}): read the stage's log and the node's "
-            f"kernel log (out of memory, GPU errors). Its last lines:\n{_last(process)}"
+            f"kernel log (out of memory, GPU errors). Its last lines:\n{process.last_lines()}"
         )
     if tally.done == 0:
         raise WorkloadFailure(f"no request succeeded ({summary}): read the server's lines in the stage's log")
@@ -322,7 +294,7 @@ def _measure(session: Session, body: Mapping, result: WorkloadResult) -> None:
     print(summary, flush=True)
 
 
-def _request(body: Mapping, options: InferenceOptions, index: int) -> dict:
+def _request(body: Mapping, options: argparse.Namespace, index: int) -> dict:
     return {
         **body,
         "messages": [{"role": "user", "content": prompt(index, options.prompt_tokens)}],
@@ -346,11 +318,7 @@ def _summary(tally: Tally, seconds: float) -> str:
     return f"{text}; most failures: {error}" if error else text
 
 
-def _last(process: ServerProcess) -> str:
-    return "\n".join(process.last_lines().splitlines()[-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
-
-
-def _check_gone(survivors: Sequence[int], endpoint: InferenceEndpoint) -> None:
+def _check_gone(survivors: Sequence[int], endpoint: Endpoint) -> None:
     if survivors:
         raise WorkloadFailure(
             f"processes {', '.join(map(str, survivors))} of the server did not end after KILL: they hang in the kernel "
@@ -358,8 +326,8 @@ def _check_gone(survivors: Sequence[int], endpoint: InferenceEndpoint) -> None:
         )
     with socket.socket() as probe:
         probe.settimeout(2)
-        if probe.connect_ex((endpoint.host, endpoint.port)) == 0:
-            raise WorkloadFailure(f"port {endpoint.port} still answers after the server was stopped: find its owner")
+        if probe.connect_ex(endpoint) == 0:
+            raise WorkloadFailure(f"port {endpoint[1]} still answers after the server was stopped: find its owner")
 
 
 @contextmanager

@@ -1,19 +1,32 @@
-"""Which server answers, how it is started, and how it wants to be asked. Commands are data: ``{name}`` is replaced."""
+"""Which server answers, how it is started and stopped, and how it wants to be asked.
+
+Commands are data: ``{name}`` is replaced. Servers start workers that leave the process group or lose their parent. Each
+carries an environment variable that only this start gave out, so they are found in /proc wherever they went.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import json
+import re
 import shlex
+import signal
+import subprocess
 import sys
+import threading
+import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from ..common.device import TorchDevices
+from ..common.processes import end, marked
 from ..common.result import WorkloadFailure
+from ..common.tool_output import shortened
 
 KINDS = ("auto", "vllm", "transformers", "command")
 OFFLINE = {
@@ -26,6 +39,17 @@ OFFLINE = {
 #: What `transformers serve` imports.
 SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
+
+
+MARKER = "GPUVAL_SERVER_MARKER"
+LAST_LINES, SHOWN_LINES = 20, 8
+TERM_SECONDS = 20.0
+REST_SECONDS = 3.0
+KILL_SECONDS = 10.0
+
+_LINE_BYTES = 4000
+#: How the line of a Python exception begins.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|NotFound)\b")
 
 
 class NoServerError(WorkloadFailure):
@@ -60,16 +84,14 @@ _VLLM = ServerKind(
     # Every answer is max_tokens long, so that nodes do equal work.
     request={"stream_options": {"include_usage": True}, "ignore_eos": True},
 )
-_VLLM_CPU = ServerKind(
-    kind="vllm",
+_VLLM_CPU = replace(
+    _VLLM,
     command=(
         *_VLLM_START,
         # Compiling takes minutes on a few cores and gains nothing that a CPU node is judged by.
         *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
     ),
-    health_path="/health",
     environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
-    request=_VLLM.request,
 )
 # Runs `transformers serve` from any interpreter that has transformers, whether or not its script was installed.
 _TRANSFORMERS_ENTRY = "import sys; from transformers.cli.transformers import main; sys.argv[0] = 'transformers'; main()"
@@ -99,9 +121,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: To
         for package in ("torch", *SERVING):
             _require(package, "pip install 'transformers[serving]>=5' torch accelerate")
         server, version = _TRANSFORMERS, _version("transformers")
-    return ServerKind(
-        server.kind, (*server.command, *extra), server.health_path, version, server.environment, server.request
-    )
+    return replace(server, command=(*server.command, *extra), version=version)
 
 
 def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
@@ -135,11 +155,6 @@ def model_config(folder: Path) -> dict[str, Any]:
             f"{folder} holds no model (config.json: {error}): run the loading stage first, or give --model-folder the "
             "name of a folder in the model cache"
         ) from error
-
-
-def model_dtype(config: Mapping[str, Any]) -> str:
-    """Return the number format that the model's configuration names, ``unknown`` when it names none."""
-    return str(config.get("dtype") or config.get("torch_dtype") or "unknown")
 
 
 def tensor_parallel_size(config: Mapping[str, Any], gpu_count: int) -> int:
@@ -196,3 +211,70 @@ def _version(*distributions: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+class ServerProcess:
+    """A running server. Its output goes line by line to ours, with a prefix; the last lines are kept for messages."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._marker = uuid.uuid4().hex
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._first_error = ""
+        self._process = subprocess.Popen(
+            list(command),
+            env={**environment, MARKER: self._marker},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code (negative: the signal's number), None while it runs."""
+        return self._process.poll()
+
+    def last_lines(self) -> str:
+        """Return the last of its output, for a message."""
+        return "\n".join([*self._lines][-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
+
+    def how_it_ended(self) -> str:
+        code = self.exit_code()
+        if code is None:
+            return "still runs"
+        self._reader.join(timeout=2)
+        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{ending} ({self._first_error})" if self._first_error else ending
+
+    def stop(self) -> list[int]:
+        """Stop the server and everything it spawned; return the process ids that are left, normally none.
+
+        The server is asked first, alone: it knows how to end its workers and to give back shared memory. What is left
+        then gets TERM, and at last KILL.
+        """
+        if self.exit_code() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TERM_SECONDS)
+        survivors = end(self._alive, REST_SECONDS, KILL_SECONDS)
+        self._reader.join(timeout=2)
+        return sorted(survivors)
+
+    def _alive(self) -> set[int]:
+        self._process.poll()  # reaps the server itself
+        return marked(MARKER, self._marker) | ({self.pid} if self._process.returncode is None else set())
+
+    def _read(self) -> None:
+        output = cast("IO[bytes]", self._process.stdout)
+        for raw in iter(lambda: output.readline(_LINE_BYTES), b""):
+            line = raw.decode("utf-8", "replace").rstrip()
+            if line:
+                self._lines.append(line)
+                if not self._first_error and _EXCEPTION.match(line):
+                    self._first_error = shortened(line)
+                print(f"server: {line}", flush=True)
