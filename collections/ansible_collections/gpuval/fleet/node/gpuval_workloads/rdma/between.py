@@ -47,10 +47,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.rdma.between", description="Measure RDMA between the nodes of a gang."
     )
-    parser.add_argument("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
-    parser.add_argument("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
-    parser.add_argument("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
-    parser.add_argument("--join-seconds", type=positive_float, default=300.0, help="within which all members begin")
+    add = parser.add_argument
+    add("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
+    add("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
+    add("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
+    add("--join-seconds", type=positive_float, default=300.0, help="within which all members begin")
     return parser.parse_args(list(arguments))
 
 
@@ -188,7 +189,7 @@ class RdmaMember:
 
     def _serve(self, stream: IO[str], test: PerftestMeasurement) -> None:
         port = free_port()
-        side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
+        side = run.PerftestSide(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
         try:
             _send(stream, port if side.is_listening(port, self._slack) else None)
             _receive(stream)
@@ -201,7 +202,8 @@ class RdmaMember:
         port, outcome = _receive(stream), run.PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
             address = self.gang.members[server_index].address
-            side = run.client(test, self._tool, self._node.cpus, port, run.limit(test, self._slack), address)
+            seconds = run.limit(test, self._slack)
+            side = run.PerftestSide(test, self._tool, self._node.cpus, port, seconds, address)
             try:
                 side.thread.join()
             finally:
@@ -274,9 +276,8 @@ def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPa
     for pair in own_pairs:
         (_, rail), (partner, _) = pair.ends if pair.client == index else pair.ends[::-1]
         if pair.share is not None:
-            result.add_metric(
-                "rdma_rails_pair_ratio", pair.share, "ratio", link_scope(f"{rail}>{member.name(partner)}")
-            )
+            scope = link_scope(f"{rail}>{member.name(partner)}")
+            result.add_metric("rdma_rails_pair_ratio", pair.share, "ratio", scope)
             best[rail] = max(pair.share, best.get(rail, 0.0))
     for rail, share in best.items():
         result.add_metric("rdma_rails_ratio", share, "ratio", link_scope(rail))
@@ -314,16 +315,13 @@ def _untested(member: RdmaMember, own_pairs: Sequence[RailPair]) -> dict[str, st
         return {"all ports": "this node has no RDMA device, and others of its gang have"}
     if len(member.able) < 2:
         return {"all ports": "no other node of the gang can take part"}
-    reason_by_port = dict.fromkeys(
-        attribution.absent({node: member.ports[node] for node in member.able}, index),
-        "no link on this node, others of its gang have one",
-    )
+    absent = attribution.absent({node: member.ports[node] for node in member.able}, index)
+    reason_by_port = dict.fromkeys(absent, "no link on this node, others of its gang have one")
     for port in ports:
         port_pairs = [pair for pair in own_pairs if (index, port) in pair.ends]
         if not any(pair.tested for pair in port_pairs):
-            reason_by_port[port] = (
-                port_pairs[-1].problem if port_pairs else "its partners have no port of this name with a link"
-            )
+            lacking = "its partners have no port of this name with a link"
+            reason_by_port[port] = port_pairs[-1].problem if port_pairs else lacking
     return reason_by_port
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -37,11 +37,6 @@ class Rail:
         gid = self.port.roce_v2 if self.port.link_layer == rdma.ETHERNET else None
         return PerftestEnd(self.port.device, self.port.number, gid.index if gid else None)
 
-    @property
-    def ring(self) -> tuple[str | None, float | None]:
-        """What ports have in common that reach each other through one network."""
-        return self.port.link_layer, self.port.rate_bits_per_second
-
 
 @dataclass
 class RdmaNode:
@@ -73,8 +68,7 @@ class RdmaNode:
 def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
     """The devices that a pattern fits."""
     devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
-    link_by_device = {d.name: pcie.link(sysfs, d.pci_address) for d in devices if d.pci_address}
-    links = {name: link for name, link in link_by_device.items() if link}
+    links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(sysfs, d.pci_address))}
     places = {device.name: rdma.place(sysfs, device.name) for device in devices}
     ports = [port for device in devices for port in device.ports]
     addresses = {device.name: device.pci_address for device in devices}
@@ -146,19 +140,17 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
 
     ``seconds`` are for all measurements of bandwidth together.
     """
-    chosen = [test for rail in rails for test in _alone(rail, options)]
+    chosen: list[PerftestMeasurement] = []
     rings: dict[tuple[str | None, float | None], list[PerftestEnd]] = defaultdict(list)
     for rail in rails:
-        rings[rail.ring].append(rail.end)
+        end, memory = rail.end, memory_of(rail, options)
+        chosen += [PerftestMeasurement(tool, end, end) for tool in TOOLS]
+        chosen += [PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else []
+        # What ports have in common that reach each other through one network.
+        rings[rail.port.link_layer, rail.port.rate_bits_per_second].append(end)
     for ends in rings.values() if pairs else ():
         for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):
             chosen += [PerftestMeasurement(WRITE, server, client, both_ways=True)]
     count = sum(test.tool in (WRITE, SEND) for test in chosen)
     test_seconds = int(seconds / count) if count else 0
-    return [PerftestMeasurement(t.tool, t.server, t.client, test_seconds, t.both_ways, t.memory) for t in chosen]
-
-
-def _alone(rail: Rail, options: frozenset[str]) -> list[PerftestMeasurement]:
-    end, memory = rail.end, memory_of(rail, options)
-    measurements = [PerftestMeasurement(tool, end, end) for tool in TOOLS]
-    return [*measurements, PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else measurements
+    return [replace(test, seconds=test_seconds) for test in chosen]

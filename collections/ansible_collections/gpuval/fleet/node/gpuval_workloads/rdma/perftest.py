@@ -73,9 +73,7 @@ class PerftestMeasurement:
 
     @property
     def title(self) -> str:
-        return f"{self.tool}{' -b' if self.both_ways else ''} {self.name}{' ' if self.memory else ''}" + " ".join(
-            self.memory
-        )
+        return " ".join([self.tool, *(["-b"] if self.both_ways else []), self.name, *self.memory])
 
     def arguments(self, end: PerftestEnd, port: int) -> list[str]:
         """The options at one end, with the TCP port by which both find each other. Both ends need the same."""
@@ -102,36 +100,29 @@ def bandwidth(output: str) -> float | None:
     return None
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Seconds; ``typical`` is the median."""
-
-    typical: float
-    p99: float
-    p999: float
-
-
-def latency(output: str) -> Latency | None:
+def latency(output: str) -> tuple[float, ...] | None:
+    """The median, 99th and 99.9th percentile in seconds; None without any that make sense."""
     row = _row(output)
     microseconds = [row.get(f"{name}[usec]", 0.0) for name in ("t_typical", "99% percentile", "99.9% percentile")]
     # in this order they are percentiles, and of a clock that runs forward
-    return (
-        Latency(*(value * 1e-6 for value in microseconds))
-        if 0 < microseconds[0] <= microseconds[1] <= microseconds[2]
-        else None
-    )
+    is_plausible = 0 < microseconds[0] <= microseconds[1] <= microseconds[2]
+    return tuple(value * 1e-6 for value in microseconds) if is_plausible else None
 
 
 def complaint(outputs: Sequence[str]) -> str:
     """The last complaint in what the ends of a test printed; empty without one."""
-    lines = [line for text in outputs for line in plain(text).splitlines() if _COMPLAINT.search(line)]
+    lines = _complaints(outputs)
     telling = [line for line in lines if _SETUP.search(line)] or lines
     return shortened(telling[-1], 160) if telling else ""
 
 
 def is_setup_problem(outputs: Sequence[str]) -> bool:
     """Whether a test without a figure tells only of the setup, and not of its ports."""
-    return any(_SETUP.search(line) for text in outputs for line in plain(text).splitlines() if _COMPLAINT.search(line))
+    return any(map(_SETUP.search, _complaints(outputs)))
+
+
+def _complaints(outputs: Sequence[str]) -> list[str]:
+    return [line for text in outputs for line in plain(text).splitlines() if _COMPLAINT.search(line)]
 
 
 def _row(output: str) -> dict[str, float]:

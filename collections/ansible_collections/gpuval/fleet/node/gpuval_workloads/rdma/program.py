@@ -46,10 +46,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.rdma", description="Measure RDMA of this node by perftest."
     )
-    parser.add_argument("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
-    parser.add_argument("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
-    parser.add_argument("--ordered", type=int, metavar="COUNT", help="ports the node was ordered with")
-    parser.add_argument("--without-pairs", action="store_true", help="rails are networks of their own")
+    add = parser.add_argument
+    add("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
+    add("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
+    add("--ordered", type=int, metavar="COUNT", help="ports the node was ordered with")
+    add("--without-pairs", action="store_true", help="rails are networks of their own")
     return parser.parse_args(list(arguments))
 
 
@@ -110,18 +111,17 @@ def _tools(
         report.untested[address] = "InfiniBand controller without a driver: load it (mlx5_ib)"
     if not node.rails:
         if node.devices and not ordered and not node.other:
-            report.untested["ports"] = (
-                "no port has a link: bring them up, or declare gpuval_nic_count: 0 where none is to be used"
-            )
+            remedy = "bring them up, or declare gpuval_nic_count: 0 where none is to be used"
+            report.untested["ports"] = f"no port has a link: {remedy}"
         return {}
-    path_by_tool = {name: shutil.which(name) for name in perftest.TOOLS}
-    missing = [name for name, path in path_by_tool.items() if not path]
+    path_by_tool = {name: Path(path) for name in perftest.TOOLS if (path := shutil.which(name))}
+    missing = [name for name in perftest.TOOLS if name not in path_by_tool]
     if missing:
         report.untested[f"{len(node.rails)} ports"] = f"{', '.join(missing)} not found: {INSTALL}"
         if has_gpus:
             report.gpu_untested["all GPUs"] = "perftest is missing"
         return {}
-    return {name: Path(path) for name, path in path_by_tool.items() if path}
+    return path_by_tool
 
 
 def _tell_gpu_memory(node: RdmaNode, report: RdmaReport, options: frozenset[str], has_gpus: bool) -> None:
@@ -149,11 +149,9 @@ def _run_all(
     measured = 0
     for number, test in enumerate(tests, 1):
         stuck = hung & {test.client.name, test.server.name}
-        late = time.monotonic() > deadline
-        if stuck or late:
-            report.untested[test.title] = (
-                f"not run, {min(stuck)} hung" if stuck else "not run: time of the stage used up"
-            )
+        if stuck or time.monotonic() > deadline:
+            why = f"not run, {min(stuck)} hung" if stuck else "not run: time of the stage used up"
+            report.untested[test.title] = why
             continue
         result.report(f"{number} of {len(tests)}: {test.title}")
         outcome = run.run(test, tools[test.tool], node.cpus, slack)
@@ -164,14 +162,9 @@ def _run_all(
         print(f"{test.title}: {problem}", flush=True)
         if outcome.hung:
             hung |= {test.client.name, test.server.name} if not test.is_pair else set()
-        if test.memory and outcome.is_setup_problem:
-            report.gpu_untested[test.title] = problem
-        elif outcome.is_setup_problem:
-            report.untested[test.title] = problem
-        elif test.is_pair:
-            pairs[test.title] = problem
-        else:
-            report.failed[test.title] = problem
+        kind = report.untested if outcome.is_setup_problem else pairs if test.is_pair else report.failed
+        kind = report.gpu_untested if outcome.is_setup_problem and test.memory else kind
+        kind[test.title] = problem
     _sort_pairs(report, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
     return measured
 
@@ -213,9 +206,8 @@ def _add_figures(
         latency, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
         if not latency:
             return "printed no plausible latency"
-        result.add_metric(f"{name}_p50_seconds", latency.typical, "seconds", scope)
-        result.add_metric(f"{name}_p99_seconds", latency.p99, "seconds", scope)
-        result.add_metric(f"{name}_p999_seconds", latency.p999, "seconds", scope)
+        for percentile, seconds in zip(("p50", "p99", "p999"), latency):
+            result.add_metric(f"{name}_{percentile}_seconds", seconds, "seconds", scope)
         return ""
     speed = perftest.bandwidth(output)
     if speed is None:
@@ -238,9 +230,8 @@ def _count_errors(
     ports = [rail.port for rail in node.rails]
     moved = rdma.moved(before, rdma.counters(sysfs, ports))
     for port, change in moved.items():
-        scope = f"link:{port}"
-        result.add_metric("rdma_link_error_count", change.link_errors, "count", scope)
-        result.add_metric("rdma_retransmission_count", change.retransmissions, "count", scope)
+        result.add_metric("rdma_link_error_count", change.link_errors, "count", f"link:{port}")
+        result.add_metric("rdma_retransmission_count", change.retransmissions, "count", f"link:{port}")
         words = change.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
         if words:
             report.errors[port] = words

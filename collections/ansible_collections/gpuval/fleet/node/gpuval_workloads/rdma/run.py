@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..common import command
@@ -36,25 +36,29 @@ class PerftestOutcome:
     hung: bool = False
 
 
-@dataclass
 class PerftestSide:
-    """One end of a test while its tool runs, from ``start`` to ``end``."""
+    """One end of a test, whose tool runs from the making of this to ``end``. ``cpus`` are those beside each device;
+    with the server's ``host`` it is the client, whose lines are shown."""
 
-    arguments: Sequence[object]
-    seconds: float
-    cpus: frozenset[int] | None
-    echo: bool
-    ended: command.ProgramEnd | None = None
-    over: threading.Event = field(default_factory=threading.Event)
-    thread: threading.Thread = field(init=False)
-
-    def start(self) -> PerftestSide:
+    def __init__(
+        self,
+        test: PerftestMeasurement,
+        tool: Path,
+        cpus: Mapping[str, frozenset[int]],
+        port: int,
+        seconds: float,
+        host: str = "",
+    ) -> None:
+        end = test.client if host else test.server
+        self._command = [str(tool), *test.arguments(end, port), *filter(None, [host])]
+        self._cpus, self._seconds, self._is_shown = cpus.get(end.device), seconds, bool(host)
+        self.ended: command.ProgramEnd | None = None
+        self._over = threading.Event()
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
-        return self
 
     def end(self) -> None:
-        self.over.set()
+        self._over.set()
         self.thread.join()
 
     def is_listening(self, port: int, seconds: float) -> bool:
@@ -68,34 +72,12 @@ class PerftestSide:
 
     def _work(self) -> None:
         with suppress(OSError, ValueError):  # of this thread, whose child inherits it; a container may have other CPUs
-            os.sched_setaffinity(0, self.cpus or os.sched_getaffinity(0))
+            os.sched_setaffinity(0, self._cpus or os.sched_getaffinity(0))
+        environment = {**os.environ, **ENVIRONMENT}
+        echo = (lambda line: print(f"client: {line}", flush=True)) if self._is_shown else None
         self.ended = command.run(
-            list(map(str, self.arguments)),
-            self.seconds,
-            environment={**os.environ, **ENVIRONMENT},
-            echo=(lambda line: print(f"client: {line}", flush=True)) if self.echo else None,
-            stopped=self.over.is_set,
+            self._command, self._seconds, environment=environment, echo=echo, stopped=self._over.is_set
         )
-
-
-def server(
-    test: PerftestMeasurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float
-) -> PerftestSide:
-    return PerftestSide(
-        [tool, *test.arguments(test.server, port)], seconds, cpus.get(test.server.device), False
-    ).start()
-
-
-def client(
-    test: PerftestMeasurement,
-    tool: Path,
-    cpus: Mapping[str, frozenset[int]],
-    port: int,
-    seconds: float,
-    host: str = HOST,
-) -> PerftestSide:
-    arguments = [tool, *test.arguments(test.client, port), host]
-    return PerftestSide(arguments, seconds, cpus.get(test.client.device), True).start()
 
 
 def limit(test: PerftestMeasurement, slack: float = SLACK_SECONDS) -> float:
@@ -111,10 +93,10 @@ def run(
 ) -> PerftestOutcome:
     """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
     port, seconds = port or free_port(), limit(test, slack)
-    sides, is_silent = [server(test, tool, cpus, port, seconds)], False
+    sides, is_silent = [PerftestSide(test, tool, cpus, port, seconds)], False
     try:
         if sides[0].is_listening(port, min(LISTEN_SECONDS, slack)):
-            sides.append(client(test, tool, cpus, port, seconds))
+            sides.append(PerftestSide(test, tool, cpus, port, seconds, HOST))
             sides[1].thread.join()
             sides[0].thread.join(END_SECONDS)
         else:
@@ -137,11 +119,10 @@ def outcome(
     hung = is_silent or any(side.timed_out for side in ends)
     ending = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
     ending = "the server did not begin to listen" if is_silent else ending
-    complaint = perftest.complaint([side.output for side in ends])
-    is_setup_problem = any(side.code is None for side in ends) or perftest.is_setup_problem(
-        [side.output for side in ends]
-    )
-    return PerftestOutcome("", f"{ending}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
+    outputs = [side.output for side in ends]
+    is_setup_problem = any(side.code is None for side in ends) or perftest.is_setup_problem(outputs)
+    problem = ": ".join(filter(None, (ending, perftest.complaint(outputs))))
+    return PerftestOutcome("", problem, is_setup_problem and not hung, hung)
 
 
 def _is_listening(port: int) -> bool:
