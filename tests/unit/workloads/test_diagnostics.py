@@ -26,16 +26,12 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     measure,
     memory,
     nccl_log,
-    numa,
     overlap,
     p2p_off,
-    peers,
-    progress,
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.figures import RankFigure, RankFigures  # noqa: E402
-from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter  # noqa: E402
+from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter, RankFigure, RankFigures  # noqa: E402
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -176,25 +172,25 @@ def test_numa_nodes_are_those_with_processors_that_the_process_may_use(tmp_path)
     for node, cpus in (("node0", "0-2,8\n"), ("node1", "3-5\n"), ("node2", "\n"), ("node10", "6\n")):
         (tmp_path / node).mkdir()
         (tmp_path / node / "cpulist").write_text(cpus)
-    assert numa.nodes(tmp_path, frozenset({1, 2, 3, 6, 8})) == {0: [1, 2, 8], 1: [3], 10: [6]}
-    assert numa.nodes(tmp_path / "none", frozenset({1})) == {}
+    assert host.numa_nodes(tmp_path, frozenset({1, 2, 3, 6, 8})) == {0: [1, 2, 8], 1: [3], 10: [6]}
+    assert host.numa_nodes(tmp_path / "none", frozenset({1})) == {}
 
 
 def test_a_slow_numa_node_and_threads_that_may_not_be_placed(alone, monkeypatch):
-    monkeypatch.setattr(numa, "nodes", lambda: {0: [0], 1: [1]})
-    monkeypatch.setattr(numa, "triad", lambda cpus, seconds: 8e10 if cpus == [0] else 6e10)
+    monkeypatch.setattr(host, "numa_nodes", lambda: {0: [0], 1: [1]})
+    monkeypatch.setattr(host, "triad", lambda cpus, seconds: 8e10 if cpus == [0] else 6e10)
     found = host.numa_memory(alone, Clockless(alone), 0.1)
     assert {figure.name: figure.value for figure in found.figures} == {
         "diagnostics_numa_memory_bytes_per_second": 6e10, "diagnostics_numa_balance_ratio": 0.75
     }  # fmt: skip
     assert found.by_numa_node == {"0": 8e10, "1": 6e10}
-    monkeypatch.setattr(numa, "triad", lambda *_arguments: os.sched_setaffinity(0, [99_999]))
+    monkeypatch.setattr(host, "triad", lambda *_arguments: os.sched_setaffinity(0, [99_999]))
     assert host.numa_memory(alone, Clockless(alone), 0.1).left_out["numa"]
 
 
 def test_the_triad_uses_the_processors_that_it_is_given():
     threads = torch.get_num_threads()
-    assert numa.triad([sorted(os.sched_getaffinity(0))[0]], 0.05) > 1e8
+    assert host.triad([sorted(os.sched_getaffinity(0))[0]], 0.05) > 1e8
     assert torch.get_num_threads() == threads
 
 
@@ -580,14 +576,14 @@ def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
 
 
 def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(measure, "REPORT_SECONDS", 0.05)
     for rank, least in ((0, 3), (1, 0)):
-        reporter = progress.ProgressReporter(Ranks(rank, 2, CPU))
+        reporter = measure.ProgressReporter(Ranks(rank, 2, CPU))
         reporter.begin("a part", 7.0)
         Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 1.5, together=False)
         lines = capsys.readouterr().out.splitlines()
         assert least <= len(lines) <= 32
-    reporter = progress.ProgressReporter(alone)
+    reporter = measure.ProgressReporter(alone)
     for work in (
         lambda: memory.pattern(alone, Meter(alone, reporter.report), 0.4),
         lambda: host.memory_and_cores(alone, Meter(alone, reporter.report), 0.4),
@@ -602,9 +598,9 @@ def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch,
 
 
 def test_beside_work_with_a_deadline_it_is_reported_no_longer_than_that(monkeypatch):
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(measure, "REPORT_SECONDS", 0.02)
     reports = []
-    with progress.keep_reporting(lambda: reports.append(1), 0.5):
+    with measure.keep_reporting(lambda: reports.append(1), 0.5):
         time.sleep(1)
         count = len(reports)
         time.sleep(0.2)
@@ -620,7 +616,7 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
         until(lambda: len(reports) >= 5)
         return FioMeasurement(FioDirection(1, 1e9, 1.0), FioDirection(1, 2e9, 1.0)) if is_there else None
 
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(measure, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
@@ -659,7 +655,7 @@ def test_spread_is_robust():
 
 @pytest.mark.parametrize("count", range(2, 12))
 def test_every_pair_meets_once_and_rounds_are_disjoint(count):
-    made = peers.rounds(count)
+    made = transfers.rounds(count)
     assert sorted(pair for pairs in made for pair in pairs) == list(itertools.combinations(range(count), 2))
     for pairs in made:
         busy = [rank for pair in pairs for rank in pair]

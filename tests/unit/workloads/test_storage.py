@@ -235,7 +235,7 @@ def test_a_floor_whose_figure_fio_did_not_give_is_neither_kept_nor_missed():
     target, result = targets.StorageTarget(Path("/data")), WorkloadResult()
     options = program.parse_arguments(["--floors", '{"mixed_p99_seconds": 1, "mixed_bytes_per_second": 5}'])
     found = program.TargetFindings(figures={"mixed_bytes_per_second": 9.0}, verified_bytes=1)
-    program._report(result, [target], {target: found}, options)
+    program._report(result, {target: found}, options)
     assert "storage_floor_misses_count" not in [metric["name"] for metric in result.metrics]
     assert "/data: no mixed_p99_seconds (floor 1,000,000 us)" in result.message
 

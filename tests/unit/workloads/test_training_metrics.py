@@ -1,7 +1,13 @@
 import pytest
 from gpuval_workloads.training import metrics
-from gpuval_workloads.training.bounds import MAX_WINDOW_STEPS, TrainingBounds
-from gpuval_workloads.training.config import TrainingConfig, llama_size, parse_arguments, precision
+from gpuval_workloads.training.config import (
+    MAX_WINDOW_STEPS,
+    TrainingBounds,
+    TrainingConfig,
+    llama_size,
+    parse_arguments,
+    precision,
+)
 from gpuval_workloads.training.models.shapes import SIZES
 
 torch = pytest.importorskip("torch")

@@ -47,8 +47,8 @@ def test_a_step_is_work_and_waiting(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     watch = pace.StepPace(CPU)
     for _ in range(2):
-        watch.gradients_done()
-        watch.backward_done()
+        watch.mark()
+        watch.mark()
         watch.step_done()
     assert watch.times() == [pace.StepTime(4.5, 3.5, 1.0), pace.StepTime(4.5, 1.5, 3.0)]
 
@@ -61,8 +61,8 @@ def test_marks_of_the_device_are_given_to_the_heartbeat_recorded_and_in_order(mo
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     watch = pace.StepPace(TorchDevices("cuda", 1, "nccl"))
     for step in range(1, 3):
-        watch.gradients_done()
-        watch.backward_done()
+        watch.mark()
+        watch.mark()
         watch.step_done()
         numbers = [event.at for event in watch.events]
         assert len(numbers) == 1 + 3 * step

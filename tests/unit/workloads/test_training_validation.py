@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, TorchDevices  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.diagnostics.figures import RankFigure  # noqa: E402
+from gpuval_workloads.diagnostics.measure import RankFigure  # noqa: E402
 from gpuval_workloads.training.models.llama import Llama, repeat_heads, rotary_tables, rotate  # noqa: E402
 from gpuval_workloads.training.models.shapes import LlamaShape  # noqa: E402
 from gpuval_workloads.training.validation import Gradients, complain  # noqa: E402

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -159,14 +160,9 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
     """The parts that find no processor beside those that feed the GPUs, and one for this program."""
     kinds = [kind for kind in LEAST_CORES if kind in count_by_kind]
+    least = {kind: LEAST_CORES[kind] * (count_by_kind[kind] if kind == "nic" else 1) for kind in kinds}
     out = []
-    while (
-        kinds
-        and 1
-        + count_by_kind["gpu"]
-        + sum(LEAST_CORES[kind] * (count_by_kind[kind] if kind == "nic" else 1) for kind in kinds)
-        > cores
-    ):
+    while kinds and 1 + count_by_kind["gpu"] + sum(least[kind] for kind in kinds) > cores:
         out.append(kinds.pop(0))
     return out
 
@@ -200,14 +196,8 @@ def main(result: WorkloadResult) -> None:
             del count_by_kind["disk"]
             left_out["disk"] = f"{work}: {measurement.problem}"
             stopped = [f"the disk hangs: {left_out['disk']}"] if measurement.hung else []
-    load = CombinedLoad(
-        str(work),
-        size,
-        options.max_written_bytes,
-        (engine.name, engine.direct) if engine else None,
-        tuple(nics),
-        str(Sysfs().root),
-    )
+    use = (engine.name, engine.direct) if engine else None
+    load = CombinedLoad(str(work), size, options.max_written_bytes, use, tuple(nics), str(Sysfs().root))
     result.environment.update(processes=count_by_kind, left_out=left_out)
     with _workers(count_by_kind, load) as everyone:
         _until_ready(everyone, result)
@@ -231,18 +221,12 @@ def main(result: WorkloadResult) -> None:
 
 
 def _conclude(
-    result: WorkloadResult,
-    workers: Sequence[Worker],
-    phase: LoadPhase,
-    left_out: dict[str, str],
+    result: WorkloadResult, workers: Sequence[Worker], phase: LoadPhase, left_out: dict[str, str],
     stopped: Sequence[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
     ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
-    stopped = [
-        *stopped,
-        *(f"{worker.name} stopped under load: {worker.left_out}" for worker in workers if worker.left_out),
-    ]
+    stopped = [*stopped, *(f"{w.name} stopped under load: {w.left_out}" for w in workers if w.left_out)]
     if not stopped:
         result.add_metric("combined_load_seconds", phase.end - phase.begin, "seconds")
     result.add_metric("combined_load_left_out_count", len(left_out), "count")
@@ -254,8 +238,7 @@ def _conclude(
 
 
 def _file_bytes(work: Path, limit: float) -> int:
-    space = os.statvfs(work)
-    size = int(min(1 << 30, limit / 8, space.f_bavail * space.f_frsize / 4)) // MIB * MIB
+    size = int(min(1 << 30, limit / 8, shutil.disk_usage(work).free / 4)) // MIB * MIB
     return size if size >= 16 * MIB else 0
 
 
@@ -331,9 +314,8 @@ def _run(
         _look_at(working)
         stalled = [w.name for w in working if clock - max(begin, w.last) > STALL_SECONDS]
         if stalled:
-            raise WorkloadFailure(
-                f"{', '.join(stalled[:8])}: no progress for {STALL_SECONDS:.0f} s under load ({title})"
-            )
+            where = f"for {STALL_SECONDS:.0f} s under load ({title})"
+            raise WorkloadFailure(f"{', '.join(stalled[:8])}: no progress {where}")
         if clock - spoken >= REPORT_SECONDS:
             spoken = clock
             report(LoadPhase(begin, clock))
@@ -348,11 +330,10 @@ def _look_at(workers: Sequence[Worker]) -> None:
     """Raise ``WorkloadFailure`` for those that ended. One that was killed for want of memory is left out: no part is
     broken."""
     ended = [worker for worker in workers if worker.process.poll() is not None]
-    for worker in [
-        killed for killed in ended if killed.process.returncode == -signal.SIGKILL and memory_kills() > killed.kills
-    ]:
-        worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
-        ended.remove(worker)
+    for worker in tuple(ended):
+        if worker.process.returncode == -signal.SIGKILL and memory_kills() > worker.kills:
+            worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
+            ended.remove(worker)
     if ended:
         time.sleep(0.5)  # its last words
         words = "; ".join(f"{w.name} ended with {w.process.returncode}: {w.last_line}" for w in ended[:8])
@@ -363,37 +344,32 @@ def _report(
     result: WorkloadResult, workers: Sequence[Worker], alone: dict[str, float | None], phase: LoadPhase
 ) -> None:
     """Put what is known of the common phase into the result: of each GPU and port, and of the others as sums."""
-    by_kind: dict[str, list[Worker]] = {}
+    groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
+    gpu = "rank" if os.environ.get("GPUVAL_ACCELERATOR") == "cpu" else "gpu"
     for worker in workers:
-        by_kind.setdefault(worker.kind, []).append(worker)
-    on_gpus = os.environ.get("GPUVAL_ACCELERATOR") != "cpu"
-    result.add_metric("combined_load_processes_count", len(by_kind["gpu"]), "count")
-    for kind, kind_workers in by_kind.items():
+        scopes = {"gpu": f"{gpu}:{worker.index}", "nic": f"link:{worker.port}"}
+        groups[worker.kind, scopes.get(worker.kind, "node")].append(worker)
+    result.add_metric("combined_load_processes_count", sum(kind == "gpu" for kind, _ in groups), "count")
+    for (kind, scope), group in groups.items():
         name, unit, divisor = UNITS.get(kind, BYTES)
-        groups = [[worker] for worker in kind_workers] if kind in ("gpu", "nic") else [kind_workers]
-        for group in groups:
-            scope = f"{'gpu' if on_gpus else 'rank'}:{group[0].index}" if kind == "gpu" else "node"
-            scope = f"link:{group[0].port}" if kind == "nic" else scope
-            now = [rate(worker.samples.kept, phase) for worker in group]
-            before = [alone[worker.name] for worker in group]
-            if kind != "nic":  # perftest does not compare what arrives
-                result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
-            if None in now:
-                continue
-            total = sum(number(value) or 0.0 for value in now)
-            result.add_metric(f"combined_load_{kind}_{name}", total / divisor, unit, scope)
-            if None not in before and (base := sum(number(value) or 0.0 for value in before)):
-                result.add_metric(f"combined_load_{kind}_ratio", total / base, "ratio", scope)
-            if len(group) == 1:
-                x, y = curve(group[0].samples.kept, phase, divisor)
-                result.add_series(f"combined_load_{kind}_{name}", unit, x, y, x_unit="seconds", scope=scope)
+        now = [rate(worker.samples.kept, phase) for worker in group]
+        before = [alone[worker.name] for worker in group]
+        if kind != "nic":  # perftest does not compare what arrives
+            result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
+        if None in now:
+            continue
+        total = sum(number(value) or 0.0 for value in now)
+        result.add_metric(f"combined_load_{kind}_{name}", total / divisor, unit, scope)
+        if None not in before and (base := sum(number(value) or 0.0 for value in before)):
+            result.add_metric(f"combined_load_{kind}_ratio", total / base, "ratio", scope)
+        if len(group) == 1:
+            x, y = curve(group[0].samples.kept, phase, divisor)
+            result.add_series(f"combined_load_{kind}_{name}", unit, x, y, x_unit="seconds", scope=scope)
 
 
 def curve(samples: Sequence[tuple[float, float]], phase: LoadPhase, divisor: float) -> tuple[list[float], list[float]]:
     """The rate over the seconds of a phase."""
     inside = [sample for sample in list(samples) if phase.begin <= sample[0] <= phase.end]
     pairs = [(old, new) for old, new in zip(inside, inside[1:]) if new[0] > old[0]]
-    return (
-        [round(new[0] - phase.begin, 2) for _, new in pairs],
-        [(new[1] - old[1]) / (new[0] - old[0]) / divisor for old, new in pairs],
-    )
+    rates = [(new[1] - old[1]) / (new[0] - old[0]) / divisor for old, new in pairs]
+    return [round(new[0] - phase.begin, 2) for _, new in pairs], rates

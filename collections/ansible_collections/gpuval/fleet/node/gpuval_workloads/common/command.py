@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Callable
 
+from .processes import end_group, signal_group
+
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
 ECHO_BYTES = 2 << 20
 ECHO_LINE = 2000
@@ -110,10 +112,10 @@ def run(
     try:
         reader.start()
         timed_out = not _wait(process, start + seconds, start, output, say, stopped)
-        if process.poll() is None and not _stop(process):
+        if process.poll() is None and not end_group(process, TERM_SECONDS, KILL_SECONDS):
             problem = f"had not ended after {seconds:.0f} s and could not be killed"
     finally:
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(KILL_SECONDS)
         if reader.is_alive():
@@ -195,20 +197,6 @@ def _wait(
         with suppress(subprocess.TimeoutExpired):
             process.wait(min(_POLL_SECONDS, max(deadline - now, 0.01)))
     return True
-
-
-def _stop(process: subprocess.Popen) -> bool:
-    for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-        _signal_group(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return True
-    return False
-
-
-def _signal_group(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 class ExecutableSearch:

@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from .device import TorchDevices
 from .result import RESULT_FILE_VARIABLE, WorkloadCrash, WorkloadFailure, WorkloadResult
@@ -64,26 +64,10 @@ def process_count(accelerator: TorchDevices, requested: int | None = None) -> in
     return requested or accelerator.count
 
 
-class Watching(Protocol):
-    """What looks at the ranks while they run; ``verdict`` is why it ended them, None where it did not."""
-
-    verdict: str | None
-
-    def __enter__(self) -> Watching: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 def alone() -> list[str]:
     """torchrun's arguments where all ranks are this node's: nothing leaves the loopback interface."""
-    return [
-        "--nnodes=1",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={_LOOPBACK}:0",
-        "--rdzv-conf=is_host=1",
-        f"--rdzv-id={uuid.uuid4().hex}",
-        f"--local-addr={_LOOPBACK}",
-    ]
+    place = (f"--rdzv-endpoint={_LOOPBACK}:0", f"--rdzv-id={uuid.uuid4().hex}", f"--local-addr={_LOOPBACK}")
+    return ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=is_host=1", *place]
 
 
 def run_ranks(
@@ -101,19 +85,18 @@ def run_ranks(
         watcher = RankWatcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
         try:
             torchrun(alone(), module, arguments, accelerator, processes, Path(directory), watcher)
-        except StallError:
-            raise
-        except WorkloadCrash:
-            take_failure(result, Path(directory))
+        except WorkloadCrash as crash:
+            if not isinstance(crash, StallError):
+                take_failure(result, Path(directory))
             raise
         take_outcome(result, Path(directory))
 
 
 def take_failure(result: WorkloadResult, directory: Path) -> None:
     """Raise ``WorkloadFailure`` in the words of the rank that failed first, with the figures so far; if one did."""
-    failure = first_failure(directory)
+    failure, so_far = first_failure(directory), Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
     if failure is not None:
-        _adopt(result, _partial_result())
+        _adopt(result, so_far.read_text(encoding="utf-8") if so_far.is_file() else "{}")
         raise WorkloadFailure(failure["message"])
 
 
@@ -122,7 +105,7 @@ def take_outcome(result: WorkloadResult, directory: Path) -> None:
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
-    _adopt(result, WorkloadResult.from_json(outcome.read_text(encoding="utf-8")))
+    _adopt(result, outcome.read_text(encoding="utf-8"))
 
 
 def rank_environment(environ: Mapping[str, str], accelerator: TorchDevices, processes: int) -> dict[str, str]:
@@ -141,9 +124,10 @@ def torchrun(
     accelerator: TorchDevices,
     processes: int,
     directory: Path,
-    watcher: Watching,
+    watcher: Any,
 ) -> None:
     """Run ``processes`` ranks of a module; ``rendezvous`` are the options that say where the others are.
+    ``watcher``, a context, looks at the ranks meanwhile; its ``verdict`` is why it ended them, None where it did not.
 
     Raises ``StallError`` where the watcher ended them, and ``WorkloadCrash`` naming the rank that broke off first.
     """
@@ -151,18 +135,8 @@ def torchrun(
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    options = run.parse_args(
-        [
-            *rendezvous,
-            f"--nproc-per-node={processes}",
-            "--max-restarts=0",
-            "--monitor-interval=0.2",
-            f"--log-dir={directory}",
-            "--module",
-            module,
-            *arguments,
-        ]
-    )
+    settings = (f"--nproc-per-node={processes}", "--max-restarts=0", "--monitor-interval=0.2", f"--log-dir={directory}")
+    options = run.parse_args([*rendezvous, *settings, "--module", module, *arguments])
     if hasattr(options, "shutdown_timeout"):
         options.shutdown_timeout = _SHUTDOWN_SECONDS
     try:
@@ -232,11 +206,5 @@ def notes_of(directory: Path, name: str) -> list[dict]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob(name.format(rank="*"))]
 
 
-def _partial_result() -> WorkloadResult:
-    path = Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
-    return WorkloadResult.from_json(path.read_text(encoding="utf-8")) if path.is_file() else WorkloadResult()
-
-
-def _adopt(result: WorkloadResult, source: WorkloadResult) -> None:
-    for name, value in vars(source).items():
-        setattr(result, name, value)
+def _adopt(result: WorkloadResult, text: str) -> None:
+    vars(result).update(vars(WorkloadResult.from_json(text)))

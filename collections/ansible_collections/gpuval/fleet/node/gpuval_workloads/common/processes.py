@@ -1,10 +1,11 @@
-"""The processes below one, or with a mark in their environment: found in ``/proc`` wherever they went, and ended."""
+"""Processes: below one, or with a mark in their environment, found in ``/proc`` wherever they went; states; ends."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,14 +14,23 @@ from pathlib import Path
 
 POLL_SECONDS = 0.1
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PROC = Path("/proc")
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends (Linux), so that none is lost from sight."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def below(*pids: int) -> set[int]:
@@ -65,16 +75,44 @@ def _own() -> set[int]:
     return below(os.getpid())
 
 
+def signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def end_group(process: subprocess.Popen, term_seconds: float, kill_seconds: float | None) -> bool:
+    """End a process and its group by TERM, then by KILL; False when it is still there after both."""
+    for number, seconds in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, kill_seconds)):
+        signal_group(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return True
+    return False
+
+
+def process_state(pid: int) -> str:
+    """Return the letter that the kernel gives the process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
+    return _stat(pid)[0]
+
+
+def is_child(pid: int) -> bool:
+    """Return whether the process is one that this one started: an id may belong to another process by now."""
+    return _stat(pid)[1] == os.getpid()
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return state and parent's id as /proc/<pid>/stat has them, behind the name in its parentheses."""
+    try:
+        state, parent = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+        return state, int(parent)
+    except (OSError, ValueError):  # it has ended
+        return "?", 0
+
+
 def _parents() -> dict[int, int]:
     """The parent of each live process."""
-    parent_by_pid = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):  # it has ended
-                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                if state not in ("Z", "X"):
-                    parent_by_pid[int(entry.name)] = int(parent)
-    return parent_by_pid
+    stats = {int(entry.name): _stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal()}
+    return {pid: parent for pid, (state, parent) in stats.items() if state not in "ZX?"}
 
 
 def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:

@@ -8,7 +8,7 @@ import datetime
 import json
 import os
 import platform
-import signal
+import shutil
 import sys
 import time
 import traceback
@@ -22,9 +22,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from . import command
 from .device import TorchDevices, choose_accelerator, describe_devices
-from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
+from .processes import die_with_parent
 from .result import (
     EXIT_CRASH,
     EXIT_FAILURE,
@@ -41,7 +42,10 @@ GIB = 2**30
 #: Of what a rank hands to those of other nodes at once.
 MAX_ITEM_BYTES = 1 << 20
 
-_PR_SET_PDEATHSIG = 1
+#: The name comes last, for it may hold commas; memory is in MiB (``nvidia-smi --help-query-compute-apps``).
+GPU_PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name", "--format=csv,noheader,nounits")
+GPU_PROCESSES_SECONDS, MAX_GPU_PROCESSES = 10, 1000
+
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 _OUT_OF_MEMORY_WORDS = ("out of memory", "ALLOC_FAILED")
 """How the driver, NCCL and cuBLAS say so when it is not PyTorch's allocator that asked."""
@@ -153,6 +157,52 @@ class Ranks:
             print(text, flush=True)
 
 
+class Clock:
+    """Marks when the device gets somewhere in its queue, without making it wait."""
+
+    def __init__(self, accelerator: TorchDevices) -> None:
+        self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
+
+    def mark(self) -> Any:
+        """Return a mark of now: a recorded event, or seconds of the monotonic clock."""
+        if self._device is None:
+            return time.perf_counter()
+        event = self._device.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self) -> None:
+        """Wait until the device has passed all marks."""
+        if self._device is not None:
+            self._device.synchronize()
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds from one mark to another, both passed."""
+        return end - start if self._device is None else start.elapsed_time(end) / 1000
+
+
+class Stopwatch:
+    """Takes lap times without making the device wait; starts when it is made.
+
+    On a GPU a lap is an event put into the current stream: it marks when the device got there. :meth:`laps` waits for
+    the last one.
+    """
+
+    def __init__(self, accelerator: TorchDevices) -> None:
+        self._clock = Clock(accelerator)
+        self._marks: list = []
+        self.lap()
+
+    def lap(self) -> None:
+        """Mark the end of a lap."""
+        self._marks.append(self._clock.mark())
+
+    def laps(self) -> list[float]:
+        """Return the seconds of every lap so far."""
+        self._clock.wait()
+        return [self._clock.between(start, end) for start, end in zip(self._marks, self._marks[1:])]
+
+
 def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     """Run one rank's part of a workload and return its exit code.
 
@@ -238,9 +288,7 @@ def _die_with_launcher() -> None:
 
     DeepSpeed's launcher, a process of its own, is not known by its id.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if LAUNCHER_VARIABLE in os.environ and os.getppid() != int(os.environ[LAUNCHER_VARIABLE]):
         raise SystemExit("the launcher is gone")
 
@@ -279,7 +327,7 @@ def _leave_note(name: str, rank: int, message: str, about: Sequence[int] = ()) -
 def _memory_account(ranks: Ranks) -> str:
     """Return what holds the memory of a full device, and what to do about it."""
     text = f"rank {ranks.rank} ({ranks.scope}) ran out of device memory"
-    strangers = None
+    strangers: list[str] = []
     if ranks.accelerator.kind == "cuda":
         try:
             free, total = torch.cuda.mem_get_info()
@@ -293,8 +341,27 @@ def _memory_account(ranks: Ranks) -> str:
             text += f": how much is free is unknown ({_words(error)})"
         strangers = others_on(str(getattr(torch.cuda.get_device_properties(ranks.device), "uuid", "")))
     if strangers:
-        return f"{text}. On this GPU are also: {'; '.join(map(str, strangers))}. Stop them and run the stage again"
+        return f"{text}. On this GPU are also: {'; '.join(strangers)}. Stop them and run the stage again"
     return (
         f"{text}. Lower --batch-size or --sequence-length or choose a smaller --size; if others hold the memory, stop "
         "them (nvidia-smi or rocm-smi lists the processes of the GPU)"
     )
+
+
+def others_on(uuid: str, own_pid: int | None = None) -> list[str]:
+    """Describe the processes on an NVIDIA GPU besides this one, as far as ``nvidia-smi`` shows them.
+
+    ``uuid`` with or without the ``GPU-`` in front. The tool hides what others' processes hold ("[N/A]"); within a
+    container it may show the host's process ids, or no processes at all.
+    """
+    tool = shutil.which("nvidia-smi")
+    ended = command.run([tool, *GPU_PROCESSES], GPU_PROCESSES_SECONDS) if tool else None
+    descriptions = []
+    for line in ended.output.splitlines()[:MAX_GPU_PROCESSES] if ended and ended.code == 0 else ():
+        gpu, pid, memory, name, *_ = *(field.strip() for field in line.split(",", 3)), "", "", ""
+        is_here = gpu.removeprefix("GPU-") == uuid.removeprefix("GPU-")
+        if line.count(",") >= 3 and is_here and pid.isdecimal() and int(pid) != (own_pid or os.getpid()):
+            printable = "".join(c for c in name if c.isprintable())[:200]
+            amount = f"{int(memory) * 2**20 / GIB:.1f} GiB" if memory.isdecimal() else "an unknown amount"
+            descriptions.append(f"pid {int(pid)} {printable} with {amount}")
+    return descriptions

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from .processes import is_child, process_state
+
 STALL_VARIABLE = "GPUVAL_STALL_SECONDS"
 STALL_SECONDS = 60.0
 BEAT_FILE = "beat-{rank}.json"
@@ -157,25 +159,6 @@ def read_beat(path: Path) -> Beat | None:
     except (OSError, ValueError, TypeError):
         return None
     return beat if all(isinstance(value, (int, float)) for value in numbers) and beat.pid > 1 else None
-
-
-def process_state(pid: int) -> str:
-    """Return the letter that the kernel gives the process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
-    return _stat(pid)[0]
-
-
-def is_child(pid: int) -> bool:
-    """Return whether the process is one that this one started: an id may belong to another process by now."""
-    return _stat(pid)[1] == str(os.getpid())
-
-
-def _stat(pid: int) -> tuple[str, str]:
-    """Return state and parent's id as /proc/<pid>/stat has them, behind the name in its parentheses."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return fields[0], fields[1]
-    except (OSError, IndexError):
-        return "?", ""
 
 
 @dataclass

@@ -24,7 +24,7 @@ def main(result: WorkloadResult) -> None:
             nccl_log.ask(os.environ, Path(directory))
             # One pair at a time sends on purpose: PyTorch warns that such operations wait for each other.
             os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
-        run_ranks(result, "gpuval_workloads.diagnostics.worker", arguments, accelerator, processes)
+        run_ranks(result, "gpuval_workloads.diagnostics.run", arguments, accelerator, processes)
     if config.p2p_off_seconds and processes > 1 and accelerator.kind != "hpu":  # Gaudi has no such setting
         p2p_off.measure(result, arguments, accelerator, processes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..common.laps import LapSummary
 from ..common.ranks import GIB, Ranks
-from .figures import RankFigures
-from .measure import Meter
+from .measure import Meter, RankFigures
 
 GPU_SIZES = (8, 2**13, 2**20, 2**24, 2**26, 2**28, 2**30, 2**33)
 CPU_SIZES = (8, 2**13, 2**20, 2**22)
@@ -156,48 +155,54 @@ def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tenso
     return (places % 97 * sum(rank % _WEIGHTS + 1 for rank in range(size))).to(dtype)
 
 
-def _words(elements: int, seed: int, device: torch.device, part: slice) -> Tensor:
+def _carried(elements: int, seed: int, dtype: torch.dtype, device: torch.device, part: slice) -> Tensor:
     """Bit patterns that differ between places and seeds, for what is only carried from one rank to others."""
     start, stop, _ = part.indices(elements)
-    return torch.arange(start, stop, dtype=torch.int32, device=device).mul_(-1640531535).add_(seed * 40503 + 1)
+    words = torch.arange(start, stop, dtype=torch.int32, device=device).mul_(-1640531535).add_(seed * 40503 + 1)
+    return words if dtype.itemsize == 4 else words.to(torch.int16)
 
 
-def _carried(elements: int, seed: int, dtype: torch.dtype, device: torch.device, part: slice) -> Tensor:
-    words = _words(elements, seed, device, part)
-    return words.view(torch.int32) if dtype.itemsize == 4 else words.to(torch.int16)
+def _parts(tensor: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the tensor by parts, as bits."""
+    bits = torch.int32 if tensor.element_size() == 4 else torch.int16
+    for start in range(0, len(tensor), PART):
+        part = slice(start, start + PART)
+        yield part, tensor[part].view(bits)
 
 
 def _compare(tensor: Tensor, expected: Callable[[slice], Tensor]) -> int:
     """Elements that are not as expected, bit by bit."""
-    bits = torch.int32 if tensor.element_size() == 4 else torch.int16
-    wrong = 0
-    for start in range(0, len(tensor), PART):
-        part = slice(start, start + PART)
-        wrong += int((tensor[part].view(bits) != expected(part).view(bits)).sum())
-    return wrong
+    return sum(int((bits != expected(part).view(bits.dtype)).sum()) for part, bits in _parts(tensor))
 
 
-def _put(tensor: Tensor, values_of: Callable[[slice], Tensor]) -> None:
-    bits = torch.int32 if tensor.element_size() == 4 else torch.int16
-    for start in range(0, len(tensor), PART):
-        part = slice(start, start + PART)
-        tensor[part].view(bits).copy_(values_of(part).view(bits))
+def _compare_chunks(out: Tensor, ranks: Ranks, seed_of: Callable[[int], int]) -> int:
+    """Elements that are not what each rank sent, of equal shares in the order of ranks."""
+    return sum(
+        _compare(chunk, partial(_carried, len(chunk), seed_of(rank), out.dtype, ranks.device))
+        for rank, chunk in enumerate(out.chunk(ranks.world_size))
+    )
+
+
+def _filled(tensor: Tensor, values_of: Callable[[slice], Tensor]) -> Tensor:
+    for part, bits in _parts(tensor):
+        bits.copy_(values_of(part).view(bits.dtype))
+    return tensor
 
 
 def _all_reduce(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
+    addends = partial(_addends, elements, dtype, ranks.device, ranks.world_size, ranks.rank)
+    values = _filled(torch.empty(elements, dtype=dtype, device=ranks.device), addends)
     buffer = values.clone()
     return (
         lambda: buffer.copy_(values),
         lambda: dist.all_reduce(buffer),
-        lambda: _compare(buffer, lambda part: _sums(elements, dtype, ranks, part)),
+        lambda: _compare(buffer, partial(_sums, elements, dtype, ranks)),
     )
 
 
 def _reduce_scatter(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
+    addends = partial(_addends, elements, dtype, ranks.device, ranks.world_size, ranks.rank)
+    values = _filled(torch.empty(elements, dtype=dtype, device=ranks.device), addends)
     out = torch.zeros(elements // ranks.world_size, dtype=dtype, device=ranks.device)
     offset = len(out) * ranks.rank
 
@@ -209,16 +214,10 @@ def _reduce_scatter(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
 
 def _all_gather(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     share = elements // ranks.world_size
-    contribution = torch.empty(share, dtype=dtype, device=ranks.device)
-    _put(contribution, partial(_carried, share, ranks.rank, dtype, ranks.device))
+    carried = partial(_carried, share, ranks.rank, dtype, ranks.device)
+    contribution = _filled(torch.empty(share, dtype=dtype, device=ranks.device), carried)
     out = torch.zeros(share * ranks.world_size, dtype=dtype, device=ranks.device)
-
-    def wrong() -> int:
-        return sum(
-            _compare(chunk, partial(_carried, share, rank, dtype, ranks.device))
-            for rank, chunk in enumerate(out.chunk(ranks.world_size))
-        )
-
+    wrong = partial(_compare_chunks, out, ranks, lambda rank: rank)
     return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, contribution), wrong
 
 
@@ -226,46 +225,38 @@ def _all_to_all(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     share, size = elements // ranks.world_size, ranks.world_size
     values = torch.empty(share * size, dtype=dtype, device=ranks.device)
     for target, part_of in enumerate(values.chunk(size)):
-        _put(part_of, partial(_carried, share, ranks.rank * size + target, dtype, ranks.device))
+        _filled(part_of, partial(_carried, share, ranks.rank * size + target, dtype, ranks.device))
     out = torch.zeros_like(values)
-
-    def wrong() -> int:
-        return sum(
-            _compare(chunk, partial(_carried, share, source * size + ranks.rank, dtype, ranks.device))
-            for source, chunk in enumerate(out.chunk(size))
-        )
-
+    wrong = partial(_compare_chunks, out, ranks, lambda source: source * size + ranks.rank)
     return lambda: out.fill_(WRONG), lambda: dist.all_to_all_single(out, values), wrong
 
 
 def _broadcast(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     buffer = torch.zeros(elements, dtype=dtype, device=ranks.device)
+    carried = partial(_carried, elements, 7, dtype, ranks.device)
     if ranks.is_first:
-        _put(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part))
+        _filled(buffer, carried)
     return (
         lambda: None if ranks.is_first else buffer.fill_(WRONG),
         lambda: dist.broadcast(buffer, src=0),
-        lambda: _compare(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part)),
+        lambda: _compare(buffer, carried),
     )
 
 
-def _send_receive(ranks, elements, dtype):
+def _send_receive(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
-    values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _put(values, lambda part: _carried(elements, ranks.rank, dtype, ranks.device, part))
-    out = torch.zeros_like(values)
+    carried = partial(_carried, elements, dtype=dtype, device=ranks.device)
     following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
+    values = torch.empty(elements, dtype=dtype, device=ranks.device)
+    _filled(values, lambda part: carried(ranks.rank, part=part))
+    out = torch.zeros_like(values)
 
     def run() -> None:
         operations = [dist.P2POp(dist.isend, values, following), dist.P2POp(dist.irecv, out, before)]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    return (
-        lambda: out.fill_(WRONG),
-        run,
-        lambda: _compare(out, lambda part: _carried(elements, before, dtype, ranks.device, part)),
-    )
+    return lambda: out.fill_(WRONG), run, lambda: _compare(out, lambda part: carried(before, part=part))
 
 
 COLLECTIVES = (

@@ -1,9 +1,10 @@
-"""The host under the devices: its memory, its cores, its local disk."""
+"""The host under the devices: its memory (by NUMA node too), its cores, its local disk."""
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -11,16 +12,18 @@ import torch
 
 from ..common import fio
 from ..common.ranks import Ranks
-from . import numa
-from .figures import RankFigures
-from .measure import Meter
-from .progress import Report, keep_reporting
+from ..gang.host.sysfs import cpu_list
+from .measure import Meter, RankFigures, Report, keep_reporting
 
 COPY_BYTES = 2**28
 MATRIX = 1024
 DISK_BYTES, BLOCK_BYTES = 2**28, 2**22
 DISK_PATIENCE_SECONDS = 600
 NUMA_PATIENCE_SECONDS = 300
+NUMA_NODES = Path("/sys/devices/system/node")
+ARRAY_BYTES = 2**25
+"""Of each of the three arrays of a thread; those of a node's threads together are larger than its caches."""
+MOST_THREADS = 16
 
 
 def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
@@ -42,18 +45,64 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     return figures
 
 
+def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) -> dict[int, list[int]]:
+    """The processors of each NUMA node that this process may use; nodes without any (memory alone) are left out."""
+    usable = frozenset(os.sched_getaffinity(0)) if usable is None else usable
+    cpus_by_node = {}
+    for folder in system.glob("node[0-9]*"):
+        try:
+            cpus = [cpu for cpu in cpu_list((folder / "cpulist").read_text()) if cpu in usable]
+        except OSError:
+            continue
+        if cpus:
+            cpus_by_node[int(folder.name[4:])] = cpus
+    return dict(sorted(cpus_by_node.items()))
+
+
+def triad(cpus: list[int], seconds: float) -> float:
+    """Bytes per second, read and written, of a = b + 3 c (STREAM's triad) by threads on these processors, for so long.
+
+    A thread's memory is on its NUMA node, because it writes it first. Threads keep their place only while they live.
+    """
+    threads = min(len(cpus), MOST_THREADS)
+    ready, rates = threading.Barrier(threads), [0.0] * threads
+    before = torch.get_num_threads()
+
+    def work(index: int) -> None:
+        os.sched_setaffinity(0, cpus)  # of this thread alone
+        torch.set_num_threads(1)
+        a, b, c = (torch.full((ARRAY_BYTES // 4,), value) for value in (0.0, 1.0, 2.0))
+        ready.wait(60)
+        begun, turns, passed = time.perf_counter(), 0, 0.0
+        while passed < seconds:
+            torch.add(b, c, alpha=3.0, out=a)
+            turns += 1
+            passed = time.perf_counter() - begun
+        rates[index] = turns * 3 * ARRAY_BYTES / passed
+
+    workers = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120 + 4 * seconds)
+    torch.set_num_threads(before)
+    if not all(rates):
+        raise RuntimeError("a thread that measures the host's memory did not end")
+    return sum(rates)
+
+
 def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """The triad on one NUMA node after the other, on rank 0 alone.
 
     Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
     """
     figures = RankFigures()
-    places = numa.nodes() if ranks.is_first else {}
-    if not places:
+    cpus_by_node = numa_nodes() if ranks.is_first else {}
+    if not cpus_by_node:
         return figures
     try:
         with ranks.patience(NUMA_PATIENCE_SECONDS), keep_reporting(meter.report, NUMA_PATIENCE_SECONDS):
-            rates = {node: numa.triad(cpus, seconds / len(places)) for node, cpus in places.items()}
+            rates = {node: triad(cpus, seconds / len(cpus_by_node)) for node, cpus in cpus_by_node.items()}
     except (OSError, RuntimeError) as error:  # a container may not place its threads, or has no memory left
         figures.left_out["numa"] = str(error)[:200]
         return figures
@@ -84,23 +133,21 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     if not ranks.is_first:
         return figures
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
-    write: float | None
-    read: float | None
+    rates: tuple[float | None, float | None]
     try:
         with ranks.patience(DISK_PATIENCE_SECONDS):
             with keep_reporting(meter.report, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
                 measured = fio.run(directory, seconds, DISK_BYTES)
             if measured is None:
-                write, read = _plain(directory, meter.report)
+                rates = _plain(directory, meter.report)
             else:
-                sides = (measured.write, measured.read)
-                write, read = (side.bytes_per_second if side else None for side in sides)
-                if measured.problem:
-                    figures.left_out["disk"] = measured.problem
+                write, read = measured.write, measured.read
+                rates = (write.bytes_per_second if write else None, read.bytes_per_second if read else None)
+                figures.left_out.update({"disk": measured.problem} if measured.problem else {})
     except OSError as error:
         figures.left_out["disk"] = f"{directory}: {error.strerror or error}"
         return figures
-    for name, value in (("write", write), ("read", read)):
+    for name, value in zip(("write", "read"), rates):
         if value:
             figures.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
     return figures

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, is_out_of_memory
-from .figures import RankFigures
-from .measure import Meter
+from .measure import Meter, RankFigures
 
 GPU_SIZE, CPU_SIZE = 8192, 512
 ROWS_PER_SAMPLE = 64
@@ -39,15 +38,11 @@ DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "HIPBLAS_STATUS", "
 
 @dataclass(frozen=True)
 class Precision:
-    """How to bring a matrix to the device in a precision, and multiply there."""
+    """In which type a matrix comes to the device, and how it is multiplied there."""
 
     name: str
     dtype: torch.dtype
     is_tf32: bool = False
-
-    def rounded(self, matrix: Tensor) -> Tensor:
-        """Return the host's matrix as the device gets it."""
-        return matrix.to(self.dtype)
 
 
 BF16 = Precision("bf16", torch.bfloat16)
@@ -144,7 +139,7 @@ class TimedProduct:
     """The product of two matrices in one precision, multiplied once, and the host's own of some of its rows."""
 
     def __init__(self, ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor) -> None:
-        on_host = [precision.rounded(matrix) for matrix in factors]
+        on_host = [matrix.to(precision.dtype) for matrix in factors]
         self._reference = on_host[0][rows].double() @ on_host[1].double()
         self._rows = rows.to(ranks.device)
         self._multiply, self._out = _product(precision, *(matrix.to(ranks.device) for matrix in on_host))

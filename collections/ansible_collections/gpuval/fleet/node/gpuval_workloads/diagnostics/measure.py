@@ -1,19 +1,22 @@
-"""Repeat a piece of work for a time, and keep the time of each repeat."""
+"""Repeat a piece of work for a time, keep the time of each repeat, and report: figures, and how far a part is."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..common.laps import MOST_LAPS, LapStatistics
-from ..common.ranks import Ranks
-from ..common.timing import Clock
-from .progress import REPORT_SECONDS, Report, no_report
+from ..common.laps import MOST_LAPS, REVISION, LapStatistics, LapSummary, median_of
+from ..common.ranks import Clock, Ranks
 
+REPORT_SECONDS = 10.0
+"""The runner ends a stage that is silent for longer than its limit."""
 LEAST_LAPS, LEAST_SLOW_LAPS = 8, 3
 """Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``."""
 LEAST_HOST_LAPS = 5
@@ -21,6 +24,92 @@ BLOCK_SECONDS = 0.25
 """How far the device is behind at most, and how often the ranks agree on whether to go on."""
 
 Work = Callable[[], Any]
+Report = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class RankFigure:
+    """One metric of one rank; ``scope`` None is the rank's own part, ``revision`` that of its definition."""
+
+    name: str
+    value: float | None
+    unit: str
+    scope: str | None = None
+    revision: int = 1
+
+
+@dataclass
+class RankFigures:
+    """What one rank found: figures, curves over message sizes, notes on what was left out and why."""
+
+    figures: list[RankFigure] = field(default_factory=list)
+    curves: list[tuple[str, str, Sequence[float], list[float]]] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    #: Of the host's memory; for people: which node is slow.
+    by_numa_node: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
+        self.figures.append(RankFigure(name, value, unit, scope, revision))
+
+    def speed(
+        self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
+    ) -> None:
+        """Add ``amount`` per second of all laps as ``<name>_<suffix>``, and what stands beside it: the speed of the
+        median lap, and ratios. What so few laps do not show is left out."""
+        figure = f"{name}_{suffix}"
+        self.add(figure, amount / laps.seconds, unit, scope, REVISION)
+        self.add(median_of(figure), amount / laps.median_seconds, unit, scope)
+        for ratio in ("spread", "lost", "slowest_hundredth", "busy", "uncertainty"):
+            value = getattr(laps, f"{ratio}_ratio")
+            if value is not None:
+                self.add(f"{name}_{ratio}_ratio", value, "ratio", scope)
+
+    def take(self, other: RankFigures) -> None:
+        self.figures += other.figures
+        self.curves += other.curves
+        self.left_out.update(other.left_out)
+        self.by_numa_node.update(other.by_numa_node)
+
+
+class ProgressReporter:
+    """Prints, on rank 0, which part runs and for how long; called whenever the work has moved on."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._name, self._seconds = "", 0.0
+        self._begun = self._reported = time.monotonic()
+
+    def begin(self, name: str, seconds: float) -> None:
+        """Report that a part begins which takes about so long."""
+        self._name, self._seconds = name, seconds
+        self._begun = self._reported = time.monotonic()
+        self._ranks.say(f"{name} on {self._ranks.world_size} x {self._ranks.accelerator.kind}")
+
+    def report(self) -> None:
+        """Report that the part goes on, unless something was reported a short while ago."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self._ranks.say(f"{self._name}: {now - self._begun:.0f} s of about {self._seconds:.0f} s")
+
+
+@contextmanager
+def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
+    """Report again and again beside work that has a deadline of its own, for at most so many seconds."""
+    is_over = threading.Event()
+
+    def go_on() -> None:
+        end = time.monotonic() + most_seconds
+        while not is_over.wait(min(1.0, REPORT_SECONDS)) and time.monotonic() < end:
+            report()
+
+    thread = threading.Thread(target=go_on, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 class Meter:
@@ -29,7 +118,7 @@ class Meter:
     On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does.
     """
 
-    def __init__(self, ranks: Ranks, report: Report = no_report) -> None:
+    def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
         self._ranks, self.report = ranks, report
         self._clock = Clock(ranks.accelerator)
 
@@ -82,12 +171,6 @@ class Meter:
         return laps
 
     def _block(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
-        laps = self._laps(work, prepare, turns, together)
-        if together:  # ranks count alike: not what one does while the others wait
-            self._ranks.tick()
-        return laps
-
-    def _laps(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
         marks: list = []
         if together:
             self._ranks.follow(marks)
@@ -98,6 +181,8 @@ class Meter:
             work()
             marks.append(self._clock.mark())
         self._clock.wait()
+        if together:  # ranks count alike: not what one does while the others wait
+            self._ranks.tick()
         return [self._clock.between(begin, end) for begin, end in zip(marks[::2], marks[1::2])]
 
     def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:

@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.ranks import GIB, Ranks
-from .figures import RankFigures
-from .measure import Meter
+from .measure import Meter, RankFigures
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
 GPU_SPARE_BYTES = 3 * GIB
@@ -89,13 +88,8 @@ def _word(ranks: Ranks) -> torch.dtype:
     return torch.int32 if ranks.accelerator.kind == "hpu" else torch.int64
 
 
-def _sequence(chunk: Tensor, seed: int, part: slice) -> Tensor:
-    """Numbers that differ in many bits from address to address (Knuth's multiplicative hash), and between chunks."""
-    start, stop, _ = part.indices(len(chunk))
-    return torch.arange(start + seed, stop + seed, dtype=chunk.dtype, device=chunk.device).mul_(KNUTH[chunk.dtype])
-
-
 def _write(chunk: Tensor, seed: int, flip: int) -> None:
+    """Numbers that differ in many bits from address to address (Knuth's multiplicative hash), and between chunks."""
     torch.arange(seed, seed + len(chunk), dtype=chunk.dtype, device=chunk.device, out=chunk)
     chunk.mul_(KNUTH[chunk.dtype])
     if flip:
@@ -108,7 +102,9 @@ def _wrong(chunk: Tensor, seed: int, flip: int) -> int:
     wrong = torch.zeros((), dtype=torch.int64, device=chunk.device)
     for start in range(0, len(chunk), step):
         part = slice(start, start + step)
-        expected = _sequence(chunk, seed, part)
+        first, last, _ = part.indices(len(chunk))
+        numbers = torch.arange(first + seed, last + seed, dtype=chunk.dtype, device=chunk.device)
+        expected = numbers.mul_(KNUTH[chunk.dtype])
         if flip:
             expected.bitwise_not_()
         wrong += (chunk[part] != expected).sum()

@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from ..common.laps import REVISION, median_of
 from ..common.ranks import Ranks
-from .figures import RankFigures
-from .measure import Meter
+from .measure import Meter, RankFigures
 
 LAUNCHES = 1000
 GPU_MATRIX, CPU_MATRIX = 8192, 512
@@ -47,14 +46,11 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     values = torch.ones((GPU_BYTES if is_gpu else CPU_BYTES) // 4, device=ranks.device)
     buffer = values.clone()
 
-    def refill() -> None:
-        buffer.copy_(values)
-
     def multiply(times: int) -> None:
         for _ in range(times):
             torch.matmul(a, a, out=out)
 
-    exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=refill).summary()
+    exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=lambda: buffer.copy_(values)).summary()
     once = meter.time(lambda: multiply(1), seconds / 4).summary()
     longest = torch.tensor([exchange.median_seconds, once.median_seconds], device=ranks.device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
@@ -66,7 +62,7 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
         multiply(times)
         work.wait()
 
-    together = meter.time(both, seconds / 4, prepare=refill).summary()
+    together = meter.time(both, seconds / 4, prepare=lambda: buffer.copy_(values)).summary()
     ratio = together.seconds / max(exchange.seconds, alone.seconds)
     of_medians = together.median_seconds / max(exchange.median_seconds, alone.median_seconds)
     figures.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)

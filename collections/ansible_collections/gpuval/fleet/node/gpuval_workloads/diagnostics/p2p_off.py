@@ -36,7 +36,7 @@ def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: Torch
             nccl_log.ask(os.environ, Path(directory))
         try:
             run_ranks(
-                without_p2p, "gpuval_workloads.diagnostics.worker", [*arguments, "--p2p-off"], accelerator, processes
+                without_p2p, "gpuval_workloads.diagnostics.run", [*arguments, "--p2p-off"], accelerator, processes
             )
         except (WorkloadCrash, WorkloadFailure) as error:
             result.environment.setdefault("left_out", {})["p2p_off"] = str(error)[:400]

@@ -1,30 +1,32 @@
-"""The parts of the diagnostics in order, and their figures put together."""
+"""One rank of the diagnostics: the parts in order, and their figures put together."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-from ..common.ranks import Ranks
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
-from . import nccl_log
-from .collectives import collectives
-from .figures import RankFigure, RankFigures
+from . import nccl_log, p2p_off
+from .collectives import COLLECTIVES, collectives
+from .config import parse_arguments
 from .host import cpu_model, disk, memory_and_cores, numa_memory
-from .matmul import matmul
-from .measure import Meter
+from .matmul import matmul, precisions
+from .measure import Meter, ProgressReporter, RankFigure, RankFigures
 from .memory import copy, pattern
 from .overlap import launch_latency, overlap
-from .peers import peers
-from .progress import ProgressReporter
-from .transfers import transfers
+from .transfers import peers, transfers
 
 ODD = 0.05
 """A part is named in the message when it is this much behind the middle of the node's."""
+SHOWN = 4
+MOST_OF_THE_MEMORY = 0.8
 RATES = ("_tflops", "_bytes_per_second")
 SUMMED = re.compile(
     r"diagnostics_host_(memory|cpu)_\w*(bytes_per_second|tflops)|diagnostics_(p2p_off_)?collective_error_count"
@@ -75,34 +77,23 @@ def run_parts(
         spent[part.name] = round(time.perf_counter() - begun, 2)
         ranks.empty_cache()
         everyone = ranks.gather(figures.figures)
-        _take_down(ranks, result, figures, everyone, spent)
+        put_together(ranks, result, everyone)
+        for name, unit, x, y in figures.curves:
+            result.add_series(name, unit, x, y, x_unit="bytes")
+        log = nccl_log.read(os.environ)
+        result.fingerprints.update(nccl_log.fingerprints(log) if log else {})
+        if not ranks.accelerator.is_gpu:
+            result.fingerprints["diagnostics_transport"] = ranks.accelerator.backend
+        result.environment.update(
+            seconds_by_part=spent,
+            cpu_model=cpu_model(),
+            numa_bytes_per_second=figures.by_numa_node,
+            left_out=figures.left_out,
+            collective_library=nccl_log.version(log) if log else None,
+        )
         if ranks.is_first and os.environ.get(RESULT_FILE_VARIABLE):
             result.write()
     return everyone
-
-
-def _take_down(
-    ranks: Ranks,
-    result: WorkloadResult,
-    figures: RankFigures,
-    everyone: list[list[RankFigure]],
-    spent: dict[str, float],
-) -> None:
-    """Put what all ranks have found so far into the result."""
-    put_together(ranks, result, everyone)
-    for name, unit, x, y in figures.curves:
-        result.add_series(name, unit, x, y, x_unit="bytes")
-    log = nccl_log.read(os.environ)
-    result.fingerprints.update(nccl_log.fingerprints(log) if log else {})
-    if not ranks.accelerator.is_gpu:
-        result.fingerprints["diagnostics_transport"] = ranks.accelerator.backend
-    result.environment.update(
-        seconds_by_part=spent,
-        cpu_model=cpu_model(),
-        numa_bytes_per_second=figures.by_numa_node,
-        left_out=figures.left_out,
-        collective_library=nccl_log.version(log) if log else None,
-    )
 
 
 def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankFigure]]) -> None:
@@ -147,3 +138,41 @@ def behind(result: WorkloadResult) -> list[str]:
         middle = median([value for value, _ in values])
         named += [(value / middle - 1, f"{scope} {name}") for value, scope in values if value < middle * (1 - ODD)]
     return [f"{text} {difference:.0%}" for difference, text in sorted(named)]
+
+
+def main(ranks: Ranks, result: WorkloadResult) -> None:
+    config = parse_arguments(sys.argv[1:])
+    result.environment.update(software_environment(ranks))
+    if config.p2p_off:
+        without_p2p = partial(collectives, prefix=p2p_off.PREFIX, chosen=COLLECTIVES[:1], most_bytes=p2p_off.MOST_BYTES)
+        part = DiagnosticsPart("all-reduce without P2P", 1.0, without_p2p)
+        run_parts(ranks, result, config.p2p_off_seconds, (part,))
+        return
+    everyone = run_parts(ranks, result, config.seconds)
+    precision = precisions(ranks)[0][0].name
+    slowest, scope = min(
+        (result.metric(f"diagnostics_matmul_{precision}_tflops", ranks.scope_of(rank)), ranks.scope_of(rank))
+        for rank in range(ranks.world_size)
+    )
+    parts = [
+        f"{ranks.world_size} x {ranks.accelerator.kind}: slowest {precision} product {slowest:.3g} TFLOP/s ({scope})"
+    ]
+    if ranks.world_size > 1:
+        rate = result.metric("diagnostics_all_reduce_bus_bytes_per_second") or 0.0
+        parts.append(f"all_reduce {rate / 1e9:.3g} GB/s on the bus")
+    errors = sum(figure.value or 0 for figures in everyone for figure in wrong(figures))
+    parts.append(f"{errors} wrong words")
+    parts += [
+        f"{metric['scope']}: only {metric['value']:.0%} of its memory was free to be tested"
+        for metric in result.metrics
+        if metric["name"] == "diagnostics_memory_tested_ratio" and metric["value"] < MOST_OF_THE_MEMORY
+    ]
+    odd = behind(result)
+    if odd and ranks.accelerator.is_gpu:  # the cores of a CPU node are shared with all that runs there
+        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
+        parts.append(f"behind the others: {', '.join(odd[:SHOWN])}{more}")
+    result.message = "; ".join(parts)
+
+
+if __name__ == "__main__":
+    leave(run_rank(main))

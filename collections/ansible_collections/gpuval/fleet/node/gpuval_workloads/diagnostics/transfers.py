@@ -1,4 +1,5 @@
-"""Copies between host and device: each device alone, one way and both ways, then all at once."""
+"""Copies between host and device: each device alone, one way and both ways, then all at once. And what every device
+sends to every other: one figure a link and direction."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ import torch.distributed as dist
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks
-from .figures import RankFigures
-from .measure import Meter
+from .measure import Meter, RankFigures
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
+GPU_PEER_BYTES, CPU_PEER_BYTES = 2**28, 2**22
 MOST_ALONE_SECONDS = 10.0
 """Of one direction, or of both at once, of one device: the others wait, and print nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -36,19 +37,23 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
         "device_to_host": lambda: back.copy_(device, non_blocking=True),
     }
     copy_both_ways = _both_ways(ranks, copies["host_to_device"], torch.zeros_like(device), back)
+
+    def add(name: str, amount: int, laps: LapStatistics) -> None:
+        figures.speed(f"diagnostics_{name}", amount, laps.summary(), "bytes/s", "bytes_per_second")
+
     alone = min(seconds / (3 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
     share = (seconds - 3 * alone * ranks.world_size) / 2
     for turn in range(ranks.world_size):
         dist.barrier()
         if turn == ranks.rank:
             for direction in DIRECTIONS:
-                _add(figures, direction, size, meter.time(copies[direction], alone, together=False))
-            _add(figures, "both_ways", 2 * size, meter.time(copy_both_ways, alone, together=False))
+                add(direction, size, meter.time(copies[direction], alone, together=False))
+            add("both_ways", 2 * size, meter.time(copy_both_ways, alone, together=False))
         ranks.tick()  # before the barrier: the one whose turn it is has counted least
         meter.report()
     dist.barrier()
     for direction in DIRECTIONS:
-        _add(figures, f"{direction}_together", size, meter.time(copies[direction], share))
+        add(f"{direction}_together", size, meter.time(copies[direction], share))
     ranks.synchronize()
     torch.bitwise_not(host, out=back)  # wrong everywhere: a copy that writes nothing shows
     device.bitwise_not_()
@@ -84,5 +89,50 @@ def _both_ways(
     return at_once
 
 
-def _add(figures: RankFigures, name: str, size: int, laps: LapStatistics) -> None:
-    figures.speed(f"diagnostics_{name}", size, laps.summary(), "bytes/s", "bytes_per_second")
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs in which everyone meets everyone once (the circle method)."""
+    players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    pairs_by_round = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        pairs = zip(players[:half], reversed(players[half:]))
+        pairs_by_round.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        players = [players[0], players[-1], *players[1:-1]]
+    return pairs_by_round
+
+
+def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+    """Send between all pairs, in rounds of disjoint pairs, one direction at a time; the receiver times and compares.
+
+    Adds bytes per second and wrong words of every link into this rank.
+    """
+    figures = RankFigures()
+    if ranks.world_size < 2:
+        return figures
+    words = (GPU_PEER_BYTES if ranks.accelerator.is_gpu else CPU_PEER_BYTES) // 4
+    pattern = torch.arange(words, dtype=torch.int32, device=ranks.device)
+    sent, received = pattern * (2 * ranks.rank + 1) + ranks.rank, torch.zeros_like(pattern)
+    plan = rounds(ranks.world_size)
+    share = seconds / (2 * len(plan))
+    for pairs in plan:
+        pair = next((pair for pair in pairs if ranks.rank in pair), None)
+        for forward in (True, False):
+            source, target = (pair if forward else pair[::-1]) if pair else (-1, -1)
+            received.zero_()
+
+            def exchange(source=source, target=target) -> None:
+                if source == ranks.rank:
+                    dist.send(sent, target)
+                elif target == ranks.rank:
+                    dist.recv(received, source)
+
+            laps = meter.time(exchange, share).summary()
+            received.zero_()  # one that brings nothing shows
+            exchange()
+            if target == ranks.rank:
+                kind = "gpu" if ranks.accelerator.is_gpu else "rank"
+                scope = f"link:{kind}{source}>{kind}{target}"
+                figures.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
+                wrong = int((received != pattern * (2 * source + 1) + source).sum())
+                figures.add("diagnostics_peer_error_count", wrong, "count", scope)
+    return figures

@@ -24,36 +24,18 @@ class BitFlip:
         return part == self.part and self.repeat in (None, repeat)
 
 
-@dataclass(frozen=True)
-class FingerprintConfig:
-    """How long to repeat the work (twice at least), in how many processes (None: by the device)."""
-
-    seconds: float = 10.0
-    processes: int | None = None
-    inject_bit_flip: BitFlip | None = None
-
-
-def parse_arguments(arguments: Sequence[str]) -> FingerprintConfig:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.fingerprint",
         description="Train, decode and multiply alike on every GPU, again and again, and compare the results' bits.",
     )
     add = parser.add_argument
-    add(
-        "--seconds",
-        type=positive_float,
-        default=FingerprintConfig.seconds,
-        help=f"of repeating; {MIN_REPEATS} repeats at least",
-    )
+    add("--seconds", type=positive_float, default=10.0, help=f"of repeating; {MIN_REPEATS} repeats at least")
     add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
-    add(
-        "--inject-bit-flip",
-        type=bit_flip,
-        metavar="PART[@REPEAT]",
-        help="flip one bit of one weight on a part (gpu:1, rank:1 or 1) before training, in every repeat or in one",
-    )
-    return FingerprintConfig(**vars(parser.parse_args(list(arguments))))
+    flip = "flip one bit of one weight on a part (gpu:1, rank:1 or 1) before training, in every repeat or in one"
+    add("--inject-bit-flip", type=bit_flip, metavar="PART[@REPEAT]", help=flip)
+    return parser.parse_args(list(arguments))
 
 
 def bit_flip(text: str) -> BitFlip:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -30,7 +31,6 @@ _STEERING = (
     "TORCH_BLAS_PREFER_HIPBLASLT",
 )
 _LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("libcublasLt.so", "cublasLtGetProperty")}
-_DRIVER_FILES = {"cuda": "/sys/module/nvidia/version", "rocm": "/sys/module/amdgpu/version"}
 
 
 def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
@@ -65,15 +65,14 @@ def _gpu(device: torch.device) -> list[str]:
     parts = [f"{properties.name}, capability {capability}, {properties.multi_processor_count} multiprocessors"]
     if torch.version.hip:
         architecture = getattr(properties, "gcnArchName", "?")
-        return [*parts, f"{architecture}, ROCm {torch.version.hip}", f"driver {_driver('rocm')}"]
+        return [*parts, f"{architecture}, ROCm {torch.version.hip}", f"driver {_driver('amdgpu')}"]
     parts.append(f"CUDA {torch.version.cuda}")
     maps = _read(Path("/proc/self/maps"))
-    parts += [
-        f"{title} {_library_version(loaded_library(file, maps), call)}" for title, (file, call) in _LIBRARIES.items()
-    ]
+    for title, (file, call) in _LIBRARIES.items():
+        parts.append(f"{title} {_library_version(loaded_library(file, maps), call)}")
     # Machine code for the device comes with PyTorch and cuBLAS; only where it does not is the driver the compiler.
     native = f"sm_{properties.major}{properties.minor}" in torch.cuda.get_arch_list()
-    driver = _driver("cuda")
+    driver = _driver("nvidia")
     return [*parts, f"driver {driver.partition('.')[0] if native else f'{driver} compiles'}"]
 
 
@@ -82,23 +81,18 @@ def _cpu() -> list[str]:
     return [cpu_identity(_read(Path("/proc/cpuinfo"))), capability, f"{torch.get_num_threads()} thread per part"]
 
 
-def _driver(kind: str) -> str:
-    return _read(Path(_DRIVER_FILES[kind])).strip() or "unknown"
+def _driver(module: str) -> str:
+    return _read(Path(f"/sys/module/{module}/version")).strip() or "unknown"
 
 
 def _library_version(path: str | None, call: str) -> str:
     """Ask the library for its major, minor and patch number; it needs no device for that."""
-    if path is None:
-        return "unknown"
-    try:
-        function, value, numbers = getattr(ctypes.CDLL(path), call), ctypes.c_int(), []
-        for number in range(3):
-            if function(number, ctypes.byref(value)) != 0:
-                return "unknown"
+    numbers: list[str] = []
+    with suppress(OSError, AttributeError):
+        function, value = getattr(ctypes.CDLL(path), call) if path else None, ctypes.c_int()
+        while function and len(numbers) < 3 and function(len(numbers), ctypes.byref(value)) == 0:
             numbers.append(str(value.value))
-        return ".".join(numbers)
-    except (OSError, AttributeError):
-        return "unknown"
+    return ".".join(numbers) if len(numbers) == 3 else "unknown"
 
 
 def _read(path: Path) -> str:

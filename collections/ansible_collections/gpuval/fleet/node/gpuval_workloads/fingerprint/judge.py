@@ -59,8 +59,8 @@ def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
     findings = []
     for part, traces in enumerate(parts):
         # Without a majority a part is held against the first other part that differs, or against itself.
-        rival = right or next((t.digests for t in _others(parts, part) if t.digests != traces[0].digests), None)
-        rival = rival or traces[0].digests
+        others = (trace.digests for index, other in enumerate(parts) if index != part for trace in other)
+        rival = right or next((digests for digests in others if digests != traces[0].digests), traces[0].digests)
         finding = _examine(section, part, traces, rival, is_decided=right is not None)
         if finding:
             findings.append(finding)
@@ -132,11 +132,6 @@ def _examine(
         elif len(traces) > 1:
             against = f"{against}, and from its own other repeats"
         words.append(f"first differs at '{section.labels[first_wrong]}' from {against}")
-    words += [
-        f"{name} is off from float64 by {error:.2g}, limit {section.limits[name]:g}" for name, error in off.items()
-    ]
+    for name, error in off.items():
+        words.append(f"{name} is off from float64 by {error:.2g}, limit {section.limits[name]:g}")
     return WrongValues(part, count, f"{'; '.join(words)}; {count} values in {bad_repeats} of {repeats} repeats")
-
-
-def _others(parts: Sequence[Sequence[Trace]], part: int) -> list[Trace]:
-    return [trace for index, traces in enumerate(parts) if index != part for trace in traces]

@@ -6,6 +6,7 @@ A section notes digests of its results in a fixed order, and keeps what the host
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
 import torch
@@ -59,9 +60,6 @@ class Weights:
         model.cos.copy_(cos)
         model.sin.copy_(sin)
         return model
-
-    def load(self, model: Llama) -> None:
-        load(model, self.values)
 
 
 def load(model: Llama, values: dict[str, Tensor]) -> None:
@@ -142,13 +140,9 @@ class TrainingReference:
 
     def __init__(self, weights: Weights, steps: int) -> None:
         model = weights.model(torch.device("cpu"), torch.float64)
-        weights.load(model)
-        losses = []
-        for _ in range(steps):
-            for name, value in train_step(model, weights.inputs, weights.targets, weights.shape.learning_rate):
-                if name == "loss":
-                    losses.append(value)
-        self.losses = torch.stack(losses)
+        load(model, weights.values)
+        step = partial(train_step, model, weights.inputs, weights.targets, weights.shape.learning_rate)
+        self.losses = torch.stack([value for _ in range(steps) for name, value in step() if name == "loss"])
         self._first = weights.values
         self._last = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -167,7 +161,7 @@ class Decoding:
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
         weights = Weights(sizes.checked, _SEED + 2)
         self._model = weights.model(device, torch.float32)
-        weights.load(self._model)
+        load(self._model, weights.values)
         self._model.requires_grad_(False)
         self._tokens = sizes.tokens
         generator = torch.Generator().manual_seed(_SEED + 3)
@@ -209,9 +203,7 @@ class Products:
         operands_by_size: dict[tuple, Operands] = {}  # the same numbers in every precision
         for product in products:
             key = (product.rows, product.inner, product.columns, product.magnitude)
-            if key not in operands_by_size:
-                operands_by_size[key] = Operands(product)
-            numbers = operands_by_size[key]
+            numbers = operands_by_size.get(key) or operands_by_size.setdefault(key, Operands(product))
             dtype, scale = DTYPES[product.precision], _SCALES.get(product.precision, 1.0)
             reference = numbers.reference * scale
             expected = int(on_host.digest(reference.to(dtype))) if product.is_exact else None

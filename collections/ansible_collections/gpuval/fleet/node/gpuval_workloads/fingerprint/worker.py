@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import torch
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadFailure, WorkloadResult
-from .config import MIN_REPEATS, FingerprintConfig, parse_arguments
+from .config import MIN_REPEATS, parse_arguments
 from .exact import Recorder, sha256
 from .group import fingerprint_group
 from .judge import Judgement, Section, Trace, judge
@@ -41,10 +42,10 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     result.environment["fingerprint_group"] = groups[0]
     repeats = Repeats(config, ranks).run()
     everyone = ranks.gather(repeats)
-    judgements = {
-        name: judge(repeats.section(name), [rank_repeats.traces[name] for rank_repeats in everyone])
-        for name in SECTIONS
-    }
+    judgements = {}
+    for name in SECTIONS:
+        section = Section(name, repeats.labels[name], repeats.known[name], LIMITS)
+        judgements[name] = judge(section, [rank_repeats.traces[name] for rank_repeats in everyone])
     if ranks.is_first:
         report(ranks, result, repeats, everyone, judgements)
 
@@ -71,7 +72,7 @@ def make_deterministic(ranks: Ranks) -> None:
 class Repeats:
     """One part's repeats of the work, and the different results that came of them."""
 
-    config: FingerprintConfig
+    config: argparse.Namespace
     ranks: Ranks
     count: int = 0
     seconds: float = 0.0
@@ -99,9 +100,6 @@ class Repeats:
                 ranks.say(f"{self.count} repeats after {spoken - started:.0f} s, {self._steadiness()}")
         self.seconds = time.monotonic() - started
         return self
-
-    def section(self, name: str) -> Section:
-        return Section(name, self.labels[name], self.known[name], LIMITS)
 
     def _keep(self, name: str, recorder: Recorder, work: FingerprintWork) -> None:
         """Count the results of a section; those not seen before are held against the host's, too."""
@@ -131,43 +129,24 @@ class Repeats:
 
 
 def report(
-    ranks: Ranks,
-    result: WorkloadResult,
-    repeats: Repeats,
-    everyone: Sequence[Repeats],
+    ranks: Ranks, result: WorkloadResult, repeats: Repeats, everyone: Sequence[Repeats],
     judgements: Mapping[str, Judgement],
-) -> None:
+) -> None:  # fmt: skip
     """Put figures, fingerprints and, where a part is wrong, its name into rank 0's result."""
     add = result.add_metric
     add("fingerprint_processes_count", ranks.world_size, "count")
-    counts = dict.fromkeys(range(ranks.world_size), 0)
-    for judgement in judgements.values():
-        for finding in judgement.findings:
-            counts[finding.part] += finding.count
+    findings = [finding for judgement in judgements.values() for finding in judgement.findings]
     for part, rank_repeats in enumerate(everyone):
         scope = ranks.scope_of(part)
         add("fingerprint_repeats_count", rank_repeats.count, "count", scope)
         add("fingerprint_repeat_seconds", rank_repeats.seconds / rank_repeats.count, "seconds", scope)
-        add("fingerprint_mismatch_count", counts[part], "count", scope)
+        count = sum(finding.count for finding in findings if finding.part == part)
+        add("fingerprint_mismatch_count", count, "count", scope)
         for name, error in worst_errors(rank_repeats).items():
             add(f"fingerprint_{name}_error_ratio", error, "ratio", scope)
     for name, judgement in judgements.items():
         if judgement.right is not None:
             result.fingerprints[f"fingerprint_{name}_sha256"] = sha256(repeats.labels[name], judgement.right)
-    _say(ranks, result, repeats, judgements)
-
-
-def worst_errors(repeats: Repeats) -> dict[str, float]:
-    """Return a part's greatest error of each kind; one that is no number stays one."""
-    worst: dict[str, float] = {}
-    for trace in (trace for traces in repeats.traces.values() for trace in traces):
-        for name, error in trace.errors.items():
-            worst[name] = error if name not in worst or not error <= worst[name] else worst[name]
-    return worst
-
-
-def _say(ranks: Ranks, result: WorkloadResult, repeats: Repeats, judgements: Mapping[str, Judgement]) -> None:
-    findings = [finding for judgement in judgements.values() for finding in judgement.findings]
     if not findings:
         training = judgements["training"].right
         result.message = (
@@ -183,6 +162,15 @@ def _say(ranks: Ranks, result: WorkloadResult, repeats: Repeats, judgements: Map
     more = f"; {len(lines) - FINDINGS_SHOWN} more" if len(lines) > FINDINGS_SHOWN else ""
     result.state = "failure"
     result.message = f"{'. '.join(lines[:FINDINGS_SHOWN])}{more}. {REMEDY}"
+
+
+def worst_errors(repeats: Repeats) -> dict[str, float]:
+    """Return a part's greatest error of each kind; one that is no number stays one."""
+    worst: dict[str, float] = {}
+    for trace in (trace for traces in repeats.traces.values() for trace in traces):
+        for name, error in trace.errors.items():
+            worst[name] = error if name not in worst or not error <= worst[name] else worst[name]
+    return worst
 
 
 if __name__ == "__main__":

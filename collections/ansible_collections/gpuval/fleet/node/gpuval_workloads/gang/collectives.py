@@ -11,8 +11,7 @@ from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadResult
 from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
-from ..diagnostics.measure import Meter
-from ..diagnostics.progress import ProgressReporter
+from ..diagnostics.measure import Meter, ProgressReporter
 from . import transport, wrong
 from .config import NAMES, CollectivesConfig, parse_arguments
 from .host import rdma

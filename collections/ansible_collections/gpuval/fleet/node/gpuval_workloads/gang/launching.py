@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..common.launch import RANK_DIRECTORY_VARIABLE, StallError
+from ..common.processes import process_state
 from ..common.result import WorkloadFailure
-from ..common.stall import BEAT_FILE, Beat, process_state, read_beat
+from ..common.stall import BEAT_FILE, Beat, read_beat
 from .control_channel import GangStop
 from .members import Gang
 from .texts import template

@@ -11,9 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.laps import LapStatistics
-from ..common.ranks import Ranks
+from ..common.ranks import Ranks, Stopwatch
 from ..common.result import WorkloadFailure
-from ..common.timing import Stopwatch
 from . import wrong
 
 NONFINITE = "gang_nonfinite_count"

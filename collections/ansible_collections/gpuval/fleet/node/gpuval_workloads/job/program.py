@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
+from ..common.processes import end_group, signal_group
 from ..common.result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, RESULT_FILE_VARIABLE, write_atomically
 from . import csv_file
 from .steps import VARIABLE, JobStep, JobSteps, environment, unpack
@@ -156,7 +157,7 @@ class JobRun:
             late = True
             self._stop(process)
         self._process = None
-        send_signal(process.pid, signal.SIGKILL)  # what it left running
+        signal_group(process.pid, signal.SIGKILL)  # what it left running
         code = process.returncode
         return (128 - code if code < 0 else code), late
 
@@ -174,12 +175,7 @@ class JobRun:
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         """End a step by TERM, then by KILL."""
-        send_signal(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_SECONDS)
-            return
-        send_signal(process.pid, signal.SIGKILL)
-        process.wait()
+        end_group(process, GRACE_SECONDS, None)
 
     def _end(self, number: int, _frame: object) -> None:
         """The stage is ended: so is the step, and the runner waits for both."""
@@ -189,11 +185,11 @@ class JobRun:
     def _end_step(self) -> None:
         if self._process is not None:
             pid = self._process.pid
-            send_signal(pid, signal.SIGTERM)
+            signal_group(pid, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < deadline and _lives(pid):
                 time.sleep(0.1)
-            send_signal(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
 
     def _finish(self, skipped: list[str]) -> int:
         job = self._job
@@ -263,11 +259,6 @@ def _identity(item: Any) -> str:
 def command_of(step: JobStep) -> list[str]:
     """What starts a step, or each of its processes: a file of Python by Python."""
     return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
-
-
-def send_signal(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _lives(pid: int) -> bool:

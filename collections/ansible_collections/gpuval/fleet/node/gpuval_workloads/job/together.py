@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 from ..common.command import ExecutableSearch
 from ..common.launch import RANK_DIRECTORY_VARIABLE
+from ..common.processes import signal_group
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
 from ..gang import joining, mpi
 from ..gang.control_channel import CAUSE, EFFECT, SHARED, ChannelLimits, ControlChannel, GangStop, StoppedError
@@ -32,7 +33,7 @@ from ..gang.members import Gang, from_environment
 from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
 from . import launcher, rank
-from .program import EXIT_TIMEOUT, JobRun, command_of, send_signal
+from .program import EXIT_TIMEOUT, JobRun, command_of
 from .steps import MASTER_PORT, VARIABLE, JobStep, JobSteps, environment, identifier_of
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
@@ -341,12 +342,12 @@ class GangRun(JobRun):
     def _end_step(self) -> None:
         if self._process is not None:
             self._stop(self._process)
-            send_signal(self._process.pid, signal.SIGKILL)  # what it left running
+            signal_group(self._process.pid, signal.SIGKILL)  # what it left running
 
     def _leave(self, number: int, _frame: object) -> None:
         """The stage is ended: KILL follows soon, and the others are to hear of it before."""
         if self._process is not None and not self._deepspeed:
-            send_signal(self._process.pid, signal.SIGTERM)
+            signal_group(self._process.pid, signal.SIGTERM)
         raise SystemExit(128 + number)
 
     def _finish(self, skipped: list[str]) -> int:

@@ -37,6 +37,32 @@ class TargetFindings:
     io_error: str = ""
     problem: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all was measured and verified."""
+        return self.verified_bytes > 0 and not self.problem
+
+    def take(self, measured: fio.FioMeasurement) -> bool:
+        """Keep what was written and what went wrong; returns whether to go on."""
+        self.written_bytes += measured.write.total_bytes if measured.write else 0
+        if measured.error == fio.MISMATCH:
+            self.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
+        elif measured.is_disk_error:
+            self.io_error = f"error of the disk or file system: {measured.problem}"
+        elif measured.problem:
+            self.problem = measured.problem
+        return not measured.problem
+
+    def add_figures(self, name: str, measured: fio.FioMeasurement) -> None:
+        sides = [side for side in (measured.read, measured.write) if side]
+        latency = sides[0].latency_seconds if sides else {}  # of a mix, work waits for what it reads
+        figures = {
+            "bytes_per_second": sum(side.bytes_per_second for side in sides),
+            "requests_per_second": sum(side.requests_per_second for side in sides),
+            **{table.PERCENTILES[percent]: value for percent, value in latency.items()},
+        }
+        self.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
+
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
@@ -57,9 +83,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
     options = parser.parse_args(list(arguments))
     if sorted(options.raw_device) != sorted(options.confirmed_raw_device):
-        parser.error(
-            "storage_raw_devices and storage_raw_devices_confirmed must name the same disks: nothing was measured"
-        )
+        names = "storage_raw_devices and storage_raw_devices_confirmed"
+        parser.error(f"{names} must name the same disks: nothing was measured")
     count = sum(map(len, (options.path or [""], options.shared_path, options.raw_device)))
     if count > MAX_TARGETS:
         parser.error(f"{count} paths and devices: {MAX_TARGETS} at most, shorten storage_paths")
@@ -87,11 +112,10 @@ def main(result: WorkloadResult) -> None:
     ]
     before = health.read_all()
     findings_by_target = _measure_all(result, targets, options, work)
-    _report(result, targets, findings_by_target, options)
+    _report(result, findings_by_target, options)
     _report_health(result, before, health.read_all())
-    faults = [
-        f"{t.path}: {f.mismatch or f.io_error}" for t, f in findings_by_target.items() if f.mismatch or f.io_error
-    ]
+    wrong = {target.path: findings.mismatch or findings.io_error for target, findings in findings_by_target.items()}
+    faults = [f"{path}: {fault}" for path, fault in wrong.items() if fault]
     result.message = result.message[:MAX_MESSAGE]
     if faults:
         raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
@@ -149,87 +173,47 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
     """Run the tests on a file, then verify it; the first that fails is the last."""
     engine, measured = fio.choose_engine(program, file, table.MIB)
     findings.direct = engine.direct
-    if not _take(findings, measured):
+    if not findings.take(measured):
         return
     for test in table.TESTS:
         begun = time.monotonic()
         measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
         say(f"{test.name}: {measured.figures()} in {time.monotonic() - begun:.1f} s")
-        if not _take(findings, measured):
+        if not findings.take(measured):
             findings.problem = findings.problem and f"{test.name}: {findings.problem}"
             return
-        _add_figures(findings, test.name, measured)
+        findings.add_figures(test.name, measured)
         if test is table.TESTS[0] and measured.write and measured.write.total_bytes < size:
             size = measured.write.total_bytes // table.MIB * table.MIB  # it was slow: less was written in the time
             if not size:
                 findings.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
                 return
-    rate = findings.figures["sequential_write_bytes_per_second"]
-    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, findings)
-
-
-def _verify(
-    program: str, file: Path, size: int, seconds: float, engine: fio.FioEngine, findings: TargetFindings
-) -> None:
-    """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
+    # Blocks with checksums are written, then read back past the page cache, or after it was emptied.
+    size = table.verify_bytes(size, findings.figures["sequential_write_bytes_per_second"], seconds, limit)
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
-    verify_options = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
-    write = fio.FioWork(
-        "write", "128k", 16, size, patience, limit_bytes=size, arguments=(*verify_options, "--do_verify=0")
-    )
+    options = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
+    write = fio.FioWork("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*options, "--do_verify=0"))
     measured = fio.call(program, file, write, engine, say)
-    if not _take(findings, measured) or measured.write is None:
+    if not findings.take(measured) or measured.write is None:
         return
-    size = measured.write.total_bytes
-    measured = fio.call(
-        program, file, fio.FioWork("read", "128k", 16, size, patience, arguments=verify_options), engine, say
-    )
+    read = fio.FioWork("read", "128k", 16, measured.write.total_bytes, patience, arguments=options)
+    measured = fio.call(program, file, read, engine, say)
     say(f"verify: {measured.figures()}")
-    if _take(findings, measured) and measured.read is not None:
+    if findings.take(measured) and measured.read is not None:
         findings.verified_bytes = measured.read.total_bytes
 
 
-def _take(findings: TargetFindings, measured: fio.FioMeasurement) -> bool:
-    """Keep what was written and what went wrong; returns whether to go on."""
-    findings.written_bytes += measured.write.total_bytes if measured.write else 0
-    if measured.error == fio.MISMATCH:
-        findings.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
-    elif measured.is_disk_error:
-        findings.io_error = f"error of the disk or file system: {measured.problem}"
-    elif measured.problem:
-        findings.problem = measured.problem
-    return not measured.problem
-
-
-def _add_figures(findings: TargetFindings, name: str, measured: fio.FioMeasurement) -> None:
-    sides = [side for side in (measured.read, measured.write) if side]
-    slow = measured.read or measured.write  # of a mix, work waits for what it reads
-    figures = {
-        "bytes_per_second": sum(side.bytes_per_second for side in sides),
-        "requests_per_second": sum(side.requests_per_second for side in sides),
-        **{table.PERCENTILES[percent]: value for percent, value in (slow.latency_seconds.items() if slow else ())},
-    }
-    findings.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
-
-
 def _report(
-    result: WorkloadResult,
-    targets: Sequence[StorageTarget],
-    findings_by_target: Mapping[StorageTarget, TargetFindings],
-    options: argparse.Namespace,
+    result: WorkloadResult, findings_by_target: Mapping[StorageTarget, TargetFindings], options: argparse.Namespace
 ) -> None:
     notes = []
-    result.add_metric("storage_targets_count", len(targets), "count")
-    result.add_metric(
-        "storage_direct_count", sum(_is_whole(f) and f.direct for f in findings_by_target.values()), "count"
-    )
+    tested = [findings for findings in findings_by_target.values() if findings.is_whole]
+    result.add_metric("storage_targets_count", len(findings_by_target), "count")
+    result.add_metric("storage_direct_count", sum(findings.direct for findings in tested), "count")
     result.add_metric("storage_written_bytes", sum(f.written_bytes for f in findings_by_target.values()), "bytes")
     for target, findings in findings_by_target.items():
-        scope = target.scope
-        if findings.problem:
-            notes.append(
-                findings.problem if str(target.path) in findings.problem else f"{target.path}: {findings.problem}"
-            )
+        scope, is_named = target.scope, str(target.path) in findings.problem
+        notes += [f"{'' if is_named else f'{target.path}: '}{findings.problem}"] if findings.problem else []
         if NO_FIO in findings.problem:
             continue
         result.add_metric("storage_mismatch_count", int(bool(findings.mismatch)), "count", scope)
@@ -239,7 +223,7 @@ def _report(
         for name, value in findings.figures.items():
             unit = {"bytes": "bytes/s", "requests": "requests/s"}.get(name.split("_")[-3], "seconds")
             result.add_metric(f"{prefix}_{name}", value, unit, scope)
-        if not _is_whole(findings):
+        if not findings.is_whole:
             continue
         result.add_metric("storage_verified_bytes", findings.verified_bytes, "bytes", scope)
         if not findings.direct:
@@ -253,17 +237,10 @@ def _report(
         targets=[{"path": str(t.path), "scope": t.scope, "shared": t.shared, "raw": t.raw, "direct": f.direct,
                   "written_bytes": f.written_bytes} for t, f in findings_by_target.items()],
     )  # fmt: skip
-    tested = [findings for findings in findings_by_target.values() if _is_whole(findings)]
-    result.fingerprints["storage_io"] = (
-        "buffered" if any(not f.direct for f in tested) else "direct" if tested else "none"
-    )
-    counted = "1 target" if len(targets) == 1 else f"{len(targets)} targets"
+    is_buffered = any(not findings.direct for findings in tested)
+    result.fingerprints["storage_io"] = "buffered" if is_buffered else "direct" if tested else "none"
+    counted = "1 target" if len(findings_by_target) == 1 else f"{len(findings_by_target)} targets"
     result.message = "; ".join(dict.fromkeys(notes)) or f"{counted} measured and verified"
-
-
-def _is_whole(findings: TargetFindings) -> bool:
-    """Whether all was measured and verified."""
-    return findings.verified_bytes > 0 and not findings.problem
 
 
 def _missed(name: str, limit: float, findings: TargetFindings) -> str:
@@ -291,8 +268,9 @@ def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after:
 
     A disk that vanished is lost. One whose health can no longer be read leaves out how many are: evidence is missing.
     """
-    untested, lost, unread = {}, 0, 0
-    count, telling = 0, {"media": 0, "power": 0, "used": 0}  # not every kind of disk has every figure
+    untested, lost, unread, count = {}, 0, 0, 0
+    aspects = {"media": "media_errors", "power": "unsafe_shutdowns", "used": "used_ratio"}
+    telling = dict.fromkeys(aspects, 0)  # not every kind of disk has every figure
     for name, (earlier, problem) in before.items():
         now, why = after.get(name, (None, "the kernel no longer has it"))
         if now is None or earlier is None:
@@ -315,7 +293,7 @@ def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after:
         for metric, value, unit in figures:
             if value is not None:
                 result.add_metric(metric, value, unit, f"link:{name}")
-        for aspect, figure in (("media", "media_errors"), ("power", "unsafe_shutdowns"), ("used", "used_ratio")):
+        for aspect, figure in aspects.items():
             telling[aspect] += any(getattr(reading, figure) is not None for reading in (earlier, now))
         if now.warning:
             result.message += f"; {name}: {now.warning}"

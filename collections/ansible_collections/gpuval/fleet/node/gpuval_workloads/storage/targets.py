@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -54,16 +55,13 @@ def free_bytes(target: StorageTarget) -> tuple[int, int]:
     """How many bytes are free for this user, and how many there are. Raises ``TargetError``."""
     try:
         if target.raw:
-            handle = os.open(target.path, os.O_RDONLY)
-            try:
-                size = os.lseek(handle, 0, os.SEEK_END)
-            finally:
-                os.close(handle)
+            with target.path.open("rb", buffering=0) as device:
+                size = device.seek(0, os.SEEK_END)
             return size, size
-        space = os.statvfs(target.path)
+        space = shutil.disk_usage(target.path)
     except OSError as error:
         raise TargetError(f"{target.path}: {error.strerror}") from error
-    return space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    return space.free, space.total
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The settings of a training, and what ``auto`` means for each."""
+"""The settings of a training, what ``auto`` means for each, and when it ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .models.shapes import SIZES
 DEFAULT_SECONDS = 60.0
 COMPILE_PAYS_SECONDS = 120.0
 """Compiling takes 37 to 52 s and makes steps a tenth to a sixth faster (an H200, Llama of 1.1 billion)."""
+WINDOW_SECONDS = 1.0
+MAX_WINDOW_STEPS = 100
 _GB = 10**9
 
 
@@ -55,14 +57,9 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
     add("--data-dir", type=Path, help="folder of cifar-10-batches-py or cifar-10-batches-bin; else generated data")
     add("--learning-rate", type=positive_float)
     add("--precision", choices=["auto", "bf16", "fp32"], default=TrainingConfig.precision, help="auto: bf16 on GPUs")
-    add(
-        "--compile",
-        nargs="?",
-        choices=["auto", "always", "never"],
-        const="always",
-        default=TrainingConfig.compile,
-        help=f"torch.compile the layers; auto: llama on NVIDIA GPUs, for {COMPILE_PAYS_SECONDS:g} s or longer",
-    )
+    compiling = f"torch.compile the layers; auto: llama on NVIDIA GPUs, for {COMPILE_PAYS_SECONDS:g} s or longer"
+    modes = ("auto", "always", "never")
+    add("--compile", nargs="?", choices=modes, const="always", default=TrainingConfig.compile, help=compiling)
     add("--seed", type=int, default=TrainingConfig.seed)
     add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 where there are 2 cores")
     add("--validation-only", action="store_true", help="check devices, collectives and gradients; do not train")
@@ -111,19 +108,15 @@ def resnet18_batch_size(config: TrainingConfig, is_gpu: bool) -> int:
 
 def gpu_setups(config: TrainingConfig, is_nvidia: bool, memory_bytes: int) -> list[str]:
     """Return the setups that a GPU of that memory may report: where compiling fails, training goes on without."""
-    compiled = [True, False] if wants_compile(config, is_nvidia) else [False]
-    return [_gpu_setup(config, memory_bytes, is_compiled) for is_compiled in compiled]
-
-
-def _gpu_setup(config: TrainingConfig, memory_bytes: int, is_compiled: bool) -> str:
-    dtype = precision(config, is_gpu=True)
-    if config.model != "llama":
-        return setup_text(config.model, None, [resnet18_batch_size(config, is_gpu=True)], dtype, is_compiled)
-    size = llama_size(config, True, memory_bytes)
-    batch = llama_batch_size(config, size, is_compiled, memory_bytes)
-    return setup_text(
-        config.model, size, [batch, config.sequence_length or SIZES[size].sequence_length], dtype, is_compiled
-    )
+    dtype, setups = precision(config, is_gpu=True), []
+    for is_compiled in (True, False) if wants_compile(config, is_nvidia) else (False,):
+        size, batch = None, [resnet18_batch_size(config, is_gpu=True)]
+        if config.model == "llama":
+            size = llama_size(config, True, memory_bytes)
+            length = config.sequence_length or SIZES[size].sequence_length
+            batch = [llama_batch_size(config, size, is_compiled, memory_bytes), length]
+        setups.append(setup_text(config.model, size, batch, dtype, is_compiled))
+    return setups
 
 
 def setup_text(model: str, size: str | None, batch: Sequence[int], dtype: str, is_compiled: bool) -> str:
@@ -137,3 +130,45 @@ def precision(config: TrainingConfig, is_gpu: bool) -> str:
     if config.precision != "auto":
         return config.precision
     return "bf16" if is_gpu else "fp32"
+
+
+@dataclass(frozen=True)
+class TrainingBounds:
+    """When a training ends, and how many steps to take before looking again; rank 0 decides for all.
+
+    Whatever comes first: so many steps (warm-up included) or seconds after the warm-up. At least one is set.
+    """
+
+    warmup_steps: int
+    max_steps: int | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, config: TrainingConfig, steps_per_epoch: int, is_gpu: bool) -> TrainingBounds:
+        limits = [config.steps, config.epochs and config.epochs * steps_per_epoch]
+        max_steps = min((limit for limit in limits if limit), default=None)
+        seconds = config.seconds or (None if max_steps else DEFAULT_SECONDS)
+        warmup = 5 if is_gpu else 2
+        return cls(warmup if max_steps is None else min(warmup, max_steps - 1), max_steps, seconds)
+
+    def next_window(self, steps_done: int, measured_seconds: float, step_seconds: float) -> int:
+        """Return how many steps to take before all ranks compare notes again; 0 ends the training.
+
+        ``steps_done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a
+        recent step's time. At least one step follows the warm-up, however late it is.
+        """
+        if steps_done < self.warmup_steps:
+            # The very first may compile kernels for minutes: show it.
+            return self.warmup_steps - steps_done if steps_done else 1
+        window = MAX_WINDOW_STEPS
+        if step_seconds > 0:
+            window = max(1, min(window, int(WINDOW_SECONDS / step_seconds)))
+        if self.max_steps is not None:
+            window = min(window, self.max_steps - steps_done)
+        if self.seconds is not None and steps_done > self.warmup_steps:
+            seconds_left = self.seconds - measured_seconds
+            if seconds_left <= 0:
+                return 0
+            if step_seconds > 0:
+                window = min(window, max(1, round(seconds_left / step_seconds)))
+        return window

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..common.device import TorchDevices
-from ..common.timing import Clock
+from ..common.ranks import Clock
 
 SLOW_RATIO = 1.05
 
@@ -38,17 +38,13 @@ class StepPace:
         self._start = self._mark()
         self._steps: list[list] = [[]]
 
-    def gradients_done(self) -> None:
-        """Mark that this rank's own backward pass is through."""
-        self._steps[-1].append(self._mark())
-
-    def backward_done(self) -> None:
-        """Mark that all ranks' gradients are there."""
+    def mark(self) -> None:
+        """Mark that this rank's own backward pass is through; then that all ranks' gradients are there."""
         self._steps[-1].append(self._mark())
 
     def step_done(self) -> None:
         """Mark the end of the step."""
-        self._steps[-1].append(self._mark())
+        self.mark()
         self._steps.append([])
 
     def times(self) -> list[StepTime]:

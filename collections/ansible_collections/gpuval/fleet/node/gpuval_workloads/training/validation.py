@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..common.ranks import GIB, Ranks
+from ..common.ranks import GIB, Ranks, Stopwatch
 from ..common.result import WorkloadResult
-from ..common.timing import Stopwatch
-from ..diagnostics.figures import RankFigure
 from ..diagnostics.matmul import ERROR_LIMITS
+from ..diagnostics.measure import RankFigure
 from ..diagnostics.run import BASIC_PARTS, run_parts, wrong
 
 DEFAULT_CHECK_SECONDS = 5.0

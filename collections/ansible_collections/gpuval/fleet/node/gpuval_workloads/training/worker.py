@@ -22,9 +22,8 @@ from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
 from ..common.stats import StepCurve, ThinnedSample, percentile
-from .bounds import TrainingBounds
 from .compiling import compile_layers
-from .config import TrainingConfig, parse_arguments, wants_compile
+from .config import TrainingBounds, TrainingConfig, parse_arguments, wants_compile
 from .pace import SLOW_RATIO, StepPace, StepTime, on_last_gradient, slowest
 from .task import Task, build_task
 from .updates import COURSE_REVISION, COURSE_STEPS, adamw, course, update
@@ -159,7 +158,7 @@ class TrainingLoop:
             loss = forward(self.task, self.model, self.ranks)
             self.ranks.tick()
             loss.backward()
-            self.pace.backward_done()
+            self.pace.mark()
             update(self.optimizer, self.task, number)
             losses.append(loss.detach())
             self.pace.step_done()
@@ -168,7 +167,7 @@ class TrainingLoop:
         return self.pace.times()
 
     def _gradients_done(self) -> None:
-        self.pace.gradients_done()
+        self.pace.mark()
         self.ranks.tick()
 
     def _agree(self, steps: int) -> int:
@@ -206,15 +205,12 @@ class TrainingLoop:
         is_early = len(self.losses) in (1, self.bounds.warmup_steps)
         if is_early or now - self.progress_at >= PROGRESS_SECONDS:
             self.progress_at = now
-            self._print_progress()
+            rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_times.count else ""
+            self.ranks.say(f"step {len(self.losses)}  loss {self.losses.last:.4f}{rate}")
         if self.ranks.is_first and now - self.partial_at >= PARTIAL_SECONDS and os.environ.get(RESULT_FILE_VARIABLE):
             self.partial_at = now
             self._add_figures()
             self.result.write()
-
-    def _print_progress(self) -> None:
-        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_times.count else ""
-        self.ranks.say(f"step {len(self.losses)}  loss {self.losses.last:.4f}{rate}")
 
     def _add_figures(self) -> None:
         """Put what rank 0 knows by itself into the result."""
@@ -250,16 +246,17 @@ class TrainingLoop:
         add = self.result.add_metric
         rates = []
         for rank, other_report in enumerate(everyone):
+            scope = self.ranks.scope_of(rank)
             if other_report["seconds"]:
                 rates.append(self.task.flops_per_batch / other_report["seconds"] / 1e12)
-                add("training_model_tflops", rates[-1], "TFLOP/s", self.ranks.scope_of(rank))
+                add("training_model_tflops", rates[-1], "TFLOP/s", scope)
                 add("training_step_p50_seconds", other_report["p50"], "seconds", f"rank:{rank}")
                 add("training_step_p99_seconds", other_report["p99"], "seconds", f"rank:{rank}")
-                add("training_compute_p50_seconds", other_report["compute"], "seconds", self.ranks.scope_of(rank))
-                add("training_compute_lost_ratio", other_report["lost"], "ratio", self.ranks.scope_of(rank))
-                add("training_wait_p50_seconds", other_report["wait"], "seconds", self.ranks.scope_of(rank))
+                add("training_compute_p50_seconds", other_report["compute"], "seconds", scope)
+                add("training_compute_lost_ratio", other_report["lost"], "ratio", scope)
+                add("training_wait_p50_seconds", other_report["wait"], "seconds", scope)
             if other_report["peak_memory"] is not None:
-                add("training_peak_memory_bytes", other_report["peak_memory"], "bytes", self.ranks.scope_of(rank))
+                add("training_peak_memory_bytes", other_report["peak_memory"], "bytes", scope)
         if rates:
             add("training_model_tflops", sum(rates) / len(rates), "TFLOP/s")
         remarks = self._remarks([other_report["compute"] for other_report in everyone if other_report["seconds"]])

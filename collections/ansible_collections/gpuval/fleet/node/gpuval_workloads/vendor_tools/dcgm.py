@@ -119,7 +119,7 @@ def _findings(test: dict) -> list[DcgmResult]:
 def _of_result(name: str, result: dict) -> list[DcgmResult]:
     status = _status(result)
     group, group_id = result.get("entity_group"), result.get("entity_group_id")
-    gpus: list[int] = []
+    gpus: list[int | None] = []
     if group is not None or group_id is not None or "entity_id" in result:
         index = whole(result.get("entity_id"))
         if index is not None and 0 <= index <= _MAX_GPU:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
 from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, settle
@@ -161,7 +162,7 @@ def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
 
 def run(job: ToolTask) -> ToolAnswer:
     """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
-    command = [job.executable(BINARY), "-r", str(job.level), "-j", job.folder / "rvs.json"]
+    command: list[str | Path] = [job.executable(BINARY), "-r", str(job.level), "-j", job.folder / "rvs.json"]
     ended = job.call(command, job.seconds_left())
     report = parse(ended.output)
     failed_already = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
