@@ -20,7 +20,7 @@ from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import absent
 from gpuval_workloads.gang.members import Gang, GangMember
 from gpuval_workloads.job import together
-from gpuval_workloads.job.steps import JobStep, JobSteps
+from gpuval_workloads.job.program import JobStep, JobSteps
 
 from tests.kit.gang_jobs import Members, write
 from tests.kit.needs import needs_deepspeed, needs_programs

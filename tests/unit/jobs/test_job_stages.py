@@ -1,7 +1,7 @@
 """Jobs become stages of a plan; what is chosen of them is held against what they have."""
 
 import pytest
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.job import steps
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.job import program as steps
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages

@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import clock
-from gpuval_workloads.job.steps import VARIABLE, unpack
+from gpuval_workloads.job.program import VARIABLE, unpack
 
 from tests.kit import jobs
 from tests.kit.runner import alive, stage, until

@@ -29,8 +29,7 @@ def test_the_known_course_is_that_of_the_training_as_shipped():
     from gpuval_workloads.common.device import CPU
     from gpuval_workloads.common.ranks import Ranks
     from gpuval_workloads.training.config import TrainingConfig
-    from gpuval_workloads.training.task import build_task
-    from gpuval_workloads.training.updates import course
+    from gpuval_workloads.training.task import build_task, course
 
     assert course(build_task(TrainingConfig(), Ranks(0, 1, CPU)), 2) == COURSE
     assert dict(OF_2.applies.fingerprints)["training_course"] == (COURSE,)

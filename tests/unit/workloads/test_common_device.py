@@ -85,7 +85,7 @@ def test_rank_environment_shares_cores_and_keeps_what_is_set(monkeypatch):
     ],
 )
 def test_the_rank_that_broke_off_first_is_named(ends, text):
-    assert re.match(text, describe_end(ends))
+    assert re.match(text, describe_end(ends, {}))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from gpuval_workloads.common.stats import StepCurve, ThinnedSample, percentile
+from gpuval_workloads.common.laps import StepCurve, ThinnedSample, percentile
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 90, 99, 100])

@@ -31,7 +31,7 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter, RankFigure, RankFigures  # noqa: E402
+from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter, RankFigure  # noqa: E402
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -179,13 +179,13 @@ def test_numa_nodes_are_those_with_processors_that_the_process_may_use(tmp_path)
 def test_a_slow_numa_node_and_threads_that_may_not_be_placed(alone, monkeypatch):
     monkeypatch.setattr(host, "numa_nodes", lambda: {0: [0], 1: [1]})
     monkeypatch.setattr(host, "triad", lambda cpus, seconds: 8e10 if cpus == [0] else 6e10)
-    found = host.numa_memory(alone, Clockless(alone), 0.1)
+    found = metered(host.numa_memory, alone, Clockless(alone), 0.1)
     assert {figure.name: figure.value for figure in found.figures} == {
         "diagnostics_numa_memory_bytes_per_second": 6e10, "diagnostics_numa_balance_ratio": 0.75
     }  # fmt: skip
     assert found.by_numa_node == {"0": 8e10, "1": 6e10}
     monkeypatch.setattr(host, "triad", lambda *_arguments: os.sched_setaffinity(0, [99_999]))
-    assert host.numa_memory(alone, Clockless(alone), 0.1).left_out["numa"]
+    assert metered(host.numa_memory, alone, Clockless(alone), 0.1).left_out["numa"]
 
 
 def test_the_triad_uses_the_processors_that_it_is_given():
@@ -216,12 +216,17 @@ def alone(monkeypatch):
     return Ranks(0, 1, CPU)
 
 
-def error_of(found: RankFigures, name: str = "diagnostics_matmul_fp32_error_ratio") -> float:
+def metered(part, ranks: Ranks, meter: Meter, *arguments) -> Meter:
+    part(ranks, meter, *arguments)
+    return meter
+
+
+def error_of(found: Meter, name: str = "diagnostics_matmul_fp32_error_ratio") -> float:
     return next(figure.value for figure in found.figures if figure.name == name)
 
 
 def multiplied(ranks: Ranks, size: int = 256) -> float:
-    return error_of(matmul.matmul(ranks, Clockless(ranks), 0.1, size))
+    return error_of(metered(matmul.matmul, ranks, Clockless(ranks), 0.1, size))
 
 
 def test_a_wrong_element_in_a_product_is_seen(alone, monkeypatch):
@@ -306,14 +311,15 @@ def test_a_collective_that_writes_nothing_the_last_time_is_counted(monkeypatch, 
 
 def test_a_transfer_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch):
     monkeypatch.setattr(transfers, "CPU_BYTES", 2**16)
-    assert error_of(transfers.transfers(alone, Clockless(alone), 0.1), "diagnostics_transfer_error_count") == 0
+    found = metered(transfers.transfers, alone, Clockless(alone), 0.1)
+    assert error_of(found, "diagnostics_transfer_error_count") == 0
     right, calls = torch.Tensor.copy_, itertools.count()
 
     def ceasing(target, source, *rest, **more):
         return target if next(calls) >= 18 else right(target, source, *rest, **more)  # 6 times 3 are timed
 
     monkeypatch.setattr(torch.Tensor, "copy_", ceasing)
-    found = transfers.transfers(alone, Clockless(alone), 0.1)
+    found = metered(transfers.transfers, alone, Clockless(alone), 0.1)
     assert error_of(found, "diagnostics_transfer_error_count") == 2**14
     assert next(calls) == 20
 
@@ -322,7 +328,7 @@ def test_an_unsteady_transfer_is_reported_as_it_was(alone, monkeypatch):
     monkeypatch.setattr(transfers, "CPU_BYTES", 2**16)
     laps = iter([[1.0, 2.0, 5.0], *[[1.0, 1.0]] * 4])
     monkeypatch.setattr(Clockless, "time", lambda _self, _work, _seconds, **_more: LapStatistics(next(laps)))
-    found = transfers.transfers(alone, Clockless(alone), 0.1)
+    found = metered(transfers.transfers, alone, Clockless(alone), 0.1)
     figures = {figure.name: figure.value for figure in found.figures}
     assert figures["diagnostics_host_to_device_bytes_per_second"] == 2**16 / (8 / 3)
     assert figures["diagnostics_host_to_device_median_bytes_per_second"] == 2**16 / 2
@@ -336,7 +342,7 @@ def test_a_copy_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch)
         return target if next(calls) >= 3 else right(target, source, *rest, **more)
 
     monkeypatch.setattr(torch.Tensor, "copy_", ceasing)
-    assert error_of(memory.copy(alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1024
+    assert error_of(metered(memory.copy, alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1024
 
 
 def test_one_wrong_element_in_a_product_is_seen(alone, monkeypatch):
@@ -348,12 +354,12 @@ def test_one_wrong_element_in_a_product_is_seen(alone, monkeypatch):
         right(a, b, out=out)
         out[: 2 * row, 5] += 2.0 if out.dtype == torch.bfloat16 else 0.014  # of about 23
 
-    found = matmul.matmul(alone, Clockless(alone), 0.1, 512)
+    found = metered(matmul.matmul, alone, Clockless(alone), 0.1, 512)
     healthy = {name: error_of(found, f"diagnostics_matmul_{name}_error_ratio") for name in ("fp32", "bf16")}
     assert healthy["fp32"] < 0.01 * matmul.ERROR_LIMITS["fp32"]
     assert healthy["bf16"] < 0.2 * matmul.ERROR_LIMITS["bf16"]
     monkeypatch.setattr(matmul.torch, "matmul", multiply)
-    found = matmul.matmul(alone, Clockless(alone), 0.1, 512)
+    found = metered(matmul.matmul, alone, Clockless(alone), 0.1, 512)
     for name in ("fp32", "bf16"):
         error = error_of(found, f"diagnostics_matmul_{name}_error_ratio")
         assert error > matmul.ERROR_LIMITS[name]
@@ -390,7 +396,7 @@ def test_the_fp8_product_of_old_and_new_pytorch(alone, monkeypatch, wrap):
 
     monkeypatch.setattr(matmul.torch, "_scaled_mm", scaled)
     monkeypatch.setattr(matmul, "precisions", lambda _: ([matmul.FP32, FP8], {}))
-    found = matmul.matmul(alone, Clockless(alone), 0.1, 256)
+    found = metered(matmul.matmul, alone, Clockless(alone), 0.1, 256)
     assert 1e-3 < error_of(found, "diagnostics_matmul_fp8_error_ratio") < 2e-3
     assert not found.left_out
 
@@ -409,7 +415,7 @@ def test_a_precision_that_this_pytorch_lacks_is_left_out(alone, monkeypatch, err
 
     monkeypatch.setattr(matmul.torch, "_scaled_mm", refuse)
     monkeypatch.setattr(matmul, "precisions", lambda _: ([matmul.FP32, FP8, matmul.BF16], {}))
-    found = matmul.matmul(alone, Clockless(alone), 0.1, 256)
+    found = metered(matmul.matmul, alone, Clockless(alone), 0.1, 256)
     assert set(found.left_out) == {"fp8"}
     assert found.left_out["fp8"].startswith(f"not supported by this PyTorch: {type(error).__name__}: ")
     assert "\n" not in found.left_out["fp8"]
@@ -437,7 +443,7 @@ def test_a_device_that_fails_or_a_first_product_that_is_missing_is_no_omission(a
     monkeypatch.setattr(matmul.torch, "_scaled_mm", refuse)
     monkeypatch.setattr(matmul, "precisions", lambda _: (chosen, {}))
     with pytest.raises(type(error)):
-        matmul.matmul(alone, Clockless(alone), 0.1, 256)
+        metered(matmul.matmul, alone, Clockless(alone), 0.1, 256)
 
 
 def test_sums_of_all_ranks_are_exact_in_every_type():
@@ -451,7 +457,7 @@ def test_sums_of_all_ranks_are_exact_in_every_type():
 
 
 def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
-    found = memory.pattern(alone, Meter(alone), 0.01)
+    found = metered(memory.pattern, alone, Meter(alone), 0.01)
     assert error_of(found, "diagnostics_memory_pattern_error_count") == 0
     assert error_of(found, "diagnostics_memory_tested_bytes") == memory.CPU_TESTED_BYTES
     write = memory._write
@@ -462,7 +468,7 @@ def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
 
     monkeypatch.setattr(memory, "_write", losing)
     chunks = memory.CPU_TESTED_BYTES // memory.CPU_CHUNK_BYTES
-    found = memory.pattern(alone, Meter(alone), 0.0)
+    found = metered(memory.pattern, alone, Meter(alone), 0.0)
     assert error_of(found, "diagnostics_memory_pattern_error_count") == chunks  # once in pattern or complement
 
 
@@ -523,7 +529,8 @@ def test_an_address_line_that_is_broken_is_counted(alone, monkeypatch):
         chunk[: 1 << 10] = chunk[1 << 10 : 1 << 11].clone()
 
     monkeypatch.setattr(memory, "_write", folding)
-    assert error_of(memory.pattern(alone, Meter(alone), 0.0), "diagnostics_memory_pattern_error_count") > 1 << 10
+    found = metered(memory.pattern, alone, Meter(alone), 0.0)
+    assert error_of(found, "diagnostics_memory_pattern_error_count") > 1 << 10
 
 
 def test_a_copy_that_differs_is_counted(alone, monkeypatch):
@@ -535,7 +542,7 @@ def test_a_copy_that_differs_is_counted(alone, monkeypatch):
         return target
 
     monkeypatch.setattr(torch.Tensor, "copy_", copying)
-    assert error_of(memory.copy(alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1
+    assert error_of(metered(memory.copy, alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1
 
 
 def test_work_is_repeated_for_the_whole_time_whatever_is_known_before(alone):
@@ -620,7 +627,7 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
-    found = host.disk(alone, Meter(alone, lambda: reports.append(1)), 60.0)
+    found = metered(host.disk, alone, Meter(alone, lambda: reports.append(1)), 60.0)
     assert len(found.figures) == 2
     assert len(reports) >= 5
 
@@ -630,10 +637,8 @@ def test_the_result_is_written_after_each_part(alone, monkeypatch, tmp_path):
 
     def part(number):
         def go(ranks, meter, seconds):
-            found = RankFigures()
-            found.add(f"diagnostics_part{number}_count", number, "count")
+            meter.add(f"diagnostics_part{number}_count", number, "count")
             seen.append(json.loads(path.read_text()) if path.exists() else None)
-            return found
 
         return run.DiagnosticsPart(f"part {number}", 0.5, go)
 
@@ -682,7 +687,7 @@ def test_a_part_and_a_link_behind_the_others_are_named():
 
 
 def test_launches_are_timed_one_by_one(alone):
-    found = overlap.launch_latency(alone, Meter(alone), 0.05)
+    found = metered(overlap.launch_latency, alone, Meter(alone), 0.05)
     assert 1e-8 < error_of(found, "diagnostics_launch_seconds") < 1e-3
 
 

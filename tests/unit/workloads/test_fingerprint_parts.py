@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuval_workloads.fingerprint import sections, sizes  # noqa: E402 - all of them import torch
-from gpuval_workloads.fingerprint.config import BitFlip, parse_arguments  # noqa: E402
-from gpuval_workloads.fingerprint.exact import Recorder, flip_bit, rotary_tables, sha256, whole_numbers  # noqa: E402
 from gpuval_workloads.fingerprint.group import cpu_identity, fingerprint_group, loaded_library  # noqa: E402
+from gpuval_workloads.fingerprint.sections import Recorder, flip_bit, rotary_tables, sha256, whole_numbers  # noqa: E402
+from gpuval_workloads.fingerprint.sizes import BitFlip, parse_arguments  # noqa: E402
 from gpuval_workloads.training.models import llama  # noqa: E402
 
 CPU = torch.device("cpu")

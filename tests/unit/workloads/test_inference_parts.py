@@ -10,9 +10,8 @@ import pytest
 from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.processes import marked
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.inference import load, program, servers
-from gpuval_workloads.inference.client import CompletionAnswer, RequestError, Stream, prompt
-from gpuval_workloads.inference.load import Tally
+from gpuval_workloads.inference import client, program, servers
+from gpuval_workloads.inference.client import CompletionAnswer, RequestError, Stream, Tally, prompt
 from gpuval_workloads.inference.servers import MARKER
 
 CONTENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n'
@@ -90,7 +89,7 @@ def test_the_source_of_token_counts_is_named(flags, source):
 
 
 def test_a_long_stream_is_sampled_evenly(monkeypatch):
-    monkeypatch.setattr(load, "SAMPLE_SIZE", 1000)
+    monkeypatch.setattr(client, "SAMPLE_SIZE", 1000)
     tally = Tally()
     tally.add_answer(CompletionAnswer("a", None, tuple(float(value) for value in range(100_000)), 1, None, False))
     figures = {name: value for name, value, _ in tally.metrics(1.0)}

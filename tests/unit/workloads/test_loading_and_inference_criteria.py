@@ -5,8 +5,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from gpuval_workloads.inference.client import CompletionAnswer
-from gpuval_workloads.inference.load import Tally
+from gpuval_workloads.inference.client import CompletionAnswer, Tally
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
 LOADING = {

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.common.units import human_bytes, human_rate, human_seconds
-from gpuval_workloads.loading import hashing, manifest, rclone
+from gpuval_workloads.loading import manifest, rclone
 from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
 
 A, B = "a" * 64, "b" * 64
@@ -47,11 +47,11 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(line):
 
 
 def test_files_are_hashed_and_missing_ones_left_out(tmp_path):
-    contents = {f"f{index}": bytes([index]) * (hashing.CHUNK_BYTES + index) for index in range(3)}
+    contents = {f"f{index}": bytes([index]) * (manifest.CHUNK_BYTES + index) for index in range(3)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     expected = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    actual = hashing.hash_files(tmp_path, [*contents, "absent"], report=lambda count: None)
+    actual = manifest.hash_files(tmp_path, [*contents, "absent"], report=lambda count: None)
     assert actual == expected
 
 
@@ -60,7 +60,7 @@ def test_what_is_verified_is_read_from_the_disk(tmp_path):
     if shutil.which("fincore") is None or in_memory(a_file := fresh(tmp_path / "weights")) == 0:
         pytest.skip("needs fincore (util-linux) and a file system with a page cache")
     with a_file.open("rb") as stream:
-        hashing.drop_from_cache(stream.fileno())
+        manifest.drop_from_cache(stream.fileno())
     left = in_memory(a_file)
     if left and is_tmpfs(tmp_path):
         pytest.skip("a file system in memory has no disk")
@@ -92,10 +92,10 @@ def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is
         return raising
 
     monkeypatch.setattr(os, "fsync", fsync(errno.EINVAL))
-    assert set(hashing.hash_files(tmp_path, ["a"], report=lambda count: None)) == {"a"}
+    assert set(manifest.hash_files(tmp_path, ["a"], report=lambda count: None)) == {"a"}
     monkeypatch.setattr(os, "fsync", fsync(errno.EIO))
     with pytest.raises(OSError, match="Input/output"):
-        hashing.hash_files(tmp_path, ["a"], report=lambda count: None)
+        manifest.hash_files(tmp_path, ["a"], report=lambda count: None)
 
 
 @pytest.mark.parametrize(

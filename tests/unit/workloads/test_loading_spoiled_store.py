@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.loading import hashing, program, rclone
+from gpuval_workloads.loading import manifest, program, rclone
 
 from tests.kit.spoiling_proxy import SpoilingProxy, of_weights
 from tests.kit.workload_process import Workload
@@ -237,19 +237,19 @@ def test_a_model_cache_below_a_file_is_no_fault_of_the_node(load, variables, tmp
 @pytest.mark.parametrize(
     ("seen", "origin"),
     [
-        (("a", None), hashing.STORE),
-        (("a", "b", "c"), hashing.NODE),
-        (("a", "b", "a"), hashing.NODE),
-        (("a", "b", None), hashing.NODE),
-        (("a", "b", "b", "b"), hashing.STORE),
-        (("a", "b", "b", "c"), hashing.NETWORK),
-        (("a", "b", "b", "a", "b"), hashing.NODE),
-        (("a", "b", "b", "a", None), hashing.NODE),
-        (("a", "b", "b", "a", "a"), hashing.HEALED),
+        (("a", None), manifest.STORE),
+        (("a", "b", "c"), manifest.NODE),
+        (("a", "b", "a"), manifest.NODE),
+        (("a", "b", None), manifest.NODE),
+        (("a", "b", "b", "b"), manifest.STORE),
+        (("a", "b", "b", "c"), manifest.NETWORK),
+        (("a", "b", "b", "a", "b"), manifest.NODE),
+        (("a", "b", "b", "a", None), manifest.NODE),
+        (("a", "b", "b", "a", "a"), manifest.HEALED),
     ],
 )
 def test_what_damaged_a_file(seen, origin):
-    assert hashing.origin_of(hashing.FileDigests(*seen)) == origin
+    assert manifest.origin_of(manifest.FileDigests(*seen)) == origin
 
 
 def test_a_stage_that_is_ended_while_it_waits_for_the_store_names_it(variables, proxy, stored, tmp_path):

@@ -1,5 +1,4 @@
 import pytest
-from gpuval_workloads.training import metrics
 from gpuval_workloads.training.config import (
     MAX_WINDOW_STEPS,
     TrainingBounds,
@@ -8,6 +7,7 @@ from gpuval_workloads.training.config import (
     parse_arguments,
     precision,
 )
+from gpuval_workloads.training.models import shapes
 from gpuval_workloads.training.models.shapes import SIZES
 
 torch = pytest.importorskip("torch")
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
     [("8b", 8_030_261_248), ("1b", 1_100_048_384)],  # as published for Llama 3.1 8B and TinyLlama 1.1B
 )
 def test_llama_parameters_as_published(size, parameters):
-    assert metrics.llama_parameters(SIZES[size]) == parameters
+    assert shapes.llama_parameters(SIZES[size]) == parameters
 
 
 @pytest.mark.parametrize("size", sorted(SIZES))
@@ -27,13 +27,13 @@ def test_llama_parameters_as_built(size):
 
     with torch.device("meta"):
         model = Llama(SIZES[size], 16)
-    assert sum(p.numel() for p in model.parameters()) == metrics.llama_parameters(SIZES[size])
+    assert sum(p.numel() for p in model.parameters()) == shapes.llama_parameters(SIZES[size])
 
 
 def test_llama_flops_by_hand():
     shape = SIZES["8b"]
     weights = 8_030_261_248 - 128256 * 4096
-    assert metrics.llama_flops(shape, 8192, 3) == 3 * (6 * weights + 12 * 32 * 4096 * 8192)
+    assert shapes.llama_flops(shape, 8192, 3) == 3 * (6 * weights + 12 * 32 * 4096 * 8192)
 
 
 def test_llama_flops_agree_with_the_counter_of_pytorch():
@@ -47,7 +47,7 @@ def test_llama_flops_agree_with_the_counter_of_pytorch():
     tokens = torch.randint(shape.vocabulary, (2, 64))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens, tokens)
-    assert 3 * counter.get_total_flops() == pytest.approx(metrics.llama_flops(shape, 64, 128), rel=0.02)
+    assert 3 * counter.get_total_flops() == pytest.approx(shapes.llama_flops(shape, 64, 128), rel=0.02)
 
 
 def test_resnet18_as_published_and_built():
@@ -55,7 +55,7 @@ def test_resnet18_as_published_and_built():
 
     built = sum(p.numel() for p in ResNet18().parameters())
     assert built == 11_173_962
-    assert metrics.resnet18_macs() == pytest.approx(0.56e9, rel=0.01)
+    assert shapes.resnet18_macs() == pytest.approx(0.56e9, rel=0.01)
 
 
 def test_resnet18_flops_agree_with_the_counter_of_pytorch():
@@ -64,7 +64,7 @@ def test_resnet18_flops_agree_with_the_counter_of_pytorch():
 
     with FlopCounterMode(display=False) as counter:
         ResNet18()(torch.randn(2, 3, 32, 32), torch.tensor([0, 1]))
-    assert 3 * counter.get_total_flops() == metrics.resnet18_flops(2)
+    assert 3 * counter.get_total_flops() == shapes.resnet18_flops(2)
 
 
 @pytest.mark.parametrize(

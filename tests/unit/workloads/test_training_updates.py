@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 from gpuval_workloads.common.device import CPU  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.training.config import TrainingConfig  # noqa: E402
-from gpuval_workloads.training.task import build_task  # noqa: E402
-from gpuval_workloads.training.updates import (  # noqa: E402
+from gpuval_workloads.training.task import (  # noqa: E402
     MAX_GRADIENT_NORM,
     WARMUP_STEPS,
     adamw,
+    build_task,
     course,
     update,
 )

@@ -40,7 +40,9 @@ def main(arguments):
     strict = "--strict" in arguments
     try:
         options = parser().parse_args(arguments)
-        entry = entry_of(read(options.file), names(options.node), options.max_age_days)
+        host = socket.gethostname()
+        aliases = [options.node] if options.node else [host, host.partition(".")[0]]
+        entry = entry_of(read(options.file), aliases, options.max_age_days)
     except UsageError as error:
         say(f"wrong option: {error}; see gpuval-health --help", sys.stderr)
         return int(strict)
@@ -63,24 +65,15 @@ def main(arguments):
 
 
 def parser():
-    arguments = Parser(
-        prog="gpuval-health",
-        allow_abbrev=False,
-        description="Whether this node may work, by its last verdict of gpuval.",
-    )
+    description = "Whether this node may work, by its last verdict of gpuval."
+    arguments = Parser(prog="gpuval-health", allow_abbrev=False, description=description)
     arguments.add_argument("--file", required=True, help="the file that gpuval_health_file names, or a URL of it")
     arguments.add_argument("--node", default="", help="name of the node in the inventory (default: the host's name)")
-    arguments.add_argument(
-        "--max-age-days", type=float, default=0, help="older verdicts are no evidence (default: any age)"
-    )
+    age = "older verdicts are no evidence (default: any age)"
+    arguments.add_argument("--max-age-days", type=float, default=0, help=age)
     arguments.add_argument("--strict", action="store_true", help="end with 1 without evidence, and for INCOMPLETE")
     arguments.add_argument("--reason", action="store_true", help="print gpuval:RUN:CLASS for a node that may not work")
     return arguments
-
-
-def names(name):
-    host = socket.gethostname()
-    return [name] if name else [host, host.partition(".")[0]]
 
 
 def read(path):
@@ -155,7 +148,7 @@ def age_days(time):
 def say(text, stream=None, start="gpuval: "):
     """Print one line that is safe in a log and as a reason of Slurm's. A full disk or a closed output changes no exit
     code."""
-    line = start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
+    line = start + "".join(character if " " <= character <= "~" else " " for character in text)[:MAX_LINE]
     with contextlib.suppress(OSError, ValueError):
         print(line, file=stream, flush=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -19,11 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..common import fio
-from ..common.arguments import positive_float
+from ..common.arguments import positive_float, workload_parser
 from ..common.device import TorchDevices, choose_accelerator
-from ..common.ports import free_port
+from ..common.laps import ThinnedSample
+from ..common.processes import free_port
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult
-from ..common.stats import ThinnedSample
 from ..common.tool_output import number, shortened
 from ..gang.host.sysfs import Sysfs
 from ..rdma import node as rdma_node
@@ -170,7 +169,7 @@ def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
 def main(result: WorkloadResult) -> None:
     """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.combined_load", description="Load all parts.")
+    parser = workload_parser("combined_load", "Load all parts.")
     parser.add_argument("--seconds", type=positive_float, default=120.0, help="alone and together")
     parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
     parser.add_argument("--nics", nargs="*", default=["*"], metavar="NAME", help="RDMA devices to load; * is any text")

@@ -25,7 +25,7 @@ from typing import NoReturn
 from ..common import fio
 from ..common.device import choose_accelerator
 from ..gang.host.sysfs import Sysfs
-from ..rdma import node, perftest, run
+from ..rdma import node, perftest
 
 REPORT_SECONDS = 0.5
 CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
@@ -162,7 +162,7 @@ def nic(index: int, load: CombinedLoad) -> Rounds:
     while True:
         begin = time.monotonic()
         with redirect_stdout(io.StringIO()):  # the parent would read the tool's lines as reports
-            outcome = run.run(test, tool, rdma_node.cpus, NIC_SLACK_SECONDS, tcp_port)
+            outcome = perftest.run(test, tool, rdma_node.cpus, NIC_SLACK_SECONDS, tcp_port)
         speed = perftest.bandwidth(outcome.output)
         if is_first and outcome.is_setup_problem:
             _leave_out(outcome.problem)

@@ -1,8 +1,13 @@
-"""Argument types of the command lines."""
+"""The workloads' command lines: their parser, and argument types."""
 
 from __future__ import annotations
 
 import argparse
+
+
+def workload_parser(name: str, description: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of ``python -m gpuval_workloads.NAME``; it ends the program with code 2 for a wrong option."""
+    return argparse.ArgumentParser(prog=f"python -m gpuval_workloads.{name}", description=description, epilog=epilog)
 
 
 def positive_int(text: str) -> int:

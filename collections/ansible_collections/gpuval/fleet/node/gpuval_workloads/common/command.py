@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -66,7 +67,6 @@ class ProgramEnd:
     problem: str = ""
 
     def how(self) -> str:
-        """Return how it ended, for a message."""
         if self.problem:
             return self.problem
         if self.timed_out:
@@ -111,7 +111,16 @@ def run(
     timed_out, problem = False, ""
     try:
         reader.start()
-        timed_out = not _wait(process, start + seconds, start, output, say, stopped)
+        spoken = start
+        while process.poll() is None and not stopped():
+            now = time.monotonic()
+            if timed_out := now >= start + seconds:
+                break
+            if say and now - max(output.last, spoken) >= QUIET_SECONDS:
+                spoken = now
+                say(f"still runs, {now - start:.0f} s so far")
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(min(_POLL_SECONDS, max(start + seconds - now, 0.01)))
         if process.poll() is None and not end_group(process, TERM_SECONDS, KILL_SECONDS):
             problem = f"had not ended after {seconds:.0f} s and could not be killed"
     finally:
@@ -177,42 +186,13 @@ def _read(stream: IO[bytes], output: _Output) -> None:
         output.problem = f"its output could not be read: {error.strerror or error}"
 
 
-def _wait(
-    process: subprocess.Popen,
-    deadline: float,
-    start: float,
-    output: _Output,
-    say: Callable[[str], None] | None,
-    stopped: Callable[[], bool],
-) -> bool:
-    """Wait for the end of the process, or until it is to be stopped; False when the deadline came first."""
-    spoken = start
-    while process.poll() is None and not stopped():
-        now = time.monotonic()
-        if now >= deadline:
-            return False
-        if say and now - max(output.last, spoken) >= QUIET_SECONDS:
-            spoken = now
-            say(f"still runs, {now - start:.0f} s so far")
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(min(_POLL_SECONDS, max(deadline - now, 0.01)))
-    return True
-
-
 class ExecutableSearch:
     """Looks for executables in given folders, then on PATH, then in the usual places."""
 
     def __init__(self, preferred: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:
-        on_path = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
-        self._folders = [*preferred, *on_path, *map(Path, usual)]
+        folders = [*map(str, preferred), *environ.get("PATH", "").split(os.pathsep), *usual]
+        self._path = os.pathsep.join(filter(None, folders))
 
     def find(self, name: str) -> Path | None:
-        """Return the first executable file of this name."""
-        for folder in self._folders:
-            path = folder / name
-            try:
-                if path.is_file() and os.access(path, os.X_OK):
-                    return path
-            except OSError:  # a folder that may not be looked into
-                continue
-        return None
+        path = shutil.which(name, path=self._path)
+        return Path(path) if path else None

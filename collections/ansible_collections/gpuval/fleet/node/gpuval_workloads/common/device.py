@@ -38,7 +38,10 @@ def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
     expected = environ.get("GPUVAL_ACCELERATOR") or "auto"
     if expected not in ACCELERATORS:
         raise WorkloadFailure(f"GPUVAL_ACCELERATOR is {expected!r}: use one of {', '.join(ACCELERATORS)}")
-    declared = _declared_count(environ)
+    text = (environ.get("GPUVAL_GPU_COUNT") or "").strip()
+    if text and not text.isdecimal():
+        raise WorkloadFailure(f"GPUVAL_GPU_COUNT is {text!r}: give the number of GPUs, or leave it empty")
+    declared = int(text) if text else None
     if expected == "cpu":
         return CPU
     devices = _gaudi(declared) if expected == "gaudi" else _cuda(expected, declared)
@@ -56,27 +59,11 @@ def describe_devices(accelerator: TorchDevices) -> list[dict]:
         return []
     import torch
 
-    devices = []
-    for index in range(accelerator.count):
-        properties = torch.cuda.get_device_properties(index)
-        devices.append(
-            {
-                "index": index,
-                "name": properties.name,
-                "memory_bytes": properties.total_memory,
-                "uuid": str(getattr(properties, "uuid", "")),
-            }
-        )
-    return devices
-
-
-def _declared_count(environ: Mapping[str, str]) -> int | None:
-    text = (environ.get("GPUVAL_GPU_COUNT") or "").strip()
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise WorkloadFailure(f"GPUVAL_GPU_COUNT is {text!r}: give the number of GPUs, or leave it empty")
-    return int(text)
+    devices = [torch.cuda.get_device_properties(index) for index in range(accelerator.count)]
+    return [
+        {"index": index, "name": d.name, "memory_bytes": d.total_memory, "uuid": str(getattr(d, "uuid", ""))}
+        for index, d in enumerate(devices)
+    ]
 
 
 def _cuda(expected: str, declared: int | None) -> TorchDevices:
@@ -128,6 +115,6 @@ def _gaudi(declared: int | None) -> TorchDevices:
 def _what_torch_is() -> str:
     import torch
 
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else None
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
     build = f"ROCm {torch.version.hip}" if torch.version.hip else build
-    return f"PyTorch {torch.__version__} built for {build or 'CPU only'}"
+    return f"PyTorch {torch.__version__} built for {build}"

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 from . import command
@@ -64,7 +65,6 @@ class FioMeasurement:
     hung: bool = False
 
     def figures(self) -> str:
-        """For the log."""
         sides = [
             f"{name} {side.bytes_per_second / 1e9:.3f} GB/s, {side.requests_per_second:.0f} requests/s"
             for name, side in (("written", self.write), ("read", self.read))
@@ -118,15 +118,11 @@ def _side(sides: list[dict]) -> FioDirection | None:
     if not rates:
         return None
     latency: dict[float, float] = {}
-    for side in moved:
-        clat = side.get("clat_ns")
-        percentiles = clat.get("percentile") if isinstance(clat, dict) else None
-        if not isinstance(percentiles, dict):
-            continue
-        for percent in PERCENTILES:
-            value = number(percentiles.get(f"{percent:.6f}"))
-            if value is not None:
-                latency[percent] = max(latency.get(percent, 0.0), value / 1e9)
+    clats = [clat["percentile"] for side in moved for clat in dicts([side.get("clat_ns")]) if "percentile" in clat]
+    for percentiles, percent in product(dicts(clats), PERCENTILES):
+        value = number(percentiles.get(f"{percent:.6f}"))
+        if value is not None:
+            latency[percent] = max(latency.get(percent, 0.0), value / 1e9)
     requests = sum(number(side.get("iops")) or 0.0 for side in moved)
     return FioDirection(int(sum(number(side["io_bytes"]) or 0 for side in moved)), sum(rates), requests, latency)
 
@@ -142,40 +138,32 @@ def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | No
     try:
         with tempfile.TemporaryDirectory(prefix="fio-", dir=directory) as folder:
             path = Path(folder) / "data"
-            for engine in _ENGINES:  # written once through and flushed
-                depth = DEPTH if engine.name == "libaio" else 1
-                work = FioWork("write", BLOCK, depth, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
-                written = call(fio, path, work, engine)
-                if not _is_unsupported(written):
-                    break
+            write = FioWork("write", BLOCK, DEPTH, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
+            engine, written = choose_engine(fio, path, size_bytes, write)  # written once through and flushed
             if written.problem:
                 return FioMeasurement(problem=written.problem)
-            arguments = ("--invalidate=1", "--time_based=1")
-            measurement = call(fio, path, replace(work, rw="read", arguments=arguments), engine)
+            depth = DEPTH if engine.name == "libaio" else 1
+            read = replace(write, rw="read", depth=depth, arguments=("--invalidate=1", "--time_based=1"))
+            measurement = call(fio, path, read, engine)
             return FioMeasurement(written.write, None if measurement.problem else measurement.read, measurement.problem)
     except OSError as error:
         return FioMeasurement(problem=f"{directory}: {error.strerror or error}")
 
 
-def _is_unsupported(measurement: FioMeasurement) -> bool:
-    return any(sign in measurement.problem for sign in _UNSUPPORTED)
-
-
-def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[FioEngine, FioMeasurement]:
+def choose_engine(
+    fio: str, path: Path, size_bytes: int, work: FioWork | None = None
+) -> tuple[FioEngine, FioMeasurement]:
     """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
+    work = work or FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes)
     for engine in _ENGINES:
-        measurement = call(fio, path, FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
-        if not _is_unsupported(measurement):
+        measurement = call(fio, path, replace(work, depth=work.depth if engine.name == "libaio" else 1), engine)
+        if not any(sign in measurement.problem for sign in _UNSUPPORTED):
             break
     return engine, measurement
 
 
 def call(
-    fio: str,
-    path: Path,
-    work: FioWork,
-    engine: FioEngine,
-    say: Callable[[str], None] | None = None,
+    fio: str, path: Path, work: FioWork, engine: FioEngine, say: Callable[[str], None] | None = None
 ) -> FioMeasurement:
     """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
     filename = str(path).replace(":", "\\:")  # fio takes a bare colon as the end of one name and the begin of another
@@ -200,6 +188,5 @@ def _why(ended: command.ProgramEnd, problem: str) -> str:
     lines = plain(ended.output).splitlines()
     errors = [line for line in lines if line.startswith(("fio:", "verify:", "crc32c:")) or _ERROR.search(line)]
     reason = shortened(errors[0], 160) if errors else problem or "fio moved no data"
-    return (
-        reason if ended.code in (0, 1) and not ended.timed_out and not ended.problem else f"fio {ended.how()}: {reason}"
-    )
+    ended_itself = ended.code in (0, 1) and not ended.timed_out and not ended.problem
+    return reason if ended_itself else f"fio {ended.how()}: {reason}"

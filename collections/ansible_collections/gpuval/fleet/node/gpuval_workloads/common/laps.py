@@ -1,4 +1,5 @@
-"""How fast repeats of one piece of work were: all of it over all of its time, and what stands beside that.
+"""How fast repeats of one piece of work were: all of it over all of its time, and what stands beside that; percentiles,
+and samples and curves of bounded size.
 
 Revision 2 of the definition of a speed; that of revision 1 is the median of the repeats, which is a figure of its own.
 """
@@ -7,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple, Optional
-
-from .stats import StepCurve, ThinnedSample, percentile
 
 REVISION = 2
 MOST_LAPS = 20_000
@@ -23,6 +23,7 @@ LEAST_BATCHES, CORRELATION_TIMES = 20, 5
 """An error needs so many batches, each of so many correlation times."""
 NORMAL_QUANTILE = 1.96
 _MAD_TO_SIGMA = 1.4826
+_END_POINTS = 20
 _UNIT = re.compile(r"_(?:tflops|seconds|ratio|[a-z]+_per_second)$")
 
 
@@ -30,6 +31,103 @@ def median_of(name: str) -> str:
     """Return the name of the median that stands beside a speed: a limit of revision 1 is held against it."""
     unit = _UNIT.search(name)
     return f"{name[: unit.start()]}_median{unit[0]}" if unit else f"{name}_median"
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the percentile with linear interpolation between the closest ranks (numpy's default method).
+
+    Raises ``ValueError`` for an empty sample or a percent outside 0..100.
+    """
+    if not values:
+        raise ValueError("percentile of an empty sample")
+    if not 0 <= percent <= 100:
+        raise ValueError(f"percent {percent} is outside 0..100")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+class ThinnedSample:
+    """Every k-th of any number of values: k is 1, and doubles whenever there would be more than ``most`` (even)."""
+
+    def __init__(self, most: int) -> None:
+        self.kept: list[Any] = []
+        self.count = 0
+        self._most = most
+        self._stride = 1
+
+    def extend(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if self.count % self._stride == 0:
+                if len(self.kept) == self._most:
+                    del self.kept[1::2]
+                    self._stride *= 2
+                self.kept.append(value)
+            self.count += 1
+
+
+class StepCurve:
+    """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches.
+
+    A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them. ``at`` has the
+    values of the steps in ``kept`` that came by.
+    """
+
+    def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
+        self.at: dict[int, float] = {}
+        self._kept = frozenset(kept_steps)
+        self._points = points
+        self._stretch = 1
+        self._sums: list[float] = []  # of each stretch, the last one perhaps of a part of it
+        self._latest: deque[float] = deque(maxlen=_END_POINTS)
+        self._first = math.nan
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, values: Iterable[float]) -> None:
+        for value in values:
+            if not self._count:
+                self._first = value
+            if self._count % self._stretch == 0:
+                if len(self._sums) == self._points:
+                    self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2])]
+                    self._stretch *= 2
+                self._sums.append(0.0)
+            self._sums[-1] += value
+            self._latest.append(value)
+            self._count += 1
+            if self._count in self._kept:
+                self.at[self._count] = value
+
+    def whole_stretches(self) -> list[float]:
+        """Return the mean of each stretch that is complete."""
+        return [total / self._stretch for total in self._sums[: self._count // self._stretch]]
+
+    @property
+    def last(self) -> float:
+        return self._latest[-1]
+
+    def thinned(self) -> tuple[list[int], list[float]]:
+        """Return the mean of each stretch, at the number of its last step."""
+        ends = [min(self._count, number * self._stretch) for number in range(1, len(self._sums) + 1)]
+        return ends, [total / (end - start) for total, start, end in zip(self._sums, [0, *ends], ends)]
+
+    def first_and_last(self) -> tuple[float, float]:
+        """Return where a training curve begins, and the mean of its noisy end.
+
+        The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large
+        one, which learns the frequencies of tokens within five steps and then stands still for fifty. The end is a
+        tenth of the points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an
+        empty curve.
+        """
+        if not self._count:
+            raise ValueError("first and last of an empty curve")
+        count = max(1, min(max(3, self._count // 10), _END_POINTS, self._count // 2))
+        return self._first, sum(list(self._latest)[-count:]) / count
 
 
 class LapSummary(NamedTuple):
@@ -85,7 +183,6 @@ class LapStatistics:
         return median(laps[:third]) / median(laps[-third:])
 
     def summary(self) -> LapSummary:
-        """Return the figures of all laps."""
         laps = sorted(self._sample.kept)
         middle = median(laps)
         mean = self.seconds / self.count
@@ -112,7 +209,10 @@ def uncertainty(blocks: Sequence[float]) -> Optional[float]:
         return None
     batches = [fmean(blocks[number * size : (number + 1) * size]) for number in range(count)]
     mean = fmean(batches)
-    return _wider(count - 1) * stdev(batches) / math.sqrt(count) / mean if mean else None
+    # Student's t over the normal quantile, both of 95 % (Cornish and Fisher's expansion, 0.1 % from 19 on).
+    z, freedom = NORMAL_QUANTILE, count - 1
+    wider = 1 + (z**2 + 1) / (4 * freedom) + (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)
+    return wider * stdev(batches) / math.sqrt(count) / mean if mean else None
 
 
 def correlation_time(values: Sequence[float]) -> float:
@@ -126,9 +226,3 @@ def correlation_time(values: Sequence[float]) -> float:
         if lag >= CORRELATION_TIMES * time:
             break
     return max(1.0, time)
-
-
-def _wider(freedom: int) -> float:
-    """Return Student's t over the normal quantile, both of 95 % (Cornish and Fisher's expansion, 0.1 % from 19 on)."""
-    z = NORMAL_QUANTILE
-    return 1 + (z**2 + 1) / (4 * freedom) + (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)

@@ -48,7 +48,6 @@ class KilledError(WorkloadCrash):
 
 
 def available_cores() -> int:
-    """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -163,12 +162,9 @@ def name_of(rank: int, pid: int | None, is_gpu: bool) -> str:
 
 
 def describe_end(
-    ends: Sequence[tuple[int, int, int, float]],
-    exceptions: Mapping[int, tuple[float, str]] | None = None,
-    is_gpu: bool = False,
+    ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]], is_gpu: bool = False
 ) -> str:
     """Return which rank broke off first (:func:`first_end`) and how."""
-    exceptions = exceptions or {}
     rank, pid, code, _ = first_end(ends, exceptions)
     if code >= 0:
         _, text = exceptions.get(rank, (0, f"exit code {code}"))

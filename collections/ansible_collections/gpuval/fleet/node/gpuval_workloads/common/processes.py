@@ -1,10 +1,15 @@
-"""Processes: below one, or with a mark in their environment, found in ``/proc`` wherever they went; states; ends."""
+"""Processes: below one, or with a mark in their environment, found in ``/proc`` wherever they went; states; ends.
+
+And a TCP port for a server of this node.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +17,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from .result import WorkloadFailure
+
 POLL_SECONDS = 0.1
+#: Ports below those that Linux gives to outgoing connections, which may occupy one before the server listens.
+PORTS = range(20000, 29000)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PROC = Path("/proc")
@@ -121,3 +130,12 @@ def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
         newest = {child for child, parent in parents.items() if parent in newest} - family
         family = family | newest
     return family - set(pids)
+
+
+def free_port(host: str = "") -> int:
+    """A port that is free on ``host``, by default on all addresses. Raises ``WorkloadFailure`` without one."""
+    for port in random.sample(PORTS, 50):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise WorkloadFailure(f"no port is free on {host or 'this node'}")

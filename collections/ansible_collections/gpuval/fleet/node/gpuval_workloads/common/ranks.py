@@ -35,7 +35,7 @@ from .result import (
     WorkloadResult,
     write_atomically,
 )
-from .stall import BEAT_FILE, DeviceMark, RankProgress
+from .stall import BEAT_FILE, RankProgress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
@@ -113,7 +113,7 @@ class Ranks:
         if self.progress:
             self.progress.tick()
 
-    def follow(self, events: Sequence[DeviceMark]) -> None:
+    def follow(self, events: Sequence[Any]) -> None:
         """Follow this rank's device by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
         if self.progress and self.accelerator.kind == "cuda":
             self.progress.follow(events, lambda: torch.cuda.set_device(self.device))
@@ -129,20 +129,17 @@ class Ranks:
         """
         self.tick()
         if len(self.of_node) < self.world_size:
-            return self._gather_json(item)
+            data = json.dumps(item).encode()
+            sizes = self.gather_tensor(torch.tensor([len(data)], device=self.device)).flatten().tolist()
+            if not 0 < min(sizes) <= max(sizes) <= MAX_ITEM_BYTES:
+                raise WorkloadCrash(f"a rank hands over {max(sizes)} bytes, not 1 to {MAX_ITEM_BYTES}")
+            padded = torch.zeros(max(sizes), dtype=torch.uint8)
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            rows = self.gather_tensor(padded.to(self.device))
+            return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
         items: list = [None] * self.world_size
         dist.all_gather_object(items, item)
         return items
-
-    def _gather_json(self, item: object) -> list:
-        data = json.dumps(item).encode()
-        sizes = self.gather_tensor(torch.tensor([len(data)], device=self.device)).flatten().tolist()
-        if not 0 < min(sizes) <= max(sizes) <= MAX_ITEM_BYTES:
-            raise WorkloadCrash(f"a rank hands over {max(sizes)} bytes, not 1 to {MAX_ITEM_BYTES}")
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        rows = self.gather_tensor(padded.to(self.device))
-        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
 
     def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return every rank's tensor, stacked in order, on every rank's host."""
@@ -194,7 +191,6 @@ class Stopwatch:
         self.lap()
 
     def lap(self) -> None:
-        """Mark the end of a lap."""
         self._marks.append(self._clock.mark())
 
     def laps(self) -> list[float]:
@@ -210,14 +206,23 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions are a crash of
     this rank, and leave a note too, so that the rank that failed first is known from those that lost it.
     """
-    _die_with_launcher()
+    die_with_parent()  # torchrun's: this process stands in a session of its own
+    launcher = os.environ.get(LAUNCHER_VARIABLE)  # not of DeepSpeed's, a process of its own
+    if launcher and os.getppid() != int(launcher):
+        raise SystemExit("the launcher is gone")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     result = WorkloadResult()
     progress = RankProgress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
     progress.start()
     ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
     try:
-        _join(ranks)
+        if ranks.accelerator.kind == "hpu":
+            import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
+        options: dict[str, Any] = {}
+        if ranks.accelerator.kind == "cuda":
+            torch.cuda.set_device(ranks.device)
+            options["device_id"] = ranks.device
+        dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **options)
         main(ranks, result)
     except WorkloadFailure as failure:
         return _fail(rank, str(failure), failure.ranks)
@@ -281,25 +286,6 @@ def software_environment(ranks: Ranks) -> dict:
         "threads_per_process": torch.get_num_threads(),
         "devices": describe_devices(accelerator),
     }
-
-
-def _die_with_launcher() -> None:
-    """Ask the kernel to kill this process when torchrun's dies: it stands in a session of its own.
-
-    DeepSpeed's launcher, a process of its own, is not known by its id.
-    """
-    die_with_parent()
-    if LAUNCHER_VARIABLE in os.environ and os.getppid() != int(os.environ[LAUNCHER_VARIABLE]):
-        raise SystemExit("the launcher is gone")
-
-
-def _join(ranks: Ranks) -> None:
-    if ranks.accelerator.kind == "cuda":
-        torch.cuda.set_device(ranks.device)
-    elif ranks.accelerator.kind == "hpu":
-        import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
-    options: dict[str, Any] = {"device_id": ranks.device} if ranks.accelerator.kind == "cuda" else {}
-    dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **options)
 
 
 def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from .processes import is_child, process_state
 
@@ -34,13 +34,6 @@ _MAX_FRAMES = 300
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _STOPPED = frozenset("Tt")
 GONE = frozenset("ZX?")
-
-
-class DeviceMark(Protocol):
-    """A mark in a device's queue, recorded."""
-
-    def query(self) -> bool:
-        """Return whether the device has passed it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ class RankProgress:
         self._main = threading.main_thread().ident or 0
         self._ticks = 0
         self._patience = 0.0
-        self._queue: tuple[int, Sequence[DeviceMark], Callable[[], object]] = (0, (), bool)
+        self._queue: tuple[int, Sequence[Any], Callable[[], object]] = (0, (), bool)
         self._device_done = 0
         self._done = threading.Event()
 
@@ -82,8 +75,8 @@ class RankProgress:
         """Count one step of progress; the ranks have to count alike between two collectives."""
         self._ticks += 1
 
-    def follow(self, events: Sequence[DeviceMark], select: Callable[[], object]) -> None:
-        """Count from now on those of the events that the device has passed; it has passed all those given before.
+    def follow(self, events: Sequence[Any], select: Callable[[], object]) -> None:
+        """Count from now on those of the events that the device has passed (by their ``query``), and all given before.
 
         They are in the queue's order, and each is recorded before it is put into the list, which may still grow. The
         ranks have to give alike many. ``select`` makes the device the heartbeat thread's own before it asks: asked from
@@ -122,7 +115,7 @@ class RankProgress:
         os.close(file)
 
 
-def passed(events: Sequence[DeviceMark]) -> int:
+def passed(events: Sequence[Any]) -> int:
     """Return how many of the events the device has passed, asking few of them."""
     low, high = 0, len(events)
     while low < high:

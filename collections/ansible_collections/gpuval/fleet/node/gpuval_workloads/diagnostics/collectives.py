@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..common.laps import LapSummary
 from ..common.ranks import GIB, Ranks
-from .measure import Meter, RankFigures
+from .measure import Meter
 
 GPU_SIZES = (8, 2**13, 2**20, 2**24, 2**26, 2**28, 2**30, 2**33)
 CPU_SIZES = (8, 2**13, 2**20, 2**22)
@@ -58,12 +58,11 @@ def collectives(
     chosen: Sequence[Collective] | None = None,
     most_bytes: int | None = None,
     on_wrong: Callable[[int], object] = lambda _errors: None,
-) -> RankFigures:
+) -> None:
     """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements.
 
     ``on_wrong`` gets how many elements of this rank are wrong so far, after each collective that has some.
     """
-    figures = RankFigures()
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0
@@ -98,14 +97,13 @@ def collectives(
             times.append(laps.median_seconds)
             rates.append(amount / laps.seconds)
         name = f"{prefix}_{collective.name}"
-        figures.add(f"{name}_latency_seconds", times[0], "seconds", "node")
-        figures.curves.append((f"{name}_seconds", "seconds", x, times))
+        meter.add(f"{name}_latency_seconds", times[0], "seconds", "node")
+        meter.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
-            figures.speed(name, amount, laps, "bytes/s", "bus_bytes_per_second", "node")
-            figures.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
-    figures.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
-    figures.add(f"{prefix}_collective_error_count", errors, "count", "node")
-    return figures
+            meter.speed(name, amount, laps, "bytes/s", "bus_bytes_per_second", "node")
+            meter.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
+    meter.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
+    meter.add(f"{prefix}_collective_error_count", errors, "count", "node")
 
 
 def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:
@@ -214,8 +212,8 @@ def _reduce_scatter(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
 
 def _all_gather(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     share = elements // ranks.world_size
-    carried = partial(_carried, share, ranks.rank, dtype, ranks.device)
-    contribution = _filled(torch.empty(share, dtype=dtype, device=ranks.device), carried)
+    payload = partial(_carried, share, ranks.rank, dtype, ranks.device)
+    contribution = _filled(torch.empty(share, dtype=dtype, device=ranks.device), payload)
     out = torch.zeros(share * ranks.world_size, dtype=dtype, device=ranks.device)
     wrong = partial(_compare_chunks, out, ranks, lambda rank: rank)
     return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, contribution), wrong
@@ -233,22 +231,22 @@ def _all_to_all(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
 
 def _broadcast(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     buffer = torch.zeros(elements, dtype=dtype, device=ranks.device)
-    carried = partial(_carried, elements, 7, dtype, ranks.device)
+    payload = partial(_carried, elements, 7, dtype, ranks.device)
     if ranks.is_first:
-        _filled(buffer, carried)
+        _filled(buffer, payload)
     return (
         lambda: None if ranks.is_first else buffer.fill_(WRONG),
         lambda: dist.broadcast(buffer, src=0),
-        lambda: _compare(buffer, carried),
+        lambda: _compare(buffer, payload),
     )
 
 
 def _send_receive(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
-    carried = partial(_carried, elements, dtype=dtype, device=ranks.device)
+    payload = partial(_carried, elements, dtype=dtype, device=ranks.device)
     following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _filled(values, lambda part: carried(ranks.rank, part=part))
+    _filled(values, lambda part: payload(ranks.rank, part=part))
     out = torch.zeros_like(values)
 
     def run() -> None:
@@ -256,7 +254,7 @@ def _send_receive(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    return lambda: out.fill_(WRONG), run, lambda: _compare(out, lambda part: carried(before, part=part))
+    return lambda: out.fill_(WRONG), run, lambda: _compare(out, lambda part: payload(before, part=part))
 
 
 COLLECTIVES = (

@@ -13,7 +13,7 @@ import torch
 from ..common import fio
 from ..common.ranks import Ranks
 from ..gang.host.sysfs import cpu_list
-from .measure import Meter, RankFigures, Report, keep_reporting
+from .measure import Meter, Report, keep_reporting
 
 COPY_BYTES = 2**28
 MATRIX = 1024
@@ -26,23 +26,21 @@ ARRAY_BYTES = 2**25
 MOST_THREADS = 16
 
 
-def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
     """
-    figures = RankFigures()
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
     copy = meter.repeat(lambda: target.copy_(source), seconds / 2).summary()
-    figures.speed("diagnostics_host_memory", 2 * source.nbytes, copy, "bytes/s", "bytes_per_second", "node")
+    meter.speed("diagnostics_host_memory", 2 * source.nbytes, copy, "bytes/s", "bytes_per_second", "node")
     multiply = meter.repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
-    figures.speed("diagnostics_host_cpu", 2 * MATRIX**3 / 1e12, multiply.summary(), "TFLOP/s", "tflops", "node")
-    figures.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
-    return figures
+    meter.speed("diagnostics_host_cpu", 2 * MATRIX**3 / 1e12, multiply.summary(), "TFLOP/s", "tflops", "node")
+    meter.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
 
 
 def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) -> dict[int, list[int]]:
@@ -91,26 +89,24 @@ def triad(cpus: list[int], seconds: float) -> float:
     return sum(rates)
 
 
-def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """The triad on one NUMA node after the other, on rank 0 alone.
 
     Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
     """
-    figures = RankFigures()
     cpus_by_node = numa_nodes() if ranks.is_first else {}
     if not cpus_by_node:
-        return figures
+        return
     try:
         with ranks.patience(NUMA_PATIENCE_SECONDS), keep_reporting(meter.report, NUMA_PATIENCE_SECONDS):
             rates = {node: triad(cpus, seconds / len(cpus_by_node)) for node, cpus in cpus_by_node.items()}
     except (OSError, RuntimeError) as error:  # a container may not place its threads, or has no memory left
-        figures.left_out["numa"] = str(error)[:200]
-        return figures
-    figures.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
-    figures.add("diagnostics_numa_memory_bytes_per_second", min(rates.values()), "bytes/s", "node")
+        meter.left_out["numa"] = str(error)[:200]
+        return
+    meter.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
+    meter.add("diagnostics_numa_memory_bytes_per_second", min(rates.values()), "bytes/s", "node")
     if len(rates) > 1:
-        figures.add("diagnostics_numa_balance_ratio", min(rates.values()) / max(rates.values()), "ratio", "node")
-    return figures
+        meter.add("diagnostics_numa_balance_ratio", min(rates.values()) / max(rates.values()), "ratio", "node")
 
 
 def cpu_model() -> str | None:
@@ -123,15 +119,14 @@ def cpu_model() -> str | None:
     return match[1].strip()[:120] if match else None
 
 
-def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
 
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
     the reason: that is no fault of a GPU.
     """
-    figures = RankFigures()
     if not ranks.is_first:
-        return figures
+        return
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
     rates: tuple[float | None, float | None]
     try:
@@ -143,14 +138,13 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
             else:
                 write, read = measured.write, measured.read
                 rates = (write.bytes_per_second if write else None, read.bytes_per_second if read else None)
-                figures.left_out.update({"disk": measured.problem} if measured.problem else {})
+                meter.left_out.update({"disk": measured.problem} if measured.problem else {})
     except OSError as error:
-        figures.left_out["disk"] = f"{directory}: {error.strerror or error}"
-        return figures
+        meter.left_out["disk"] = f"{directory}: {error.strerror or error}"
+        return
     for name, value in zip(("write", "read"), rates):
         if value:
-            figures.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
-    return figures
+            meter.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
 
 
 def _plain(directory: Path, report: Report) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, is_out_of_memory
-from .measure import Meter, RankFigures
+from .measure import Meter
 
 GPU_SIZE, CPU_SIZE = 8192, 512
 ROWS_PER_SAMPLE = 64
@@ -86,7 +86,7 @@ def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
     return torch.float8_e4m3fn, ""
 
 
-def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> RankFigures:
+def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> None:
     """Multiply square matrices on all ranks at once, two thirds of the time in the first precision.
 
     Adds TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled
@@ -94,10 +94,9 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
     device does not vouch for itself, nor for what reached it. A precision other than the first that this PyTorch does
     not multiply in is left out, on all ranks if on one.
     """
-    figures = RankFigures()
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
-    figures.left_out.update(left_out)
+    meter.left_out.update(left_out)
     generator = torch.Generator().manual_seed(ranks.rank)
     factors = [torch.randn(size, size, generator=generator) for _ in range(2)]
     rows = torch.arange(0, size, ROWS_PER_SAMPLE)
@@ -108,12 +107,11 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
             name = f"diagnostics_matmul_{precision.name}"
             product: TimedProduct | str = first_product(ranks, precision, factors, rows, is_optional=number > 0)
             if isinstance(product, str):
-                figures.left_out[precision.name] = product
+                meter.left_out[precision.name] = product
                 continue
             laps, error = product.measure(meter, seconds * share)
-        figures.speed(name, 2 * size**3 / 1e12, laps.summary(), "TFLOP/s", "tflops")
-        figures.add(f"{name}_error_ratio", error, "ratio")
-    return figures
+        meter.speed(name, 2 * size**3 / 1e12, laps.summary(), "TFLOP/s", "tflops")
+        meter.add(f"{name}_error_ratio", error, "ratio")
 
 
 def first_product(
@@ -127,12 +125,12 @@ def first_product(
     try:
         product = TimedProduct(ranks, precision, factors, rows)
     except Exception as error:
-        if is_out_of_memory(error) or is_device_error(error):
-            raise
+        is_unsupported = any(sign in str(error) for sign in UNSUPPORTED)
+        if is_out_of_memory(error) or (not is_unsupported and any(sign in str(error) for sign in DEVICE_ERRORS)):
+            raise  # the device failed
         first_line, _, _ = str(error).partition("\n")
         reason = f"not supported by this PyTorch: {type(error).__name__}: {first_line}"
-    reasons = ranks.gather(reason)
-    return next(filter(None, reasons), "") or product
+    return next(filter(None, ranks.gather(reason)), "") or product
 
 
 class TimedProduct:
@@ -168,12 +166,6 @@ def error_ratio(rows: Tensor, reference: Tensor) -> float:
     of_rows = (off.norm(dim=1) / norms).max()
     of_elements = (off.abs() / torch.maximum(reference.abs(), usual)).max() / ELEMENT_ROOM
     return float(torch.maximum(of_rows, of_elements))
-
-
-def is_device_error(error: Exception) -> bool:
-    """Return whether an exception is of a device that failed, not of work that the device does not support."""
-    text = str(error)
-    return any(sign in text for sign in DEVICE_ERRORS) and not any(sign in text for sign in UNSUPPORTED)
 
 
 def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,39 +36,6 @@ class RankFigure:
     unit: str
     scope: str | None = None
     revision: int = 1
-
-
-@dataclass
-class RankFigures:
-    """What one rank found: figures, curves over message sizes, notes on what was left out and why."""
-
-    figures: list[RankFigure] = field(default_factory=list)
-    curves: list[tuple[str, str, Sequence[float], list[float]]] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    #: Of the host's memory; for people: which node is slow.
-    by_numa_node: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
-        self.figures.append(RankFigure(name, value, unit, scope, revision))
-
-    def speed(
-        self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
-    ) -> None:
-        """Add ``amount`` per second of all laps as ``<name>_<suffix>``, and what stands beside it: the speed of the
-        median lap, and ratios. What so few laps do not show is left out."""
-        figure = f"{name}_{suffix}"
-        self.add(figure, amount / laps.seconds, unit, scope, REVISION)
-        self.add(median_of(figure), amount / laps.median_seconds, unit, scope)
-        for ratio in ("spread", "lost", "slowest_hundredth", "busy", "uncertainty"):
-            value = getattr(laps, f"{ratio}_ratio")
-            if value is not None:
-                self.add(f"{name}_{ratio}_ratio", value, "ratio", scope)
-
-    def take(self, other: RankFigures) -> None:
-        self.figures += other.figures
-        self.curves += other.curves
-        self.left_out.update(other.left_out)
-        self.by_numa_node.update(other.by_numa_node)
 
 
 class ProgressReporter:
@@ -113,14 +80,36 @@ def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
 
 
 class Meter:
-    """Times work on one rank, or on all of them together.
+    """Times work on one rank, or on all of them together, and keeps what the parts of the diagnostics found there.
 
-    On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does.
+    On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does. Kept are
+    figures, curves over message sizes, notes on what was left out and why.
     """
 
     def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
         self._ranks, self.report = ranks, report
         self._clock = Clock(ranks.accelerator)
+        self.figures: list[RankFigure] = []
+        self.curves: list[tuple[str, str, Sequence[float], list[float]]] = []
+        self.left_out: dict[str, str] = {}
+        #: Of the host's memory; for people: which node is slow.
+        self.by_numa_node: dict[str, float] = {}
+
+    def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
+        self.figures.append(RankFigure(name, value, unit, scope, revision))
+
+    def speed(
+        self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
+    ) -> None:
+        """Add ``amount`` per second of all laps as ``<name>_<suffix>``, and what stands beside it: the speed of the
+        median lap, and ratios. What so few laps do not show is left out."""
+        figure = f"{name}_{suffix}"
+        self.add(figure, amount / laps.seconds, unit, scope, REVISION)
+        self.add(median_of(figure), amount / laps.median_seconds, unit, scope)
+        for ratio in ("spread", "lost", "slowest_hundredth", "busy", "uncertainty"):
+            value = getattr(laps, f"{ratio}_ratio")
+            if value is not None:
+                self.add(f"{name}_{ratio}_ratio", value, "ratio", scope)
 
     def time(self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True) -> LapStatistics:
         """Do the work again and again for about ``seconds``, whatever it shows before they are over.

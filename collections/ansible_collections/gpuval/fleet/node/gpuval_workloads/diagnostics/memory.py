@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.ranks import GIB, Ranks
-from .measure import Meter, RankFigures
+from .measure import Meter
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
 GPU_SPARE_BYTES = 3 * GIB
@@ -21,28 +21,29 @@ KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
 """Multipliers near 2^64 and 2^32 over the golden ratio: numbers that follow each other differ in many bits."""
 
 
-def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> RankFigures:
+def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> None:
     """Copy within the device's memory, on all ranks at once; adds bytes read and written per second, and errors."""
     size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
-    figures = RankFigures()
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
     laps = meter.time(lambda: target.copy_(source), seconds).summary()
     target.bitwise_not_()  # wrong everywhere: a copy that writes nothing shows
     target.copy_(source)
-    figures.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
-    figures.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
-    return figures
+    meter.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
+    meter.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
 
 
-def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
 
     As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
     words that were wrong.
     """
-    figures = RankFigures()
-    total, chunks = _fill(ranks)
+    free, total, spare, size = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
+    if ranks.accelerator.is_gpu:
+        (free, total), spare, size = ranks.memory(), GPU_SPARE_BYTES, GPU_CHUNK_BYTES
+    dtype, count = _word(ranks), max(1, (free - spare) // size)
+    chunks = [torch.empty(size // dtype.itemsize, dtype=dtype, device=ranks.device) for _ in range(count)]
     most = torch.tensor([len(chunks)], dtype=torch.int32, device=ranks.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     fewer = int(most) - len(chunks)
@@ -64,23 +65,10 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
         if not int(more):
             break
     tested = sum(chunk.nbytes for chunk in chunks)
-    figures.add("diagnostics_memory_pattern_error_count", errors, "count")
-    figures.add("diagnostics_memory_tested_bytes", tested, "bytes")
+    meter.add("diagnostics_memory_pattern_error_count", errors, "count")
+    meter.add("diagnostics_memory_tested_bytes", tested, "bytes")
     if ranks.accelerator.is_gpu:
-        figures.add("diagnostics_memory_tested_ratio", tested / total, "ratio")
-    return figures
-
-
-def _fill(ranks: Ranks) -> tuple[int, list[Tensor]]:
-    """Return the device's memory in bytes and tensors that hold most of what is free of it."""
-    if not ranks.accelerator.is_gpu:
-        free, total, spare, chunk = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
-    else:
-        free, total = ranks.memory()
-        spare, chunk = GPU_SPARE_BYTES, GPU_CHUNK_BYTES
-    count = max(1, (free - spare) // chunk)
-    dtype = _word(ranks)
-    return total, [torch.empty(chunk // dtype.itemsize, dtype=dtype, device=ranks.device) for _ in range(count)]
+        meter.add("diagnostics_memory_tested_ratio", tested / total, "ratio")
 
 
 def _word(ranks: Ranks) -> torch.dtype:

@@ -7,16 +7,15 @@ import torch.distributed as dist
 
 from ..common.laps import REVISION, median_of
 from ..common.ranks import Ranks
-from .measure import Meter, RankFigures
+from .measure import Meter
 
 LAUNCHES = 1000
 GPU_MATRIX, CPU_MATRIX = 8192, 512
 GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
-def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
-    figures = RankFigures()
     element = torch.zeros(1, device=ranks.device)
 
     def launch() -> None:
@@ -26,18 +25,16 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
     dist.barrier()
     laps = meter.repeat(launch, seconds).summary()
-    figures.add("diagnostics_launch_seconds", laps.median_seconds / LAUNCHES, "seconds")
-    figures.add("diagnostics_launch_spread_ratio", laps.spread_ratio, "ratio")
-    return figures
+    meter.add("diagnostics_launch_seconds", laps.median_seconds / LAUNCHES, "seconds")
+    meter.add("diagnostics_launch_spread_ratio", laps.spread_ratio, "ratio")
 
 
-def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def overlap(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Multiply matrices while an all-reduce is under way, as training does.
 
     Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products are as many as
     take about as long as the all-reduce.
     """
-    figures = RankFigures()
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32
     size = GPU_MATRIX if is_gpu else CPU_MATRIX
@@ -65,7 +62,6 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     together = meter.time(both, seconds / 4, prepare=lambda: buffer.copy_(values)).summary()
     ratio = together.seconds / max(exchange.seconds, alone.seconds)
     of_medians = together.median_seconds / max(exchange.median_seconds, alone.median_seconds)
-    figures.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)
-    figures.add(median_of("diagnostics_overlap_ratio"), of_medians, "ratio")
-    figures.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")
-    return figures
+    meter.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)
+    meter.add(median_of("diagnostics_overlap_ratio"), of_medians, "ratio")
+    meter.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")

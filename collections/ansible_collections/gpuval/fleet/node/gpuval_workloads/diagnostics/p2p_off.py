@@ -22,8 +22,7 @@ NICS = Path("/dev/infiniband")
 
 def variables(nics: Path = NICS) -> dict[str, str]:
     """With a NIC for RDMA the host's memory is no way either: what is left is GPU, NIC, network, NIC, GPU."""
-    over_network = any(nics.glob("uverbs*"))
-    return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if over_network else {})}
+    return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if any(nics.glob("uverbs*")) else {})}
 
 
 def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: TorchDevices, processes: int) -> None:

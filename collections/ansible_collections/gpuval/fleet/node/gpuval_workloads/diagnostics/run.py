@@ -18,7 +18,7 @@ from .collectives import COLLECTIVES, collectives
 from .config import parse_arguments
 from .host import cpu_model, disk, memory_and_cores, numa_memory
 from .matmul import matmul, precisions
-from .measure import Meter, ProgressReporter, RankFigure, RankFigures
+from .measure import Meter, ProgressReporter, RankFigure
 from .memory import copy, pattern
 from .overlap import launch_latency, overlap
 from .transfers import peers, transfers
@@ -39,7 +39,7 @@ class DiagnosticsPart:
 
     name: str
     share: float
-    run: Callable[[Ranks, Meter, float], RankFigures]
+    run: Callable[[Ranks, Meter, float], None]
 
 
 PARTS = (
@@ -65,7 +65,7 @@ def run_parts(
 
     The result is written after each part: what was measured outlives a part that hangs.
     """
-    figures, total_share = RankFigures(), sum(part.share for part in parts)
+    total_share = sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
     everyone: list[list[RankFigure]] = []
@@ -73,12 +73,12 @@ def run_parts(
         share = seconds * part.share / total_share
         reporter.begin(part.name, share)
         begun = time.perf_counter()
-        figures.take(part.run(ranks, meter, share))
+        part.run(ranks, meter, share)
         spent[part.name] = round(time.perf_counter() - begun, 2)
         ranks.empty_cache()
-        everyone = ranks.gather(figures.figures)
+        everyone = ranks.gather(meter.figures)
         put_together(ranks, result, everyone)
-        for name, unit, x, y in figures.curves:
+        for name, unit, x, y in meter.curves:
             result.add_series(name, unit, x, y, x_unit="bytes")
         log = nccl_log.read(os.environ)
         result.fingerprints.update(nccl_log.fingerprints(log) if log else {})
@@ -87,8 +87,8 @@ def run_parts(
         result.environment.update(
             seconds_by_part=spent,
             cpu_model=cpu_model(),
-            numa_bytes_per_second=figures.by_numa_node,
-            left_out=figures.left_out,
+            numa_bytes_per_second=meter.by_numa_node,
+            left_out=meter.left_out,
             collective_library=nccl_log.version(log) if log else None,
         )
         if ranks.is_first and os.environ.get(RESULT_FILE_VARIABLE):

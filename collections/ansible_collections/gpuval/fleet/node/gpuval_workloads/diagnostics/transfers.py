@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks
-from .measure import Meter, RankFigures
+from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
 GPU_PEER_BYTES, CPU_PEER_BYTES = 2**28, 2**22
@@ -19,13 +19,12 @@ MOST_ALONE_SECONDS = 10.0
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
-def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Copy pinned host memory to the device and back; adds bytes per second of each way, alone and all at once,
     and of both ways together.
 
     What came back is compared with what was sent.
     """
-    figures = RankFigures()
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
     back = torch.zeros_like(host)
@@ -39,7 +38,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     copy_both_ways = _both_ways(ranks, copies["host_to_device"], torch.zeros_like(device), back)
 
     def add(name: str, amount: int, laps: LapStatistics) -> None:
-        figures.speed(f"diagnostics_{name}", amount, laps.summary(), "bytes/s", "bytes_per_second")
+        meter.speed(f"diagnostics_{name}", amount, laps.summary(), "bytes/s", "bytes_per_second")
 
     alone = min(seconds / (3 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
     share = (seconds - 3 * alone * ranks.world_size) / 2
@@ -60,8 +59,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     for direction in DIRECTIONS:
         copies[direction]()
         ranks.synchronize()
-    figures.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
-    return figures
+    meter.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
 
 
 def _both_ways(
@@ -101,14 +99,13 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     return pairs_by_round
 
 
-def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
+def peers(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Send between all pairs, in rounds of disjoint pairs, one direction at a time; the receiver times and compares.
 
     Adds bytes per second and wrong words of every link into this rank.
     """
-    figures = RankFigures()
     if ranks.world_size < 2:
-        return figures
+        return
     words = (GPU_PEER_BYTES if ranks.accelerator.is_gpu else CPU_PEER_BYTES) // 4
     pattern = torch.arange(words, dtype=torch.int32, device=ranks.device)
     sent, received = pattern * (2 * ranks.rank + 1) + ranks.rank, torch.zeros_like(pattern)
@@ -132,7 +129,6 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
             if target == ranks.rank:
                 kind = "gpu" if ranks.accelerator.is_gpu else "rank"
                 scope = f"link:{kind}{source}>{kind}{target}"
-                figures.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
+                meter.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
                 wrong = int((received != pattern * (2 * source + 1) + source).sum())
-                figures.add("diagnostics_peer_error_count", wrong, "count", scope)
-    return figures
+                meter.add("diagnostics_peer_error_count", wrong, "count", scope)

@@ -8,8 +8,8 @@ import sys
 from ..common.device import choose_accelerator
 from ..common.launch import process_count, run_ranks
 from ..common.result import WorkloadResult, run_workload
-from .config import parse_arguments
 from .group import REQUIRED_ENVIRONMENT
+from .sizes import parse_arguments
 
 
 def main(result: WorkloadResult) -> None:

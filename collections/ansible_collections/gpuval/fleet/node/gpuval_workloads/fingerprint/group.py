@@ -36,7 +36,11 @@ _LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("lib
 def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
     """Return the line: device, software that holds the kernels, and settings that choose among them."""
     parts = [f"sequence {SEQUENCE}", f"torch {torch.__version__}"]
-    parts += _gpu(device) if device.type == "cuda" else _cpu()
+    if device.type == "cuda":
+        parts += _gpu(device)
+    else:
+        parts += [cpu_identity(_read("/proc/cpuinfo")), torch.backends.cpu.get_cpu_capability()]
+        parts.append(f"{torch.get_num_threads()} thread per part")
     return "; ".join(parts + [f"{name}={environ[name]}" for name in _STEERING if environ.get(name)])
 
 
@@ -67,22 +71,13 @@ def _gpu(device: torch.device) -> list[str]:
         architecture = getattr(properties, "gcnArchName", "?")
         return [*parts, f"{architecture}, ROCm {torch.version.hip}", f"driver {_driver('amdgpu')}"]
     parts.append(f"CUDA {torch.version.cuda}")
-    maps = _read(Path("/proc/self/maps"))
+    maps = _read("/proc/self/maps")
     for title, (file, call) in _LIBRARIES.items():
         parts.append(f"{title} {_library_version(loaded_library(file, maps), call)}")
     # Machine code for the device comes with PyTorch and cuBLAS; only where it does not is the driver the compiler.
     native = f"sm_{properties.major}{properties.minor}" in torch.cuda.get_arch_list()
     driver = _driver("nvidia")
     return [*parts, f"driver {driver.partition('.')[0] if native else f'{driver} compiles'}"]
-
-
-def _cpu() -> list[str]:
-    capability = torch.backends.cpu.get_cpu_capability()
-    return [cpu_identity(_read(Path("/proc/cpuinfo"))), capability, f"{torch.get_num_threads()} thread per part"]
-
-
-def _driver(module: str) -> str:
-    return _read(Path(f"/sys/module/{module}/version")).strip() or "unknown"
 
 
 def _library_version(path: str | None, call: str) -> str:
@@ -95,8 +90,12 @@ def _library_version(path: str | None, call: str) -> str:
     return ".".join(numbers) if len(numbers) == 3 else "unknown"
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _driver(module: str) -> str:
+    return _read(f"/sys/module/{module}/version").strip() or "unknown"

@@ -1,11 +1,18 @@
 """The three sections of the work: a short training, greedy decoding, matrix products. Each is the same on every part.
 
 A section notes digests of its results in a fixed order, and keeps what the host can compare with a float64 reference.
+
+The numbers to start from, and the digest of a tensor's bits, are the same on every machine to the last bit: nothing
+there rounds. Numbers are whole numbers from the CPU's generator times a power of two, small enough for bf16 to hold
+them; angles are computed by the C library in float64 and rounded once to float32. A sine or a normal number drawn by
+PyTorch would depend on the vector units of the CPU that draws it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -14,7 +21,6 @@ from torch import Tensor
 
 from ..training.models.llama import Llama
 from ..training.models.shapes import LlamaShape
-from .exact import Recorder, flip_bit, rotary_tables, whole_numbers
 from .sizes import FLIPPED_BIT, ProductSize, Sizes
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,10 +35,83 @@ LIMITS = {
 }
 """Greatest relative error against float64 that rounding explains; docs/design/fingerprints.md says why each."""
 
+_WORD = 8
 _SEED = 20_261_121
 _SCALE = 2.0**-12  # whole numbers up to 127 become weights of standard deviation 0.018
 _SCALES = {"fp16": 2.0**-7}  # fp16 ends at 65,504: sums of thousands of products would not fit
 _ROWS_PER_SAMPLE = 64
+
+
+def whole_numbers(shape: Sequence[int], magnitude: int, generator: torch.Generator) -> Tensor:
+    """Return whole numbers from -magnitude to magnitude, at most 127, as int8."""
+    return torch.randint(-magnitude, magnitude + 1, tuple(shape), generator=generator, dtype=torch.int8)
+
+
+def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of every position's angles as float32, as ``models.llama`` defines them."""
+    frequencies = [theta ** (-index / head_dim) for index in range(0, head_dim, 2)] * 2
+    angles = [[position * frequency for frequency in frequencies] for position in range(length)]
+    cos, sin = ([[function(angle) for angle in row] for row in angles] for function in (math.cos, math.sin))
+    return torch.tensor(cos, dtype=torch.float64).float(), torch.tensor(sin, dtype=torch.float64).float()
+
+
+def flip_bit(tensor: Tensor, bit: int) -> None:
+    """Flip one bit, 0 the lowest, of the float32 tensor's greatest element: one with a full mantissa's weight."""
+    words = tensor.view(torch.int32).view(-1)
+    words[tensor.abs().argmax()] ^= 1 << bit
+
+
+class Recorder:
+    """Notes digests of tensors on their device, in order and by name, without making the device wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Gaudi's 64-bit whole numbers have 32 bits: there, and wherever it is not known, the host makes the digests.
+        self._device = device if device.type in ("cpu", "cuda") else torch.device("cpu")
+        self._factors = torch.empty(0, dtype=torch.int64, device=self._device)
+        self.start()
+
+    def start(self) -> None:
+        self.labels: list[str] = []
+        self.known: dict[int, int] = {}
+        self._sums: list[Tensor] = []
+
+    def note(self, label: str, tensor: Tensor, expected: int | None = None) -> None:
+        """Note a tensor's digest; ``known`` is what it must be, where the host knows."""
+        if expected is not None:
+            self.known[len(self.labels)] = expected
+        self.labels.append(label)
+        self._sums.append(self.digest(tensor))
+
+    def digests(self) -> tuple[int, ...]:
+        """Return all that was noted since the start; waits for the device."""
+        return tuple(torch.stack(self._sums).tolist())
+
+    def digest(self, tensor: Tensor) -> Tensor:
+        """Return a 64-bit digest of the tensor's bits, as a scalar on its device or on the host.
+
+        The sum of its 8-byte words, each times an odd number of its own, modulo 2^64. Whole numbers add up to the same
+        in any order, so however a device sums, the digest is exact; and since odd factors have an inverse, any change
+        of a single word changes it for certain, any other but for a chance of about 2^-64.
+        """
+        data = tensor.detach().to(self._device).contiguous().view(-1).view(torch.uint8)
+        aligned = data.numel() // _WORD * _WORD
+        total = torch.zeros((), dtype=torch.int64, device=self._device)
+        if aligned:
+            words = data[:aligned].view(torch.int64)
+            total = (words * self._odd(words.numel())).sum()
+        tail = data[aligned:].to(torch.int64)
+        return total + (tail * self._odd(tail.numel())).sum() if tail.numel() else total
+
+    def _odd(self, count: int) -> Tensor:
+        if self._factors.numel() < count:
+            # Spread over all 64 bits by Knuth's multiplier, so that neighbours' changes do not cancel.
+            self._factors = torch.arange(count, dtype=torch.int64, device=self._device) * 0x5851F42D4C957F2D * 2 + 1
+        return self._factors[:count]
+
+
+def sha256(labels: Sequence[str], digests: Sequence[int]) -> str:
+    lines = (f"{label}\t{digest & (2**64 - 1):016x}\n" for label, digest in zip(labels, digests))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class Weights:
@@ -49,8 +128,7 @@ class Weights:
                 continue
             scale = narrow if name.endswith(("wo.weight", "down.weight")) else _SCALE
             self.values[name] = whole_numbers(parameter.shape, 127, generator).float() * scale
-        size = (shape.batch_size, shape.sequence_length)
-        self.inputs = torch.randint(shape.vocabulary, size, generator=generator)
+        self.inputs = torch.randint(shape.vocabulary, (shape.batch_size, shape.sequence_length), generator=generator)
         self.targets = (5 * self.inputs + 1) % shape.vocabulary  # a rule that can be learnt
 
     def model(self, device: torch.device, dtype: torch.dtype) -> Llama:
@@ -63,7 +141,6 @@ class Weights:
 
 
 def load(model: Llama, values: dict[str, Tensor]) -> None:
-    """Set a model's weights anew."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(values[name])
@@ -150,8 +227,7 @@ class TrainingReference:
         """Return the greatest error of a weight, as a share of how far the training moved that tensor's weights."""
         errors = []
         for name, final in self._last.items():
-            moved = (final - self._first[name]).abs().max()
-            errors.append((weights[name] - final).abs().max() / moved)
+            errors.append((weights[name] - final).abs().max() / (final - self._first[name]).abs().max())
         return float(torch.stack(errors).max())
 
 

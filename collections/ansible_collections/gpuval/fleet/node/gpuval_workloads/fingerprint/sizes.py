@@ -1,14 +1,23 @@
-"""How large the work is, as data. A change of anything here changes every fingerprint: raise ``SEQUENCE`` with it."""
+"""The settings of the stage, and how large its work is, as data.
+
+A change of a size changes every fingerprint: raise ``SEQUENCE`` with it.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..common.arguments import positive_float, positive_int, workload_parser
 from ..training.models.shapes import LlamaShape
 
 SEQUENCE = 1
 """The number of this sequence of work; fingerprints of different numbers do not compare."""
 
+MIN_REPEATS = 2
+_PART = re.compile(r"(?:(?:gpu|rank):)?(\d{1,4})(?:@(\d{1,6}))?")
 FLIPPED_BIT = 12
 """Of a float32 weight's 23 mantissa bits: changes it by 2^-11 of itself, one weight of thousands, far below what the
 loss shows beside its rounding, yet above the last bits that an update could round away."""
@@ -95,3 +104,34 @@ def sizes_for(kind: str) -> Sizes:
     if kind == "cpu":
         return CPU
     return GPU if kind == "cuda" else replace(GPU, products=tuple(p for p in GPU.products if p.precision != "fp64"))
+
+
+@dataclass(frozen=True)
+class BitFlip:
+    """A fault to inject: on which part, and in which repeat (1 is the first; None: in all)."""
+
+    part: int
+    repeat: int | None = None
+
+    def hits(self, part: int, repeat: int) -> bool:
+        return part == self.part and self.repeat in (None, repeat)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    description = "Train, decode and multiply alike on every GPU, again and again, and compare the results' bits."
+    parser = workload_parser("fingerprint", description)
+    add = parser.add_argument
+    add("--seconds", type=positive_float, default=10.0, help=f"of repeating; {MIN_REPEATS} repeats at least")
+    add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
+    flip = "flip one bit of one weight on a part (gpu:1, rank:1 or 1) before training, in every repeat or in one"
+    add("--inject-bit-flip", type=bit_flip, metavar="PART[@REPEAT]", help=flip)
+    return parser.parse_args(list(arguments))
+
+
+def bit_flip(text: str) -> BitFlip:
+    """Return what to inject. Raises what argparse turns into a message."""
+    match = _PART.fullmatch(text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text} is not PART or PART@REPEAT, such as gpu:1 or gpu:1@2")
+    part, repeat = match.groups()
+    return BitFlip(int(part), int(repeat) if repeat else None)

@@ -12,12 +12,10 @@ import torch
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadFailure, WorkloadResult
-from .config import MIN_REPEATS, parse_arguments
-from .exact import Recorder, sha256
 from .group import fingerprint_group
 from .judge import Judgement, Section, Trace, judge
-from .sections import LIMITS, SECTIONS, FingerprintWork
-from .sizes import sizes_for
+from .sections import LIMITS, SECTIONS, FingerprintWork, Recorder, sha256
+from .sizes import MIN_REPEATS, parse_arguments, sizes_for
 
 MAX_TRACES = 8
 """Different results of one part that are kept apart; a part with more is wrong whatever they are."""
@@ -97,7 +95,9 @@ class Repeats:
                 ranks.tick()
             if time.monotonic() - spoken >= PROGRESS_SECONDS:
                 spoken = time.monotonic()
-                ranks.say(f"{self.count} repeats after {spoken - started:.0f} s, {self._steadiness()}")
+                changed = ", ".join(name for name, traces in self.traces.items() if len(traces) > 1)
+                steadiness = f"does not agree with itself in {changed}" if changed else "agrees with itself"
+                ranks.say(f"{self.count} repeats after {spoken - started:.0f} s, {ranks.scope} {steadiness}")
         self.seconds = time.monotonic() - started
         return self
 
@@ -114,11 +114,6 @@ class Repeats:
             traces.append(Trace(digests, 1, work.errors(name)))
         else:
             traces[-1] = Trace(traces[-1].digests, traces[-1].repeats + 1, traces[-1].errors)
-
-    def _steadiness(self) -> str:
-        changed = [name for name, traces in self.traces.items() if len(traces) > 1]
-        part = self.ranks.scope
-        return f"{part} does not agree with itself in {', '.join(changed)}" if changed else f"{part} agrees with itself"
 
     def __getstate__(self) -> dict:
         """Return what travels to the other parts: results, not the way to make them."""

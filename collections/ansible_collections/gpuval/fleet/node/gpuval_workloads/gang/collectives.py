@@ -34,17 +34,18 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     chosen = [c for c in (*COLLECTIVES, SEND_RECEIVE) if not config.only or c.name in config.only]
     if ranks.world_size == 1:
         chosen = [c for c in chosen if c is not SEND_RECEIVE]
-    measured = collectives(
-        ranks, Meter(ranks, reporter.report), config.seconds, PREFIX, chosen, config.most_bytes,
+    meter = Meter(ranks, reporter.report)
+    collectives(
+        ranks, meter, config.seconds, PREFIX, chosen, config.most_bytes,
         lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
     )  # fmt: skip
     nodes = len(set(ranks.gather(ranks.of_node.start)))
     result.add_metric("gang_nodes_count", nodes, "count")
     result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
     result.add_metric("gang_processes_count", ranks.world_size, "count")
-    for figure in measured.figures:
+    for figure in meter.figures:
         result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope, figure.revision)
-    for name, unit, x, y in measured.curves:
+    for name, unit, x, y in meter.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))
     result.add_metric(ERRORS, errors, "count")

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadResult
-from ..training.task import Task, build_task
-from ..training.updates import COURSE_REVISION, COURSE_STEPS, adamw, course, set_rate, update
+from ..training.task import COURSE_REVISION, COURSE_STEPS, Task, adamw, build_task, course, set_rate, update
 from . import zero
 from .collectives import absent_nodes
 from .config import GangTrainingConfig, parse_arguments

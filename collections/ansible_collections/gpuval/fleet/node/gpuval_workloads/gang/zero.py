@@ -8,8 +8,7 @@ import torch
 
 from ..common.ranks import Ranks
 from ..common.result import WorkloadFailure
-from ..training.task import Task
-from ..training.updates import MAX_GRADIENT_NORM
+from ..training.task import MAX_GRADIENT_NORM, Task
 from .texts import template
 
 TEMPLATE = "deepspeed.json"

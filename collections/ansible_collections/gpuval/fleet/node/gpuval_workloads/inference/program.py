@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -19,13 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.arguments import positive_float, positive_int
+from ..common.arguments import positive_float, positive_int, workload_parser
 from ..common.device import CPU, TorchDevices
-from ..common.ports import free_port
+from ..common.processes import free_port
 from ..common.result import WorkloadFailure, WorkloadResult, run_workload
 from . import servers
-from .client import Endpoint, RequestError, ask, get, prompt
-from .load import RequestLoad, Tally
+from .client import CompletionAnswer, Endpoint, RequestError, RequestLoad, Tally, ask, get, prompt
 from .servers import ServerProcess
 
 HOST = "127.0.0.1"
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.inference", description=__doc__)
+    parser = workload_parser("inference", __doc__)
     add = parser.add_argument
     add("--model-folder", required=True, help="folder name in the model cache, like models--org--name")
     add("--server", choices=servers.KINDS, default="auto", help="auto: vllm, else transformers")
@@ -100,8 +100,18 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
     Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
     dies, or no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
     """
-    ends_at = _ends_at(options, environ)
-    model = _model_folder(options, environ)
+    ends_at, seconds_left = None, environ.get("GPUVAL_SECONDS_LEFT")
+    if options.until_stopped and seconds_left:  # early enough to stop the server and report before the deadline
+        reserve = min(RESERVE_SECONDS, float(seconds_left) * RESERVE_SHARE)
+        ends_at = time.monotonic() + float(seconds_left) - reserve
+    root = environ.get("GPUVAL_MODELS_DIR")
+    if not root:
+        raise WorkloadFailure(
+            "GPUVAL_MODELS_DIR is not set: start this workload through the gpuval runner, which sets it"
+        )
+    if not _FOLDER_NAME.fullmatch(options.model_folder):
+        raise WorkloadFailure(f"{options.model_folder!r} is not a model folder: give one name like models--org--name")
+    model = Path(root) / options.model_folder
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
     server = servers.choose(options.server, options.server_command, options.server_arg, accelerator)
@@ -137,36 +147,25 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
             survivors = process.stop()
             exception = f", but not {survivors}" if survivors else ""
             print(f"stopped {server.kind} (process {process.pid}) and what it spawned{exception}", flush=True)
-    _check_gone(survivors, endpoint)
-
-
-def _ends_at(options: argparse.Namespace, environ: Mapping[str, str]) -> float | None:
-    """Return when to end what has no other bound: early enough to stop the server and report before the deadline."""
-    seconds_text = environ.get("GPUVAL_SECONDS_LEFT")
-    if options.seconds is not None or options.requests is not None or not seconds_text:
-        return None
-    seconds = float(seconds_text)
-    return time.monotonic() + seconds - min(RESERVE_SECONDS, seconds * RESERVE_SHARE)
-
-
-def _model_folder(options: argparse.Namespace, environ: Mapping[str, str]) -> Path:
-    root = environ.get("GPUVAL_MODELS_DIR")
-    if not root:
+    if survivors:
         raise WorkloadFailure(
-            "GPUVAL_MODELS_DIR is not set: start this workload through the gpuval runner, which sets it"
+            f"processes {', '.join(map(str, survivors))} of the server did not end after KILL: they hang in the kernel "
+            "(look for a GPU or file system that does not answer); reboot the node"
         )
-    if not _FOLDER_NAME.fullmatch(options.model_folder):
-        raise WorkloadFailure(f"{options.model_folder!r} is not a model folder: give one name like models--org--name")
-    return Path(root) / options.model_folder
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        if probe.connect_ex(endpoint) == 0:
+            raise WorkloadFailure(f"port {endpoint[1]} still answers after the server was stopped: find its owner")
 
 
 def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
     """Ask PyTorch in a process of its own: this one must not hold a GPU while the server works."""
     if environ.get("GPUVAL_ACCELERATOR") == "cpu":
         return CPU
+    own_package = str(Path(__file__).resolve().parents[2])  # in a folder or in a zip
     completed = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
-        env=_with_own_package(environ),
+        env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, (own_package, environ.get("PYTHONPATH"))))},
         capture_output=True,
         text=True,
         timeout=DEVICE_SECONDS,
@@ -178,13 +177,6 @@ def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
     if isinstance(answer, dict):
         raise WorkloadFailure(answer["failure"]) if "failure" in answer else servers.NoServerError(answer["lacks"])
     return TorchDevices(*answer)
-
-
-def _with_own_package(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a child finds this package, in a folder or in a zip."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = environ.get("PYTHONPATH", "")
-    return {**environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str]) -> ServerProcess:
@@ -260,19 +252,16 @@ def _warm_up(session: Session, body: Mapping, result: WorkloadResult) -> None:
 def _measure(session: Session, body: Mapping, result: WorkloadResult) -> None:
     process, options = session.process, session.options
     tally = Tally()
-    load = RequestLoad(
-        lambda index: ask(session.endpoint, _request(body, options, index), options.request_timeout),
-        tally,
-        options.concurrency,
-        options.requests,
-    )
+
+    def send(index: int) -> CompletionAnswer:
+        return ask(session.endpoint, _request(body, options, index), options.request_timeout)
+
+    load = RequestLoad(send, tally, options.concurrency, options.requests)
     started = refreshed = time.monotonic()
     load.start()
     while load.is_running() and process.exit_code() is None and not session.stopped.wait(WATCH_SECONDS):
         now = time.monotonic()
-        if options.seconds is not None and now - started >= options.seconds:
-            break
-        if session.ends_at is not None and now >= session.ends_at:
+        if now - started >= (options.seconds or math.inf) or now >= (session.ends_at or math.inf):
             break
         if now - refreshed >= options.refresh_seconds:
             refreshed = now
@@ -316,18 +305,6 @@ def _summary(tally: Tally, seconds: float) -> str:
         text += f": {tally.generated_tokens / seconds:.1f} tokens/s"
     error = tally.most_frequent_error()
     return f"{text}; most failures: {error}" if error else text
-
-
-def _check_gone(survivors: Sequence[int], endpoint: Endpoint) -> None:
-    if survivors:
-        raise WorkloadFailure(
-            f"processes {', '.join(map(str, survivors))} of the server did not end after KILL: they hang in the kernel "
-            "(look for a GPU or file system that does not answer); reboot the node"
-        )
-    with socket.socket() as probe:
-        probe.settimeout(2)
-        if probe.connect_ex(endpoint) == 0:
-            raise WorkloadFailure(f"port {endpoint[1]} still answers after the server was stopped: find its owner")
 
 
 @contextmanager

@@ -29,13 +29,10 @@ from ..common.result import WorkloadFailure
 from ..common.tool_output import shortened
 
 KINDS = ("auto", "vllm", "transformers", "command")
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
+OFFLINE = (
+    *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"),
+    *("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"),
+)
 #: What `transformers serve` imports.
 SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
@@ -105,7 +102,13 @@ _TRANSFORMERS = ServerKind(
 def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: TorchDevices) -> ServerKind:
     """Return the server to run. Raises ``WorkloadFailure`` when what it needs is not installed."""
     if kind == "auto":
-        kind = _first_installed()
+        kind = next(filter(_is_importable, ("vllm", "transformers")), "")
+        if not kind:
+            raise NoServerError(
+                f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM "
+                "image, or pip install 'transformers[serving]>=5' torch accelerate, or give --server command with "
+                "--server-command"
+            )
     if kind == "command":
         if not command:
             raise NoServerError(
@@ -137,7 +140,7 @@ def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
 def server_environment(server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices) -> dict[str, str]:
     """Return the server's environment: ours less what is none of its business, offline, no GPU where none is meant."""
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
-    environment.update(OFFLINE)
+    environment.update(dict.fromkeys(OFFLINE, "1"))
     for key, value in server.environment.items():
         environment.setdefault(key, value)
     if not accelerator.is_gpu:
@@ -183,16 +186,6 @@ def substitutions(model: Path, name: str, host: str, port: int, gpu_count: int, 
         "gpu_count": str(max(1, gpu_count)),
         "tensor_parallel_size": str(tensor_parallel),
     }
-
-
-def _first_installed() -> str:
-    for kind in ("vllm", "transformers"):
-        if _is_importable(kind):
-            return kind
-    raise NoServerError(
-        f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM image, "
-        "or pip install 'transformers[serving]>=5' torch accelerate, or give --server command with --server-command"
-    )
 
 
 def _require(package: str, remedy: str) -> None:

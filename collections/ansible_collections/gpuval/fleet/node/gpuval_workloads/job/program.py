@@ -1,23 +1,36 @@
-"""Run the steps of a job one after the other. Their output is the stage's; the first that fails ends it."""
+"""A job as the controller packed it, and its steps, run one after the other.
+
+Their output is the stage's; the first that fails ends it. Figures are those of steps' results, of their output, or of
+a CSV file with the columns ``model`` (or ``models``), ``performance`` and ``metric``.
+"""
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
+import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 from ..common.processes import end_group, signal_group
 from ..common.result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, RESULT_FILE_VARIABLE, write_atomically
-from . import csv_file
-from .steps import VARIABLE, JobStep, JobSteps, environment, unpack
 
+VARIABLE = "GPUVAL_JOB"
+MAX_JOB_BYTES = 4 << 20
+MASTER_PORT = "6002"
 MAX_RESULT_BYTES = 4 << 20
 #: Between TERM and KILL of a step that exceeds its limit.
 GRACE_SECONDS = 10.0
@@ -28,9 +41,84 @@ STAY_LINE = "== the work is done"
 #: Where the runner leaves the secrets that the job names.
 SECRETS_FILE = "secrets.json"
 MAX_STATE = 40
+MAX_CSV_BYTES, MAX_CSV_ROWS = 4 << 20, 200
+MODEL_COLUMNS = ("model", "models")
 #: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
 LISTS = ("metrics", "series", "artifacts")
 MAPPINGS = ("fingerprints", "environment")
+
+
+@dataclass(frozen=True)
+class JobStep:
+    name: str
+    command: tuple[str, ...]
+    timeout_seconds: float
+    environment: Mapping[str, str]
+    creates: str
+    skip: bool
+    force: bool
+    once: bool = False
+    launcher: str = "none"
+
+
+@dataclass(frozen=True)
+class JobSteps:
+    """``figures``: whether its output must have some; ``csv``: the file that must; ``gang``: how several nodes run it
+    together, empty for a job on each node by itself."""
+
+    name: str
+    files: Mapping[str, str]
+    steps: tuple[JobStep, ...]
+    figures: bool
+    csv: str
+    gang: Mapping[str, Any] = field(default_factory=dict)
+    stay_alive_seconds: float = 0.0
+
+
+def unpack(text: str) -> JobSteps:
+    """Read a packed job. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
+    reader = zlib.decompressobj()
+    try:
+        data = reader.decompress(base64.b64decode(text), MAX_JOB_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not reader.eof:
+        raise ValueError("it is cut off, or larger than 4 MiB")
+    document = json.loads(data)
+    steps = tuple(JobStep(**{**step, "command": tuple(step["command"])}) for step in document.pop("steps"))
+    return JobSteps(steps=steps, **document)
+
+
+def environment(
+    job: JobSteps, variables: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of all steps. Names that scripts for many nodes read mean this node alone, or the nodes that
+    ``together`` describes."""
+    gpus = variables.get("GPUVAL_GPU_COUNT", "")
+    processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
+    node = variables.get("GPUVAL_NODE", "localhost")
+    identifier = identifier_of(job, variables)
+    alone = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": MASTER_PORT,
+        "WORLD_SIZE": processes,
+        "NNODES": "1",
+        "NODE_RANK": "0",
+        "GPUS_PER_NODE": processes,
+        "JOB_COMPLETION_INDEX": "0",
+        "JOB_IDENTIFIER": identifier,
+        "JOB_UUID": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{identifier}/{node}")),
+        "JOB_TIMESTAMP": str(int(time.time())),
+        "HOSTNAME_PREFIX": node,
+        "RANK_0_FQDN": "127.0.0.1",
+    }
+    stage_variables = {name: value for name, value in variables.items() if name != VARIABLE}
+    own = {"GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}
+    return {**alone, **(together or {}), **stage_variables, **own}
+
+
+def identifier_of(job: JobSteps, variables: Mapping[str, str]) -> str:
+    return f"{variables.get('GPUVAL_RUN_ID', 'run')}-{job.name}"
 
 
 def main() -> int:
@@ -42,7 +130,10 @@ def main() -> int:
         return EXIT_CRASH
     folder = Path(os.environ.get("GPUVAL_WORK_DIR", ".")) / "job"
     folder.mkdir(parents=True, exist_ok=True)
-    _take_secrets(folder.parent / SECRETS_FILE)
+    secrets = folder.parent / SECRETS_FILE
+    with suppress(FileNotFoundError):  # they become variables of the steps, and no file has them any more
+        os.environ.update(json.loads(secrets.read_text(encoding="utf-8")))
+        secrets.unlink()
     for name, text in job.files.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
@@ -58,13 +149,6 @@ def main() -> int:
         write_atomically(folder.parent / STAY_FILE, str(code))
         time.sleep(job.stay_alive_seconds)  # a signal ends it
     return code
-
-
-def _take_secrets(file: Path) -> None:
-    """The values become variables of the steps, and no file has them any more."""
-    with suppress(FileNotFoundError):
-        os.environ.update(json.loads(file.read_text(encoding="utf-8")))
-        file.unlink()
 
 
 class JobRun:
@@ -174,7 +258,6 @@ class JobRun:
         process.wait(seconds)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        """End a step by TERM, then by KILL."""
         end_group(process, GRACE_SECONDS, None)
 
     def _end(self, number: int, _frame: object) -> None:
@@ -197,8 +280,8 @@ class JobRun:
         message += f"; skipped: {', '.join(skipped)}" if skipped else ""
         if job.csv:
             try:
-                figures, cut = csv_file.read(self._folder / job.csv)
-            except csv_file.CsvError as error:
+                figures, cut = read_csv(self._folder / job.csv)
+            except CsvError as error:
                 return self._fail(f"{error}: write model,performance,metric")
             for name, value, unit in figures:
                 print(f"gpuval figure {name}: {value} {unit}", flush=True)
@@ -239,12 +322,11 @@ class JobRun:
     def _collect(self, step_result: dict[str, Any]) -> None:
         """Keep what a step handed over; the runner checks its form."""
         for key in LISTS:
-            entries_new = step_result.get(key)
-            if isinstance(entries_new, list):
-                new = {_identity(entry_new) for entry_new in entries_new}
-                self._collected[key] = [
-                    entry_new for entry_new in self._collected[key] if _identity(entry_new) not in new
-                ] + entries_new
+            entries = step_result.get(key)
+            if isinstance(entries, list):
+                renewed = {_identity(entry) for entry in entries}
+                kept = [entry for entry in self._collected[key] if _identity(entry) not in renewed]
+                self._collected[key] = kept + entries
         for key in MAPPINGS:
             if isinstance(step_result.get(key), dict):
                 self._collected[key].update(step_result[key])
@@ -270,3 +352,60 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+class CsvError(ValueError):
+    """A file without figures; the message says what it lacks."""
+
+
+def read_csv(path: Path) -> tuple[list[tuple[str, str, str]], str]:
+    """Name, value and unit of each row, and what of the file does not count. Raises ``CsvError``.
+
+    A model that has several rows gets the metric into the name. Rows without a number as performance, as of a failure,
+    do not count.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_CSV_BYTES + 1)
+    except OSError as error:
+        raise CsvError(f"{path.name}: {error.strerror}") from error
+    if len(data) > MAX_CSV_BYTES:
+        raise CsvError(f"{path.name}: larger than 4 MiB")
+    try:
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace")), skipinitialspace=True))
+    except csv.Error as error:
+        raise CsvError(f"{path.name}: not CSV: {error}") from error
+    columns = {(name or "").strip() for name in (rows[0] if rows else {})}
+    lacking = [name for name in ("performance", "metric") if name not in columns]
+    lacking += [] if columns & set(MODEL_COLUMNS) else ["model"]
+    if not rows or lacking:
+        raise CsvError(f"{path.name}: no rows" if not rows else f"{path.name}: no column {', '.join(lacking)}")
+    rows_read = [_figure({(key or "").strip(): value for key, value in row.items()}) for row in rows[:MAX_CSV_ROWS]]
+    figures = [figure for figure in rows_read if figure[0] and _is_number(figure[1]) and figure[2]]
+    if not figures:
+        raise CsvError(f"{path.name}: no row has a number as performance")
+    several = Counter(name for name, _value, _unit in figures)
+    first = f"{path.name} has {len(rows)} rows, of which the first {MAX_CSV_ROWS} count"
+    cut = [first] if len(rows) > MAX_CSV_ROWS else []
+    empty = len(rows_read) - len(figures)
+    lacks = f"{path.name}: {empty} of {len(rows_read)} rows lack model, metric or a number as performance"
+    cut += [lacks] if empty else []
+    named = [(f"{name}_{unit}" if several[name] > 1 else name, value, unit) for name, value, unit in figures]
+    return named, "; ".join(cut)
+
+
+def _figure(row: dict[str, object]) -> tuple[str, str, str]:
+    name = next((_word(row[column]) for column in MODEL_COLUMNS if row.get(column)), "")
+    return name, _word(row.get("performance")), _word(row.get("metric"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text.replace(",", "")))
+    except ValueError:
+        return False
+
+
+def _word(value: object) -> str:
+    """One word, as a line of figures needs it."""
+    return "_".join(value.split()) if isinstance(value, str) else ""

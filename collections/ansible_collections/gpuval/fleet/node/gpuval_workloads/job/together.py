@@ -33,8 +33,17 @@ from ..gang.members import Gang, from_environment
 from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
 from . import launcher, rank
-from .program import EXIT_TIMEOUT, JobRun, command_of
-from .steps import MASTER_PORT, VARIABLE, JobStep, JobSteps, environment, identifier_of
+from .program import (
+    EXIT_TIMEOUT,
+    MASTER_PORT,
+    VARIABLE,
+    JobRun,
+    JobStep,
+    JobSteps,
+    command_of,
+    environment,
+    identifier_of,
+)  # fmt: skip
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
 #: The first member starts these on all.
@@ -138,9 +147,8 @@ class GangRun(JobRun):
                     self._channel.end(lacking, joining.FAREWELL_SECONDS, weight=SHARED)
                 return self._fail(lacking)
             self._described["joined"] = True
-            self._variables = environment(
-                self._job, os.environ, str(self._folder), self._together(str(brought[0]["time"]))
-            )
+            together = self._together(str(brought[0]["time"]))
+            self._variables = environment(self._job, os.environ, str(self._folder), together)
             if self._launchers & set(OVER_SSH):
                 keys = [report["host_key"] for report in brought]
                 self._options = client(gang, self._folder, joining.keys_folder(os.environ) / joining.KEY_FILE, keys)
@@ -288,11 +296,9 @@ class GangRun(JobRun):
             return super()._start(step, variables)
         gang = replace(gang, port=self._port())
         if step.launcher == TORCHRUN:
-            rendezvous = torchrun_place(gang)
-            rendezvous += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
-            return self._popen(
-                [sys.executable, "-m", "torch.distributed.run", *rendezvous, *command_of(step)], variables
-            )
+            rendezvous = [*torchrun_place(gang), f"--nproc-per-node={gang.own.slots}", "--no-python"]
+            torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous]
+            return self._popen([*torchrun, *command_of(step)], variables)
         if step.launcher == DEEPSPEED:
             self._deepspeed = DeepSpeedLauncher(gang, self._folder, self._options)
             return self._deepspeed.start(RANK_MODULE, [])

@@ -1,10 +1,18 @@
-"""``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits>  <path>`` a line. Its presence marks the model as whole."""
+"""``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits>  <path>`` a line. Its presence marks the model as whole.
+
+And SHA-256 of many files at once, and which part damaged one on its way from the store to the node's disk.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import re
-from collections.abc import Mapping
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 NAME = "SHA256SUMS"
 MAX_BYTES = 16 * 1024 * 1024
@@ -12,7 +20,11 @@ MAX_BYTES = 16 * 1024 * 1024
 RUNS_CODE = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".py", ".pyc", ".sh", ".so")
 #: In front of a dataset's name: its folder in the store and in the node's cache.
 DATASET_FOLDER = "datasets--gpuval--"
-
+STORE, NETWORK, NODE, HEALED = "store", "network", "node", "healed"
+CHUNK_BYTES = 4 * 1024 * 1024
+REPORT_SECONDS = 5.0
+#: File systems that know no such thing.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<path>.+)")
 
 
@@ -34,7 +46,10 @@ def parse(text: str) -> Mapping[str, str]:
         if not match:
             raise ModelManifestError(f"line {number} is not '<sha256>  <path>': {line[:120]!r}")
         path = match["path"]
-        _check_path(path, number)
+        is_inside = not PurePosixPath(path).is_absolute() and not {"", ".", ".."} & {*path.split("/")}
+        if not is_inside or not path.isprintable() or "\\" in path or path == NAME:
+            where = "want a relative path inside the model's folder"
+            raise ModelManifestError(f"line {number} names {path[:120]!r}: {where}")
         if path in digests:
             raise ModelManifestError(f"line {number} names {path!r} a second time")
         digests[path] = match["digest"].lower()
@@ -43,8 +58,77 @@ def parse(text: str) -> Mapping[str, str]:
     return digests
 
 
-def _check_path(path: str, number: int) -> None:
-    parts = path.split("/")
-    is_plain = not PurePosixPath(path).is_absolute() and all(part not in ("", ".", "..") for part in parts)
-    if not is_plain or not path.isprintable() or "\\" in path or path == NAME:
-        raise ModelManifestError(f"line {number} names {path[:120]!r}: want a relative path inside the model's folder")
+def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) -> dict[str, str]:
+    """Return path -> SHA-256 in hex of files under `root`; a file that is not there is left out.
+
+    `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
+    """
+    counts: list[int] = []
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # hashlib lets go of the interpreter lock
+        futures = {path: pool.submit(_hash_file, root / path, counts) for path in paths}
+        pending = set(futures.values())
+        while pending:
+            _, pending = wait(pending, timeout=REPORT_SECONDS)
+            if pending:
+                report(sum(counts))
+    digests = {path: future.result() for path, future in futures.items()}
+    return {path: digest for path, digest in digests.items() if digest is not None}
+
+
+def drop_from_cache(handle: int) -> None:
+    """Have an open file read from its disk next: what was just written still lies in memory, right or not.
+
+    Raises ``OSError`` when the disk did not take what was written.
+    """
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def _hash_file(path: Path, counts: list[int]) -> str | None:
+    digest = hashlib.sha256()
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with path.open("rb", buffering=0) as file:
+            drop_from_cache(file.fileno())
+            while count := file.readinto(buffer):
+                digest.update(view[:count])
+                counts.append(count)
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileDigests:
+    """SHA-256 of one file; None where there was no file.
+
+    ``announced`` is that of the manifest, ``first`` that of the file that did not match it, ``read_again`` that of
+    the same file, read once more. ``sent`` is what the store sent next, past the disk; ``second`` is a second copy.
+    """
+
+    announced: str
+    first: str | None
+    read_again: str | None = None
+    sent: str | None = None
+    second: str | None = None
+
+
+#: The first that applies counts.
+RULES: tuple[tuple[str, Callable[[FileDigests], bool]], ...] = (
+    (STORE, lambda file: file.first is None),  # it was listed, and did not come
+    (NODE, lambda file: file.read_again != file.first),
+    (STORE, lambda file: file.sent == file.first),
+    (NETWORK, lambda file: file.sent != file.announced),
+    (NODE, lambda file: file.second != file.announced),
+    (HEALED, lambda file: True),
+)
+
+
+def origin_of(file: FileDigests) -> str:
+    """Return what damaged a file: the store, the network, the node; or ``healed``, where a second copy is right."""
+    return next(origin for origin, applies in RULES if applies(file))

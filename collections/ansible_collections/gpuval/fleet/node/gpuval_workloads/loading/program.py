@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import os
@@ -14,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.arguments import positive_int
+from ..common.arguments import positive_int, workload_parser
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
-from . import hashing, manifest
+from . import manifest
 from .rclone import CHUNK_SIZE, REMOTE, CopyProgress, FullDiskError, Rclone, TransportError, find_rclone
 
 EXIT_TRANSPORT = 3
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> LoadingOptions:
-    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.loading", description=__doc__)
+    parser = workload_parser("loading", __doc__)
     loaded = parser.add_mutually_exclusive_group(required=True)
     loaded.add_argument("--model-folder", help="folder name below models, like models--org--name")
     loaded.add_argument("--dataset", default="", help="name of a dataset, which is made read-only")
@@ -116,13 +115,27 @@ class ModelLoad:
         result.report(f"looking for {options.model_folder} in the store")
         listing = self.rclone.list_files(self.source)
         digests = self._manifest(listing)
-        if not options.dataset:
-            digests = _without_code(digests, self.what)
+        if not options.dataset:  # an upload leaves data alone; who writes the bucket is not trusted to run code here
+            running = [path for path in digests if path.lower().endswith(manifest.RUNS_CODE)]
+            _warn("can run code when they are read, not loaded", running)
+            if len(running) == len(digests):
+                only = f"only files that can run code ({_named(running)})"
+                raise IncompleteStoreError(f"the {self.what} has {only}: {PRELOAD}")
+            digests = {path: digest for path, digest in digests.items() if path not in running}
         result.add_metric("loading_files_count", len(digests), "count")
 
         if options.dataset and folder.is_symlink():  # what it has beside the dataset would be deleted
             raise WorkloadFailure(f"{self.what}: {folder} is a link: remove it from the node")
-        _make_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise WorkloadFailure(
+                f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that "
+                "the node's user may write",
+                fault="" if error.errno in (errno.EIO, errno.EROFS) else "environment",
+            ) from error
         if options.dataset:
             _allow_writing(folder, allowed=True)
         _remove_partials(folder, digests)
@@ -221,7 +234,7 @@ class ModelLoad:
         self.result.report(f"verifying {len(paths)} files in {self.folder}")
         started = time.monotonic()
         try:
-            digests = hashing.hash_files(
+            digests = manifest.hash_files(
                 self.folder, paths, lambda count: self.result.report(f"verified {human_bytes(count)}")
             )
         except OSError as error:
@@ -250,25 +263,25 @@ class ModelLoad:
         origins: dict[str, list[str]] = defaultdict(list)
         for path, digest in wrong.items():
             later = (second_digests.get(path), sent.get(path), second.get(path))
-            origins[hashing.origin_of(hashing.FileDigests(digests[path], digest, *later))].append(path)
-        self._unlink({*wrong} - {*origins[hashing.HEALED]})
-        if origins[hashing.NODE]:
-            self.result.add_metric("loading_checksum_errors_count", len(origins[hashing.NODE]), "count")
+            origins[manifest.origin_of(manifest.FileDigests(digests[path], digest, *later))].append(path)
+        self._unlink({*wrong} - {*origins[manifest.HEALED]})
+        if origins[manifest.NODE]:
+            self.result.add_metric("loading_checksum_errors_count", len(origins[manifest.NODE]), "count")
             raise WorkloadFailure(
-                f"{self.what}: wrong checksum: {_named(origins[hashing.NODE])} arrived right and was read back wrong, "
+                f"{self.what}: wrong checksum: {_named(origins[manifest.NODE])} arrived right and was read back wrong, "
                 "and was deleted from the node: check the node's memory (ECC counters) and its disk"
             )
-        if origins[hashing.STORE]:
+        if origins[manifest.STORE]:
             raise IncompleteStoreError(
-                f"{self.what}: the store sends {_named(origins[hashing.STORE])} with other bytes than {manifest.NAME} "
+                f"{self.what}: the store sends {_named(origins[manifest.STORE])} with other bytes than {manifest.NAME} "
                 "has: upload it again (-e model_preload_force=true)"
             )
-        if origins[hashing.NETWORK]:
+        if origins[manifest.NETWORK]:
             raise TransportError(
-                f"the store cannot be read: {_named(origins[hashing.NETWORK])} came with other bytes each time: check "
+                f"the store cannot be read: {_named(origins[manifest.NETWORK])} came with other bytes each time: check "
                 "proxies and network cards between the node and the store"
             )
-        return origins[hashing.HEALED]
+        return origins[manifest.HEALED]
 
     def _unlink(self, paths: Collection[str]) -> None:
         for path in paths:
@@ -281,16 +294,6 @@ class ModelLoad:
         )
 
 
-def _without_code(digests: Mapping[str, str], source_name: str) -> Mapping[str, str]:
-    """The files of a model that hold data alone, as an upload by gpuval leaves it: who writes the bucket is not trusted
-    to run code on nodes. Raises ``IncompleteStoreError`` where none is left."""
-    running = [path for path in digests if path.lower().endswith(manifest.RUNS_CODE)]
-    _warn("can run code when they are read, not loaded", running)
-    if len(running) == len(digests):
-        raise IncompleteStoreError(f"the {source_name} has only files that can run code ({_named(running)}): {PRELOAD}")
-    return {path: digest for path, digest in digests.items() if path not in running}
-
-
 def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float, retries: int) -> str:
     verified = f"{len(present)} files, {human_bytes(sum(present.values()))}, already present and verified"
     if not todo:
@@ -300,19 +303,6 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
     if retries:
         loaded += f", {retries} interruptions of the store included"
     return f"{loaded}; {verified}" if present else loaded
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise WorkloadFailure(
-            f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the "
-            "node's user may write",
-            fault="" if error.errno in (errno.EIO, errno.EROFS) else "environment",
-        ) from error
 
 
 def _allow_writing(folder: Path, *, allowed: bool) -> None:

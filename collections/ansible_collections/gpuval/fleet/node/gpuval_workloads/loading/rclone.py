@@ -126,7 +126,18 @@ class Rclone:
     def __init__(self, binary: str, config: Path) -> None:
         self._binary = binary
         self._config = config
-        section = _section(config)
+        parser = configparser.ConfigParser(interpolation=None)
+        try:
+            with config.open(encoding="utf-8") as file:
+                parser.read_file(file)
+        except (OSError, configparser.Error) as error:
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+            raise WorkloadFailure(
+                f"the configuration of the model store cannot be read ({config}: {reason}): launch the node again"
+            ) from error
+        if not parser.has_section(REMOTE):
+            raise WorkloadFailure(f"{config} has no section [{REMOTE}]: launch the node again")
+        section = parser[REMOTE]
         self._endpoint = section.get("endpoint", "")
         self._secrets = [section[key] for key in _SECRET_KEYS if section.get(key)]
 
@@ -322,21 +333,6 @@ def _folder(remote_path: str) -> str:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][-600:] if lines else "rclone printed nothing"
-
-
-def _section(config: Path) -> Mapping[str, str]:
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        with config.open(encoding="utf-8") as file:
-            parser.read_file(file)
-    except (OSError, configparser.Error) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
-        raise WorkloadFailure(
-            f"the configuration of the model store cannot be read ({config}: {reason}): launch the node again"
-        ) from error
-    if not parser.has_section(REMOTE):
-        raise WorkloadFailure(f"{config} has no section [{REMOTE}]: launch the node again")
-    return parser[REMOTE]
 
 
 def seconds_ahead(url: str) -> float | None:

@@ -19,19 +19,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from ..common.arguments import positive_float
-from ..common.ports import free_port
+from ..common.arguments import positive_float, workload_parser
+from ..common.processes import free_port
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, link_scope, run_workload
 from ..gang import joining
 from ..gang.control_channel import ChannelLimits, ControlChannel, StoppedError
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from ..gang.members import Gang, from_environment
-from . import attribution, perftest, program, run
+from . import attribution, perftest, program
 from . import node as nodes
 from .attribution import RailPair, Rounds
 from .node import RdmaNode
-from .perftest import PerftestMeasurement
+from .perftest import PerftestMeasurement, PerftestOutcome
 
 CONNECT_SECONDS, POLL_SECONDS, WAITING_SECONDS, MAX_LINE = 30.0, 0.2, 30.0, 65536
 #: No GPU has to be opened, so less than a test of one node may take.
@@ -43,10 +43,7 @@ HUNG = "not run, since other rails of the pair hung"
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpuval_workloads.rdma.between", description="Measure RDMA between the nodes of a gang."
-    )
+    parser = workload_parser("rdma.between", "Measure RDMA between the nodes of a gang.")
     add = parser.add_argument
     add("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
     add("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
@@ -166,7 +163,7 @@ class RdmaMember:
         rails = [RailPair(client_index, client_port, server_index, their) for client_port, their in matched]
         try:
             with _connect(self.gang.members[server_index].address, self.gang.port, serves) as peer:
-                peer.settimeout(2 * (self.options.seconds + self._slack) + run.LISTEN_SECONDS)
+                peer.settimeout(2 * (self.options.seconds + self._slack) + perftest.LISTEN_SECONDS)
                 with peer.makefile("rw", encoding="utf-8") as stream:
                     for rail in rails:
                         if serves:
@@ -189,7 +186,7 @@ class RdmaMember:
 
     def _serve(self, stream: IO[str], test: PerftestMeasurement) -> None:
         port = free_port()
-        side = run.PerftestSide(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
+        side = perftest.PerftestSide(test, self._tool, self._node.cpus, port, perftest.limit(test, self._slack))
         try:
             _send(stream, port if side.is_listening(port, self._slack) else None)
             _receive(stream)
@@ -197,22 +194,22 @@ class RdmaMember:
             side.end()
         _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
-    def _ask(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[run.PerftestOutcome, str]:
+    def _ask(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[PerftestOutcome, str]:
         """How the client's end ended here, and what the server printed on the other node."""
-        port, outcome = _receive(stream), run.PerftestOutcome(problem="the server did not begin to listen")
+        port, outcome = _receive(stream), PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
             address = self.gang.members[server_index].address
-            seconds = run.limit(test, self._slack)
-            side = run.PerftestSide(test, self._tool, self._node.cpus, port, seconds, address)
+            seconds = perftest.limit(test, self._slack)
+            side = perftest.PerftestSide(test, self._tool, self._node.cpus, port, seconds, address)
             try:
                 side.thread.join()
             finally:
                 side.end()
-            outcome = run.outcome(None, side.ended)
+            outcome = perftest.outcome(None, side.ended)
         _send(stream, "ended")
         return outcome, str(_receive(stream))
 
-    def _made(self, rail: RailPair, outcome: run.PerftestOutcome, printed: str) -> RailPair:
+    def _made(self, rail: RailPair, outcome: PerftestOutcome, printed: str) -> RailPair:
         speed = perftest.bandwidth(outcome.output)
         rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
         rates_known = [rate for rate in rates if rate]

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common import command
-from ..common.arguments import positive_float
+from ..common.arguments import positive_float, workload_parser
 from ..common.result import WorkloadResult, link_scope
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from . import node as nodes
-from . import perftest, run
+from . import perftest
 from .node import Rail, RdmaNode
 from .perftest import PerftestMeasurement
 
@@ -42,10 +42,7 @@ class RdmaReport:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpuval_workloads.rdma", description="Measure RDMA of this node by perftest."
-    )
+    parser = workload_parser("rdma", "Measure RDMA of this node by perftest.")
     add = parser.add_argument
     add("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
     add("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
@@ -60,32 +57,15 @@ def main(result: WorkloadResult) -> None:
 
 
 def measure(
-    result: WorkloadResult, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, sysfs: Sysfs, slack: float = perftest.SLACK_SECONDS
 ) -> None:
     """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
     patterns = [] if options.ordered == 0 else options.devices
     node, report = nodes.look(sysfs, patterns), RdmaReport()
     for pattern in nodes.absent(sysfs, patterns):
         report.untested[pattern] = NO_DEVICE
-    _describe(result, node)
-    has_gpus = bool(nodes.pcie.gpus(sysfs))
-    before = rdma.counters(sysfs, [rail.port for rail in node.rails])
-    measured = 0
-    tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(sysfs))
-    if tools:
-        help_text = command.run([tools[perftest.WRITE], "--help"], HELP_SECONDS).output
-        perftest_options = perftest.options(help_text)
-        tests = nodes.tests(node.rails, perftest_options, options.seconds, not options.without_pairs)
-        _tell_gpu_memory(node, report, perftest_options, has_gpus)
-        measured = _run_all(result, node, report, tests, tools, options.seconds, slack)
-    _count_errors(result, sysfs, node, report, before)
-    _conclude(result, node, report, measured)
-
-
-def _describe(result: WorkloadResult, node: RdmaNode) -> None:
     ports = [port for device in node.devices for port in device.ports]
-    result.environment["rdma"] = node.described()
-    result.environment["infiniband"] = "present" if node.pkeys else "none"
+    result.environment.update(rdma=node.described(), infiniband="present" if node.pkeys else "none")
     result.fingerprints.update(
         rdma="present" if node.rails else "none",
         rdma_ports=rdma.describe_ports(ports)[:200] or "none",
@@ -99,6 +79,21 @@ def _describe(result: WorkloadResult, node: RdmaNode) -> None:
     result.add_metric("rdma_ports_other_count", len(node.other), "count")
     result.add_metric("rdma_pkey_tables_count", len(set(node.pkeys)), "count")
     result.add_metric("rdma_nics_slow_count", sum(link.is_slow for link in node.links.values()), "count")
+    has_gpus = bool(nodes.pcie.gpus(sysfs))
+    before = rdma.counters(sysfs, [rail.port for rail in node.rails])
+    measured = 0
+    tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(sysfs))
+    if tools:
+        perftest_options = perftest.options(command.run([tools[perftest.WRITE], "--help"], HELP_SECONDS).output)
+        tests = nodes.tests(node.rails, perftest_options, options.seconds, not options.without_pairs)
+        near = [rail for rail in node.rails if rail.gpu_address]
+        if near and not nodes.memory_of(near[0], perftest_options):
+            report.gpu_untested[f"{len(near)} ports"] = "perftest was built without CUDA and ROCm"
+        elif has_gpus and node.rails and not near:
+            report.gpu_untested[f"{len(node.rails)} ports"] = "no GPU shares a PCIe switch with a port"
+        measured = _run_all(result, node, report, tests, tools, options.seconds, slack)
+    _count_errors(result, sysfs, node, report, before)
+    _conclude(result, node, report, measured)
 
 
 def _tools(
@@ -124,23 +119,10 @@ def _tools(
     return path_by_tool
 
 
-def _tell_gpu_memory(node: RdmaNode, report: RdmaReport, options: frozenset[str], has_gpus: bool) -> None:
-    near = [rail for rail in node.rails if rail.gpu_address]
-    if near and not nodes.memory_of(near[0], options):
-        report.gpu_untested[f"{len(near)} ports"] = "perftest was built without CUDA and ROCm"
-    elif has_gpus and node.rails and not near:
-        report.gpu_untested[f"{len(node.rails)} ports"] = "no GPU shares a PCIe switch with a port"
-
-
 def _run_all(
-    result: WorkloadResult,
-    node: RdmaNode,
-    report: RdmaReport,
-    tests: Sequence[PerftestMeasurement],
-    tools: dict[str, Path],
-    seconds: float,
-    slack: float,
-) -> int:
+    result: WorkloadResult, node: RdmaNode, report: RdmaReport, tests: Sequence[PerftestMeasurement],
+    tools: dict[str, Path], seconds: float, slack: float,
+) -> int:  # fmt: skip
     """Run the tests one after another; return how many gave a figure."""
     rails = {rail.end: rail for rail in node.rails}
     deadline = time.monotonic() + 2 * seconds + len(tests) * (perftest.LEAST_SECONDS + 1) + slack
@@ -154,7 +136,7 @@ def _run_all(
             report.untested[test.title] = why
             continue
         result.report(f"{number} of {len(tests)}: {test.title}")
-        outcome = run.run(test, tools[test.tool], node.cpus, slack)
+        outcome = perftest.run(test, tools[test.tool], node.cpus, slack)
         problem = outcome.problem or _add_figures(result, report, test, rails, outcome.output)
         if not problem:
             measured += 1
@@ -194,12 +176,9 @@ def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], proble
 
 
 def _add_figures(
-    result: WorkloadResult,
-    report: RdmaReport,
-    test: PerftestMeasurement,
-    rails: dict[perftest.PerftestEnd, Rail],
-    output: str,
-) -> str:
+    result: WorkloadResult, report: RdmaReport, test: PerftestMeasurement,
+    rails: dict[perftest.PerftestEnd, Rail], output: str,
+) -> str:  # fmt: skip
     """Put the figures of a test into the result; return why there are none."""
     scope = link_scope(test.name)
     if test.tool in _LATENCIES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,18 +45,12 @@ CRITICAL = (
 
 def disks(root: Path = Path("/")) -> list[str]:
     """The names of the node's disks, as the kernel has them."""
-    try:
-        names = sorted(entry.name for entry in (root / "sys/block").iterdir())
-    except OSError:
-        return []
-    return [name for name in names if not NOT_DISKS.fullmatch(name) and _size(root, name)]
-
-
-def _size(root: Path, name: str) -> int:
-    try:
-        return int((root / f"sys/block/{name}/size").read_text())
-    except (OSError, ValueError):
-        return 0
+    names = []
+    for size in (root / "sys/block").glob("*/size"):
+        with suppress(OSError, ValueError):
+            if not NOT_DISKS.fullmatch(size.parent.name) and int(size.read_text()):
+                names.append(size.parent.name)
+    return sorted(names)
 
 
 def read_all() -> dict[str, tuple[Health | None, str]]:
@@ -97,26 +92,22 @@ def parse_nvme(text: str) -> Health | None:
     log = json_object(plain(text), key="percent_used")
     if log is None:
         return None
-    critical = log.get("critical_warning")
-    if isinstance(critical, dict):  # with -v, and in some releases always
-        critical = critical.get("value")
     kelvin = number(log.get("temperature"))
-    return _nvme(
-        critical, log.get("media_errors"), log.get("unsafe_shutdowns"), log.get("percent_used"),
-        log.get("avail_spare"), None if kelvin is None else kelvin - 273,
-    )  # fmt: skip
+    return _nvme(log, "percent_used", "avail_spare", None if kelvin is None else kelvin - 273)
 
 
-def _nvme(
-    critical: object, media: object, unsafe: object, used: object, spare: object, celsius: object
-) -> Health | None:
+def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | None:
     """None where the log lacks what each NVMe disk has: that is neither healthy nor failing."""
-    bits, errors = _int(critical), _int(media)
+    critical = log.get("critical_warning")
+    if isinstance(critical, dict):  # with -v, and in some releases of nvme-cli always
+        critical = critical.get("value")
+    bits, errors = _int(critical), _int(log.get("media_errors"))
     if bits is None or errors is None:
         return None
     named = [text for bit, text in enumerate(CRITICAL) if bits >> bit & 1]
     warning = ", ".join(named) or (f"critical warning {bits:#x}" if bits else "")
-    return Health(warning, errors, _int(unsafe), _ratio(used), _ratio(spare), number(celsius))
+    unsafe = _int(log.get("unsafe_shutdowns"))
+    return Health(warning, errors, unsafe, _ratio(log.get(used)), _ratio(log.get(spare)), celsius)
 
 
 def parse_smartctl(text: str) -> tuple[Health | None, str]:
@@ -133,10 +124,7 @@ def parse_smartctl(text: str) -> tuple[Health | None, str]:
     log = document.get("nvme_smart_health_information_log")
     celsius = number(_dict(document, "temperature").get("current"))
     if isinstance(log, dict):
-        health = _nvme(
-            log.get("critical_warning"), log.get("media_errors"), log.get("unsafe_shutdowns"),
-            log.get("percentage_used"), log.get("available_spare"), celsius,
-        )  # fmt: skip
+        health = _nvme(log, "percentage_used", "available_spare", celsius)
         if status is False and not (health and health.warning):
             return replace(health or Health(), warning="SMART status: failed"), ""
         return health, "" if health else "printed a log without critical_warning or media_errors"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common import fio
-from ..common.arguments import positive_float
+from ..common.arguments import positive_float, workload_parser
 from ..common.result import WorkloadFailure, WorkloadResult
 from ..common.units import human_bytes
 from . import health, table
@@ -65,10 +65,7 @@ class TargetFindings:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpuval_workloads.storage", description="Measure file systems and disks, and verify their data."
-    )
+    parser = workload_parser("storage", "Measure file systems and disks, and verify their data.")
     add = parser.add_argument
     add("--seconds", type=positive_float, default=60.0, help="for all targets together")
     add("--path", type=Path, action="append", default=[], help="folder of a local file system (default: scratch)")
@@ -111,25 +108,11 @@ def main(result: WorkloadResult) -> None:
         *(StorageTarget(path, raw=True) for path in options.raw_device),
     ]
     before = health.read_all()
-    findings_by_target = _measure_all(result, targets, options, work)
-    _report(result, findings_by_target, options)
-    _report_health(result, before, health.read_all())
-    wrong = {target.path: findings.mismatch or findings.io_error for target, findings in findings_by_target.items()}
-    faults = [f"{path}: {fault}" for path, fault in wrong.items() if fault]
-    result.message = result.message[:MAX_MESSAGE]
-    if faults:
-        raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
-
-
-def _measure_all(
-    result: WorkloadResult, targets: Sequence[StorageTarget], options: argparse.Namespace, work: Path
-) -> dict[StorageTarget, TargetFindings]:
     program = fio.find()
     findings_by_target = {target: TargetFindings() for target in targets}
-    for number, target in enumerate(targets):
-        findings = findings_by_target[target]
+    for number, (target, findings) in enumerate(findings_by_target.items(), 1):
         seconds, limit = options.seconds / len(targets), options.max_written_bytes / len(targets)
-        result.report(f"{target.path}: {seconds:.0f} s, target {number + 1} of {len(targets)}")
+        result.report(f"{target.path}: {seconds:.0f} s, target {number} of {len(targets)}")
         try:
             size = _file_bytes(target, limit, options)
             if not program:
@@ -141,7 +124,13 @@ def _measure_all(
             findings.problem = str(error) if program else f"{error}; {NO_FIO}"
         except OSError as error:
             findings.problem = f"{target.path}: {error.strerror or error}"
-    return findings_by_target
+    _report(result, findings_by_target, options)
+    _report_health(result, before, health.read_all())
+    wrong = {target.path: findings.mismatch or findings.io_error for target, findings in findings_by_target.items()}
+    faults = [f"{path}: {fault}" for path, fault in wrong.items() if fault]
+    result.message = result.message[:MAX_MESSAGE]
+    if faults:
+        raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
 
 
 def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:

@@ -118,11 +118,7 @@ def refused(path: Path, root: Path = Path("/")) -> str:
         os.close(os.open(path, os.O_RDWR | os.O_EXCL))
     except OSError as error:
         return f"is in use or cannot be opened ({error.strerror})"
-    return _signature(path)
-
-
-def _signature(path: Path) -> str:
-    """What blkid finds on a device: a file system that is not mounted, LVM, RAID. Exit code 2 is nothing."""
+    # A file system that is not mounted, LVM, RAID. Exit code 2 is nothing.
     ended = command.run(["blkid", "-p", "-o", "export", path], BLKID_SECONDS)
     if ended.code == 2:
         return ""

@@ -46,8 +46,7 @@ def compile_layers(
         except Exception as error:  # a compiler may raise whatever it likes; without it the training still runs
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
         model.zero_grad(set_to_none=True)
-        if ranks.accelerator.kind == "cuda":
-            torch.cuda.empty_cache()  # the training lays its memory out anew
+        ranks.empty_cache()  # the training lays its memory out anew
         problems = ranks.gather(problem)
     seconds = time.perf_counter() - started
     for rank, rank_problem in enumerate(problems):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.arguments import positive_float, positive_int
+from ..common.arguments import positive_float, positive_int, workload_parser
 from .models.shapes import SIZES
 
 DEFAULT_SECONDS = 60.0
@@ -40,12 +39,9 @@ class TrainingConfig:
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
-    """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpuval_workloads.training",
-        description="Train a model from scratch on every GPU of the node, or on its CPU.",
-        epilog=f"The first bound that is reached ends the training; without one it is --seconds {DEFAULT_SECONDS:g}.",
-    )
+    bounds = f"The first bound that is reached ends the training; without one it is --seconds {DEFAULT_SECONDS:g}."
+    description = "Train a model from scratch on every GPU of the node, or on its CPU."
+    parser = workload_parser("training", description, epilog=bounds)
     add = parser.add_argument
     add("--model", choices=["llama", "resnet18"], default=TrainingConfig.model)
     add("--size", choices=["auto", *SIZES], default=TrainingConfig.size, help="of llama; auto: by the device's memory")

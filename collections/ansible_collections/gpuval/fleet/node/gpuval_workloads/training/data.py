@@ -10,6 +10,7 @@ import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -98,14 +99,14 @@ def cifar10(directory: Path, rank: int, world_size: int) -> Shard:
     ``directory`` is ``cifar-10-batches-py`` or ``cifar-10-batches-bin``, or holds one of them. Raises
     ``WorkloadFailure`` when neither is there, or when a file is not what it should be.
     """
-    for folder, suffix, read in (
-        ("cifar-10-batches-py", "", read_pickle),
-        ("cifar-10-batches-bin", ".bin", read_binary),
-    ):
-        for candidate in (directory / folder, directory):
-            paths = [candidate / f"{name}{suffix}" for name in TRAINING_BATCHES]
-            if paths[0].is_file():
-                return _share([read(path) for path in paths], f"CIFAR-10 ({folder})", rank, world_size)
+    forms = (("cifar-10-batches-py", "", read_pickle), ("cifar-10-batches-bin", ".bin", read_binary))
+    for (folder, suffix, read), is_inside in product(forms, (True, False)):
+        paths = [directory / (folder if is_inside else "") / f"{name}{suffix}" for name in TRAINING_BATCHES]
+        if paths[0].is_file():
+            images, labels = (torch.cat(tensors) for tensors in zip(*map(read, paths)))
+            rank_slice = slice(rank, len(labels) // world_size * world_size, world_size)
+            share = (images[rank_slice].contiguous(), labels[rank_slice].contiguous())
+            return Shard(*share, f"CIFAR-10 ({folder})")
     raise WorkloadFailure(
         f"--data-dir {directory} holds neither cifar-10-batches-py nor cifar-10-batches-bin: unpack the data set's "
         "archive there, or leave --data-dir out to train on generated images"
@@ -198,9 +199,3 @@ def _checked(path: Path, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     if not 0 <= int(labels.min()) <= int(labels.max()) < CLASSES:
         raise WorkloadFailure(f"{path}: a label is outside 0..{CLASSES - 1}: unpack the data set again")
     return images.reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE), labels
-
-
-def _share(parts: list[tuple[Tensor, Tensor]], source: str, rank: int, world_size: int) -> Shard:
-    images, labels = (torch.cat(tensors) for tensors in zip(*parts))
-    rank_slice = slice(rank, len(labels) // world_size * world_size, world_size)
-    return Shard(images[rank_slice].contiguous(), labels[rank_slice].contiguous(), source)

@@ -43,7 +43,6 @@ class StepPace:
         self._steps[-1].append(self._mark())
 
     def step_done(self) -> None:
-        """Mark the end of the step."""
         self.mark()
         self._steps.append([])
 

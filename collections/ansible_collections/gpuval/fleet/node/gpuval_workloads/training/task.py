@@ -1,4 +1,9 @@
-"""A model together with the data it learns and what a step of it counts for."""
+"""A model together with the data it learns and what a step of it counts for; and how its weights are updated.
+
+The loss takes one course for one seed, by a slow start and bounded gradients. Without either the optimisation is
+chaotic: the order of a device's sums decides from the fifth step on where it goes. docs/design/loss.md has the
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..common.device import TorchDevices
 from ..common.ranks import Ranks
-from . import data, metrics
+from . import data
 from .config import TrainingConfig, llama_batch_size, llama_size, precision, resnet18_batch_size, setup_text
+from .models import shapes
 from .models.llama import Llama
 from .models.resnet import ResNet18
 from .models.shapes import SIZES
+
+WARMUP_STEPS = 40
+MAX_GRADIENT_NORM = 1.0
+COURSE_REVISION = 1
+"""Raise it with anything that moves the loss: the constants here, rates and shapes, the data, the first weights."""
+COURSE_STEPS = (20, 40, 80, 320, 1280)
+"""Steps whose loss is compared: ``quick`` on a GPU reaches the third, ``standard`` the fourth, a CPU all."""
 
 # CIFAR-10's mean and standard deviation per channel, of bytes; close enough for the generated images too.
 IMAGE_MEAN = (125.3, 123.0, 113.9)
@@ -77,16 +91,16 @@ def _llama(config: TrainingConfig, ranks: Ranks, dtype: str, is_compiled: bool) 
         steps_per_epoch=shard.steps_per_epoch(batch_size),
         item="tokens",
         items_per_batch=batch_size * length,
-        flops_per_batch=metrics.llama_flops(shape, length, batch_size * length),
+        flops_per_batch=shapes.llama_flops(shape, length, batch_size * length),
         learning_rate=config.learning_rate or shape.learning_rate,
         autocast=False,
         environment={
             "size": size,
-            "parameters": metrics.llama_parameters(shape),
+            "parameters": shapes.llama_parameters(shape),
             "batch_size_per_process": batch_size,
             "sequence_length": length,
             "precision": f"{dtype} weights",
-            "flops_formula": metrics.LLAMA_FORMULA,
+            "flops_formula": shapes.LLAMA_FORMULA,
             "data": shard.source,
             "data_entropy_nats": data.MARKOV_ENTROPY,
         },
@@ -112,14 +126,14 @@ def _resnet18(config: TrainingConfig, ranks: Ranks, dtype: str) -> Task:
         steps_per_epoch=shard.steps_per_epoch(batch_size),
         item="samples",
         items_per_batch=batch_size,
-        flops_per_batch=metrics.resnet18_flops(batch_size),
+        flops_per_batch=shapes.resnet18_flops(batch_size),
         learning_rate=config.learning_rate or 1e-3,
         autocast=dtype == "bf16",
         environment={
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "batch_size_per_process": batch_size,
             "precision": "bf16 autocast, fp32 weights" if dtype == "bf16" else "fp32 weights",
-            "flops_formula": metrics.RESNET_FORMULA,
+            "flops_formula": shapes.RESNET_FORMULA,
             "data": shard.source,
         },
     )
@@ -136,3 +150,31 @@ def _prepared(
         if number % 2:
             prepared = prepared.flip(-1)
         yield prepared.contiguous(memory_format=layout), labels
+
+
+def adamw(task: Task, accelerator: TorchDevices) -> torch.optim.Optimizer:
+    fused = {"fused": True} if accelerator.kind == "cuda" else {}
+    return torch.optim.AdamW(
+        task.model.parameters(), lr=task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
+    """Set the learning rate of a step, the first of which is 1."""
+    for group in optimizer.param_groups:
+        group["lr"] = task.learning_rate * min(1.0, step / WARMUP_STEPS)
+
+
+def update(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
+    """Take one step with gradients of bounded norm. The device is not waited for."""
+    torch.nn.utils.clip_grad_norm_(task.model.parameters(), MAX_GRADIENT_NORM)
+    set_rate(optimizer, task, step)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def course(task: Task, world_size: int) -> str:
+    """Return what decides the course of the loss, as one text: losses compare where it is the same."""
+    values = task.environment
+    setup = task.setup().rpartition(" ")[0]  # eager and compiled take one course
+    return f"{setup} x{world_size} seed {values['seed']} rate {task.learning_rate:g}, {values['data']}"

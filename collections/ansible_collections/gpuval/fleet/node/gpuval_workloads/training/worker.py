@@ -18,15 +18,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..common.laps import LapStatistics
+from ..common.laps import LapStatistics, StepCurve, ThinnedSample, percentile
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
-from ..common.stats import StepCurve, ThinnedSample, percentile
 from .compiling import compile_layers
 from .config import TrainingBounds, TrainingConfig, parse_arguments, wants_compile
 from .pace import SLOW_RATIO, StepPace, StepTime, on_last_gradient, slowest
-from .task import Task, build_task
-from .updates import COURSE_REVISION, COURSE_STEPS, adamw, course, update
+from .task import COURSE_REVISION, COURSE_STEPS, Task, adamw, build_task, course, update
 from .validation import validate
 
 PROGRESS_SECONDS = 5.0
@@ -68,8 +66,7 @@ def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Tas
     result.environment["compile_problem"] = problem
     del task  # what fits compiled may not fit without: free it before building anew
     gc.collect()
-    if ranks.accelerator.kind == "cuda":
-        torch.cuda.empty_cache()
+    ranks.empty_cache()
     return build_task(config, ranks)
 
 
@@ -93,7 +90,6 @@ def poison(model: nn.Module) -> None:
 
 
 def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
-    """Return the loss of the next batch."""
     inputs, targets = next(task.batches)
     device = ranks.accelerator.kind
     with torch.autocast(device, torch.bfloat16) if task.autocast else contextlib.nullcontext():
@@ -197,7 +193,6 @@ class TrainingLoop:
         return time.perf_counter() - self.measured_from
 
     def _rate(self) -> float:
-        """Items per second of all ranks, after the warm-up."""
         return self.ranks.world_size * self.step_times.count * self.task.items_per_batch / self._measured_seconds()
 
     def _tell(self) -> None:

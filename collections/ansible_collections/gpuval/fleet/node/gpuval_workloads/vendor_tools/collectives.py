@@ -241,8 +241,13 @@ def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: s
     rate = largest.main.bus_bytes_per_second if largest.main else None
     if largest.main is None or rate is None:
         return ToolAnswer.none("no bandwidth at its largest size")
+    # 0 is what the smallest sizes round to, and no bandwidth is below it.
+    is_impossible = any(
+        (block.bus_bytes_per_second or 0) < 0 or (block.seconds is not None and block.seconds <= 0)
+        for block in table.blocks
+    )
     at_largest = [block for block in (largest.out_of_place, largest.in_place) if block]
-    if any(block.bus_bytes_per_second == 0 for block in at_largest) or any(map(_is_impossible, table.blocks)):
+    if any(block.bus_bytes_per_second == 0 for block in at_largest) or is_impossible:
         figures = f"{rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
         return ToolAnswer.none(f"its figures are impossible: {figures}")
     is_checked = any(block.is_checked for block in table.blocks)
@@ -253,11 +258,6 @@ def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: s
         figures=[*counts, *_figures(table, collective, prefix)],
         curves=[_curve(table, f"{prefix}_{collective}_bus_bytes_per_second")],
     )
-
-
-def _is_impossible(block: CollectiveMeasurement) -> bool:
-    """Whether no machine can measure this: 0 is what the smallest sizes round to, and no bandwidth is below it."""
-    return (block.bus_bytes_per_second or 0) < 0 or (block.seconds is not None and block.seconds <= 0)
 
 
 def _figures(table: CollectivesTable, collective: str, prefix: str) -> list[ToolFigure]:
@@ -280,9 +280,9 @@ def _figures(table: CollectivesTable, collective: str, prefix: str) -> list[Tool
 
 
 def _curve(table: CollectivesTable, name: str) -> tuple[str, str, list[int], list[float]]:
-    rates = {row.size_bytes: row.main.bus_bytes_per_second for row in table.rows if row.main}
-    points = sorted((size, rate) for size, rate in rates.items() if rate is not None)
-    return name, "bytes/s", [size for size, _ in points], [rate for _, rate in points]
+    measured = [(row.size_bytes, row.main.bus_bytes_per_second) for row in table.rows if row.main]
+    rates = {size: rate for size, rate in measured if rate is not None}
+    return name, "bytes/s", sorted(rates), [rates[size] for size in sorted(rates)]
 
 
 def run(job: ToolTask) -> ToolAnswer:

@@ -141,8 +141,7 @@ def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str 
         code = warning.get("error_id", warning.get("error_code"))
         code = whole(code.get("code") if isinstance(code, dict) else code)
         codes += [] if code is None else [code]
-    info = tuple(texts(result.get("info")))
-    return DcgmResult(name, gpu, status, entity, tuple(warnings), tuple(codes), info)
+    return DcgmResult(name, gpu, status, entity, tuple(warnings), tuple(codes), tuple(texts(result.get("info"))))
 
 
 def _status(result: dict) -> str:
@@ -234,8 +233,7 @@ def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
 
 def run(job: ToolTask) -> ToolAnswer:
     """Run the diagnostics of the level, on all GPUs."""
-    path = job.executable(BINARY)
-    ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
+    ended = job.call([job.executable(BINARY), "diag", "-r", str(job.level), "-j"], job.seconds_left())
     answer = hold_against(judge(ended.output, job.gpus, job.level), ended.output, ERROR)
     if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):
         remedy = "start nv-hostengine on the node (systemctl start nvidia-dcgm)"

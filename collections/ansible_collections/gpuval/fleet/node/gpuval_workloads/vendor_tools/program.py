@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.arguments import positive_float
+from ..common.arguments import positive_float, workload_parser
 from ..common.command import ExecutableSearch
 from ..common.result import WorkloadFailure, WorkloadResult
 from . import agfhc, collectives, dcgm, hl_qual, rvs
@@ -52,11 +52,7 @@ NAMES = ", ".join(tool.name for tool in TOOLS)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpuval_workloads.vendor_tools",
-        description=f"Run those of {NAMES} that are there and fit the node.",
-    )
+    parser = workload_parser("vendor_tools", f"Run those of {NAMES} that are there and fit the node.")
     parser.add_argument("--tools", type=_tools, default="auto", help=f"auto, or some of {NAMES}")
     parser.add_argument("--level", type=int, choices=range(1, 5), default=2, help="of dcgmi diag, RVS and AGFHC")
     parser.add_argument("--seconds", type=positive_float, default=300.0, help="for all tools together")

@@ -19,7 +19,6 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.training import metrics as training_metrics
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.training.models import shapes
 
 from ...module_utils.hardware.pci import GPU_VENDORS
@@ -332,11 +331,11 @@ def _of_setup(setup: str) -> Mapping[str, float]:
         return {"known": 0.0}
     figures = {"known": 1.0, "compiled": float(way == "compiled"), "step_samples": float(int(batch) * int(length or 1))}
     if model == "resnet18":
-        flops, classes = training_metrics.resnet18_flops(1), shapes.CLASSES
+        flops, classes = shapes.resnet18_flops(1), shapes.CLASSES
     else:
         shape = shapes.SIZES[size]
-        flops, classes = training_metrics.llama_flops(shape, int(length or 1), 1), shape.vocabulary
-        figures["parameters"] = float(training_metrics.llama_parameters(shape))
+        flops, classes = shapes.llama_flops(shape, int(length or 1), 1), shape.vocabulary
+        figures["parameters"] = float(shapes.llama_parameters(shape))
         figures["precision"] = _figure(f"{precision} weights")
     return {**figures, "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
 
