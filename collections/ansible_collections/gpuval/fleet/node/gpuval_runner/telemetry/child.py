@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from gpuval_node.hardware import nics
-from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
+from gpuval_node.hardware.machine import NO_CONTROLLER, errors, meminfo
 from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree, read_number, read_text
 
