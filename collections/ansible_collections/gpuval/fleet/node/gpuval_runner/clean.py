@@ -12,8 +12,6 @@ from gpuval_node.engines import engine_of, probe
 from gpuval_node.engines._engine import EngineError
 
 from gpuval_runner import descendants, leftovers, lock, scratch
-from gpuval_runner import plan as plans
-from gpuval_runner import state as states
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
@@ -22,8 +20,9 @@ from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.leftovers import RunTraces
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import NodePlan
+from gpuval_runner.plan import NodePlan, load_plan
 from gpuval_runner.start import stop_unit
+from gpuval_runner.state import load_state
 
 CANCEL_SECONDS = 20.0
 KILL_SECONDS = 10.0
@@ -53,8 +52,8 @@ def clean(
         raise RunnerError(f"{root} is not the directory of a run: nothing was removed")
     plan = None
     with contextlib.suppress(NodePlanError):
-        plan = plans.load(directory.plan)
-    state = states.load(directory.state)
+        plan = load_plan(directory.plan)
+    state = load_state(directory.state)
     traces = RunTraces(directory, plan, state)
     at_work = _at_work(traces)
     if dry_run:

@@ -13,8 +13,6 @@ from typing import Any, Callable, Optional
 from gpuval_node.node_directory import BOOT_ID_FILE
 
 from gpuval_runner import clock, descendants, leftovers, lock, machine, oom, other_work, record, scratch
-from gpuval_runner import plan as plans
-from gpuval_runner import state as states
 from gpuval_runner.clock import elapsed, instant
 from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
@@ -25,9 +23,10 @@ from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
-from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.plan import NodePlan, Stage, load_plan
 from gpuval_runner.record import ResultPublisher, StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
+from gpuval_runner.state import ContainerMark, load_state
 from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds
 from gpuval_runner.upload import Ledger, Uploader
@@ -61,13 +60,13 @@ def run(options: RunnerOptions) -> int:
     Raises ``LockHeldError`` when another runner holds it, ``NodePlanError`` and ``StoreFileError`` for what it was
     given."""
     directory = options.directory
-    plans.load(directory.plan)  # refuse before anything is touched
+    load_plan(directory.plan)  # refuse before anything is touched
     descendants.become_subreaper()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         with uploading(options) as uploader:
             while True:
-                plan = plans.load(directory.plan)
+                plan = load_plan(directory.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
                 note(f"{name}: runner pid {os.getpid()} starts")
                 runner = Runner(options, plan, uploader, interrupt)
@@ -88,7 +87,7 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
     """Cancel a run and wait until its runner has ended; without a runner, close the records here. Raises
     ``NodePlanError``, and ``OSError`` when the request cannot be left."""
     directory = options.directory
-    plan = plans.load(directory.plan)
+    plan = load_plan(directory.plan)
     if lock.holder(directory.lock) is None and record.is_finished(directory, plan):
         return {"cancelled": False, "running": False, "message": "nothing is left to cancel"}
     write_atomically(directory.cancel, f"{plan.attempt}\n".encode())
@@ -131,7 +130,7 @@ def finish_uploads(uploader: Optional[Uploader], interrupt: Interrupt) -> bool:
 def newer_plan(path: Path, plan: NodePlan) -> bool:
     """Whether a plan of a later attempt was put in place meanwhile."""
     try:
-        return plans.load(path).attempt > plan.attempt
+        return load_plan(path).attempt > plan.attempt
     except NodePlanError:
         return False
 
@@ -163,7 +162,7 @@ class Runner:
         self.directory = options.directory
         self._uploader = uploader
         self._publisher = ResultPublisher(options.directory, plan, uploader)
-        self.state = states.load(options.directory.state)
+        self.state = load_state(options.directory.state)
         self.records: dict[str, StageRecord] = {}
         self._notes: dict[str, str] = {}
         self._containers = Containers(plan, self._container_used)
@@ -309,7 +308,7 @@ class Runner:
         self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
         self._save_state()
 
-    def _container_used(self, mark: states.ContainerMark) -> None:
+    def _container_used(self, mark: ContainerMark) -> None:
         if mark != self.state.container:
             self.state.container = mark
             self._save_state()

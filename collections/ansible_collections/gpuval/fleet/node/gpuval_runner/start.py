@@ -15,14 +15,13 @@ from typing import Any, Optional
 from gpuval_node.hardware.tools import toolbox
 
 from gpuval_runner import lock, record
-from gpuval_runner import plan as plans
-from gpuval_runner import state as states
 from gpuval_runner.environment import handed_on
 from gpuval_runner.errors import NodePlanError, RunnerError
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.log import log_end
-from gpuval_runner.plan import NodePlan
+from gpuval_runner.plan import NodePlan, load_plan
+from gpuval_runner.state import load_state
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
@@ -37,12 +36,12 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store. Returns
     what the command prints; `store_reachable` is None without a store. Raises ``NodePlanError`` and ``StoreFileError``
     for what it was given."""
-    plan = plans.load(directory.plan)
+    plan = load_plan(directory.plan)
     has_store = load_store(directory.store) is not None
     deadline = time.monotonic() + wait_seconds
     while True:
         holder = lock.holder(directory.lock)
-        state = states.load(directory.state)
+        state = load_state(directory.state)
         if holder is None or state.attempt >= plan.attempt or time.monotonic() >= deadline:
             break
         time.sleep(0.1)  # the runner of an earlier attempt ends, or starts this plan
@@ -68,7 +67,7 @@ def _await(
     directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_size: int
 ) -> dict[str, Any]:
     while True:
-        state = states.load(directory.state)
+        state = load_state(directory.state)
         late = time.monotonic() >= deadline
         if state.instance == instance:
             is_decided = not has_store or state.store_reachable is not None or state.outcome is not None

@@ -1,8 +1,6 @@
 """Gather what a person needs to look into a node: state of the machine, of its accelerators, and of one run on it.
-
 Every command has a limit of time and of size, all together have a deadline, and the archive has a size that it does not
-exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest.
-"""
+exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What a launch does on the node: write a run's files, unless other work is active, and start the runner.
-
-It arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the
-node what a module costs, and as a module (step `launch_plan`) where a connection or an escalation takes no such input.
-"""
+"""What a launch does on the node: write a run's files, unless other work is active, and start the runner. It arrives in
+two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the node what a
+module costs, and as a module (step `launch_plan`) where a connection or an escalation takes no such input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one.
-
-It also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python
-is too old for the runner.
-"""
+"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one. It
+also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python is
+too old for the runner."""
 
 from __future__ import annotations
 

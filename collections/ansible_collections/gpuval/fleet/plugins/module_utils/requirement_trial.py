@@ -1,8 +1,6 @@
-"""Try what stages need by importing and starting it, in the Python and the environment of the workloads.
-
-Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
-each with ``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts.
-"""
+"""Try what stages need by importing and starting it, in the Python and the environment of the workloads. Runs by itself
+(``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs, each with
+``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts."""
 
 import glob
 import importlib

@@ -1,9 +1,7 @@
-"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON.
-
-A line of settings begins a stage, the next line ends it. The process ends when its standard input does, and after a
-stage whose source failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of
-its own: a call that never returns stops neither the host's readings nor the kernel's log; it is not waited for.
-"""
+"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON. A line of settings
+begins a stage, the next line ends it. The process ends when its standard input does, and after a stage whose source
+failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of its own: a call that
+never returns stops neither the host's readings nor the kernel's log; it is not waited for."""
 
 from __future__ import annotations
 

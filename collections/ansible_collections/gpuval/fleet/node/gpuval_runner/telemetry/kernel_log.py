@@ -1,9 +1,7 @@
 """The kernel's log from the moment a stage begins, or from where the stage before it stopped reading: /dev/kmsg, else
-journalctl or dmesg once at its end.
-
-Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg): `priority,sequence,microseconds,flags;text`, then
-lines ` KEY=value`. The priority is facility * 8 + level. What a user writes gets a facility other than 0.
-"""
+journalctl or dmesg once at its end. Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg):
+`priority,sequence,microseconds,flags;text`, then lines ` KEY=value`. The priority is facility * 8 + level. What a user
+writes gets a facility other than 0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What container engines have in common: a command line like docker's. Every call is bounded.
-
-Also packed into the runner, as part of the package `gpuval_node`.
-"""
+"""What container engines have in common: a command line like docker's. Every call is bounded. Also packed into the
+runner, as part of the package `gpuval_node`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Configure a node's network as declared, or restore it.
-
-All changes are verified; when one fails, all of them are rolled back. The controller confirms them over a new
-connection: the node rolls them back 60 s after they were made unless that has happened, even if the controller or the
-connection is lost. They last until the next boot; the operating system's own configuration is not touched, nor is what
-carries the connection to the controller.
-"""
+"""Configure a node's network as declared, or restore it. All changes are verified; when one fails, all of them are
+rolled back. The controller confirms them over a new connection: the node rolls them back 60 s after they were made
+unless that has happened, even if the controller or the connection is lost. They last until the next boot; the operating
+system's own configuration is not touched, nor is what carries the connection to the controller."""
 
 from __future__ import annotations
 
