@@ -30,12 +30,7 @@ OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 
 
 def clean(
-    directory: NodeDirectory,
-    keep_models: bool = False,
-    cancel_seconds: float = CANCEL_SECONDS,
-    *,
-    remove_images: bool = False,
-    dry_run: bool = False,
+    directory: NodeDirectory, keep_models: bool = False, *, remove_images: bool = False, dry_run: bool = False
 ) -> dict[str, Any]:
     """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
@@ -59,7 +54,7 @@ def clean(
     if dry_run:
         containers = (f"container {identifier[:12]}" for identifier in leftovers.containers(traces))
         return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
-    killed, problems_left = _end(traces, at_work, cancel_seconds)
+    killed, problems_left = _end(traces, at_work)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
@@ -113,14 +108,14 @@ def _at_work(traces: RunTraces) -> dict[str, str]:
     return descriptions
 
 
-def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> tuple[list[str], list[str]]:
+def _end(traces: RunTraces, at_work: dict[str, str]) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
     directory, state = traces.directory, traces.state
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
     containers = leftovers.containers(traces)  # after the cancel: an engine may hang
-    lock.wait_until_free(directory.lock, cancel_seconds)
+    lock.wait_until_free(directory.lock, CANCEL_SECONDS)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
     if holder is not None:

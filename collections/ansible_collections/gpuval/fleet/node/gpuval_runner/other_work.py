@@ -28,15 +28,9 @@ DATASET = "dataset_"
 class OtherWork:
     """``users`` looks; without it nothing is looked for. Where a plan gives way, `found` names it once it is there."""
 
-    def __init__(
-        self,
-        users: Callable[[], AbstractSet[object]] | None,
-        look_seconds: float = LOOK_SECONDS,
-        *,
-        gives_way: bool = True,
-    ) -> None:
+    def __init__(self, users: Callable[[], AbstractSet[object]] | None, *, gives_way: bool = True) -> None:
         self.found = ""
-        self._users, self._seconds = users, look_seconds
+        self._users = users
         if users and gives_way:
             threading.Thread(target=self._watch, name="other work", daemon=True).start()
 
@@ -52,7 +46,7 @@ class OtherWork:
         before = self._users()
         if not before:
             return []
-        time.sleep(self._seconds)
+        time.sleep(LOOK_SECONDS)
         return sorted(map(str, before & self._users()))
 
     def _watch(self) -> None:
@@ -61,7 +55,7 @@ class OtherWork:
             now = self._users()
             self.found = self.found or ", ".join(sorted(map(str, before & now))[:MOST_NAMED])
             before = now
-            time.sleep(self._seconds)
+            time.sleep(LOOK_SECONDS)
 
 
 def watch(plan: NodePlan) -> OtherWork:
