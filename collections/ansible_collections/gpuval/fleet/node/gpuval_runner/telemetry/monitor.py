@@ -18,6 +18,7 @@ from gpuval_node.node_directory import inherited
 from gpuval_runner import descendants
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
+from gpuval_runner.telemetry.kernel_log import KMSG
 from gpuval_runner.telemetry.summary import TelemetrySummary
 
 #: How long the helper is waited for once the stage has ended: child.AFTER_SECONDS, and what a tool that cannot be
@@ -130,27 +131,18 @@ class Telemetry:
     """What is sampled beside one stage. Nothing here raises for what a helper, a driver or a kernel does."""
 
     def __init__(
-        self,
-        period_seconds: float,
-        vendor: str,
-        *,
-        kmsg: Path = kernel_log.KMSG,
-        root: str = "/",
-        end_seconds: float = END_SECONDS,
-        hung_seconds: float = HUNG_SECONDS,
-        carried: Handover = PROCESS,
+        self, period_seconds: float, vendor: str, *, kmsg: Path = KMSG, root: str = "/", carried: Handover = PROCESS
     ) -> None:
         """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
         self._helper: Optional[HelperProcess] = None
         self._left = b""
         self._done = False
-        self._end_seconds = end_seconds
         self._carried = carried
         self.summary = TelemetrySummary(time.monotonic(), period_seconds, carried.gpus)
         self.on = period_seconds > 0
         if not self.on:
             return
-        settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
+        settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": HUNG_SECONDS}
         problem = carried.open(kmsg)
         position = carried.position = carried.position or kernel_log.Position.now()
         log = {"kmsg": carried.handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
@@ -165,13 +157,13 @@ class Telemetry:
             self._read(self._helper)
 
     def end(self) -> None:
-        """Have the helper read for the last time, in about `end_seconds` at most; once is enough. One that then waits
+        """Have the helper read for the last time, in about ``END_SECONDS`` at most; once is enough. One that then waits
         for the next stage stays; any other is ended, with what its driver left behind."""
         helper, self._helper = self._helper, None
         if helper is None:
             return
         helper.order(END)
-        deadline = time.monotonic() + self._end_seconds
+        deadline = time.monotonic() + END_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(helper.output, selectors.EVENT_READ)
             while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):
