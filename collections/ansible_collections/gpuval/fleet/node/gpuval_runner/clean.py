@@ -24,8 +24,7 @@ from gpuval_runner.plan import NodePlan, load_plan
 from gpuval_runner.start import stop_unit
 from gpuval_runner.state import load_state
 
-CANCEL_SECONDS = 20.0
-KILL_SECONDS = 10.0
+CANCEL_SECONDS, KILL_SECONDS = 20.0, 10.0
 OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 
 

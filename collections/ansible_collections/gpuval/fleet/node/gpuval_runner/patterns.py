@@ -17,9 +17,7 @@ from gpuval_runner.plan import OutputPattern, OutputReader, OutputStep, OutputVa
 from gpuval_runner.result import METRIC_NAME, RecordCurve, RecordMetric, number
 from gpuval_runner.text import one_line
 
-MAX_LINE = 4096
-MAX_NAMES = 256
-MAX_SHOWN = 80
+MAX_LINE, MAX_NAMES, MAX_SHOWN = 4096, 256, 80
 
 #: A number as tools print it: sign, thousands in groups of three, fraction, exponent, or a word for what is no number.
 NUMBER = re.compile(
@@ -31,15 +29,12 @@ _CONTINUED = re.compile(r"[.,]\d")  # 1,5 and 1.2.3 are no numbers that one coul
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
-MAX_CURVES = 256
-MAX_POINTS = 2048
-MAX_STEP = 10**12
+MAX_CURVES, MAX_POINTS, MAX_STEP = 256, 2048, 10**12
 #: The first fifth of the values, at most so many, is warm-up: compilation, allocation, caches.
 WARM_UP = 10
 #: Several ranks print a step at nearly the same time. Further back, a repeated step is one that was trained again.
 RECENT_STEPS = 8
-MAX_PREFIX = 200
-MAX_OCCURRENCES = 16
+MAX_PREFIX, MAX_OCCURRENCES = 200, 16
 
 _BETWEEN = re.compile(r"['\"]?[ \t]{0,64}[:=]?[ \t]{0,64}['\"]?")
 _CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # 0:01:23, too

@@ -29,13 +29,10 @@ from gpuval_runner.text import encodable, one_line
 if TYPE_CHECKING:  # a launch reads records, and needs no HTTP
     from gpuval_runner.upload import Source, Uploader
 
-SCHEMA = "gpuval.record/1"
-SERIES_SCHEMA = "gpuval.series/1"
-MAX_RECORD_BYTES = 1 << 20
-MAX_SERIES_BYTES = 8 << 20
+SCHEMA, SERIES_SCHEMA = "gpuval.record/1", "gpuval.series/1"
+MAX_RECORD_BYTES, MAX_SERIES_BYTES = 1 << 20, 8 << 20
 MAX_ATTEMPTS = 9
-MAX_COMMAND_WORDS = 256
-MAX_WORD = 8192
+MAX_COMMAND_WORDS, MAX_WORD = 256, 8192
 #: Types in a record on disk, which a stage may have changed, on which the runner relies.
 CHECKED = {"attempt": int, "attempts": list, "metrics": list, "environment": dict, "message": str}
 

@@ -31,8 +31,7 @@ from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds
 from gpuval_runner.upload import Ledger, Uploader
 
-FLUSH_SECONDS = 60.0
-AWAY_FLUSH_SECONDS = 5.0
+FLUSH_SECONDS, AWAY_FLUSH_SECONDS = 60.0, 5.0
 FACTS = "facts"
 
 

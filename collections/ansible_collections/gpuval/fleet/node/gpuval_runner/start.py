@@ -26,8 +26,7 @@ from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
 WAIT_SECONDS = 10.0
-SYSTEMD_RUNNING = Path("/run/systemd/system")
-LINGERING = Path("/var/lib/systemd/linger")
+SYSTEMD_RUNNING, LINGERING = Path("/run/systemd/system"), Path("/var/lib/systemd/linger")
 SYSTEMD_SECONDS = 20.0
 START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
 

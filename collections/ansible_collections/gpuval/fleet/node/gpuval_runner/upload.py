@@ -20,8 +20,7 @@ from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import digest, file_stamp, read_bounded, read_object, to_json, write_atomically
 from gpuval_runner.store import SignedStore, load_store
 
-MAX_OBJECT_BYTES = 1 << 30
-MAX_ANSWER_BYTES = 1 << 16
+MAX_OBJECT_BYTES, MAX_ANSWER_BYTES = 1 << 30, 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 #: How long a lane is waited for when it is closed.

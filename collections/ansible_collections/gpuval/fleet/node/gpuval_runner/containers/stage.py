@@ -36,12 +36,10 @@ from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
 
 TRIES = 8
-OWN_SECONDS = 120.0
-CHILDREN_SECONDS = 5.0
+OWN_SECONDS, CHILDREN_SECONDS = 120.0, 5.0
 #: An engine that restarts answers again within this; a short delay ends within SETTLE_SECONDS.
 RELEASE_SECONDS = 120.0
-SETTLE_SECONDS = 5.0
-PAUSE_SECONDS = 1.0
+SETTLE_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 TEXT_BYTES = 4096
 OWN = """
 import os

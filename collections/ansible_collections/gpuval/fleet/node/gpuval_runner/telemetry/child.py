@@ -47,8 +47,7 @@ DRIVER_FILES = (
     ("amd", "sys/class/kfd"),
     ("gaudi", "sys/class/accel"),
 )
-MAX_TEXT = 500
-MAX_TEXTS_A_LOOK = 50
+MAX_TEXT, MAX_TEXTS_A_LOOK = 500, 50
 
 
 #: Drivers of hwmon that measure processors, and the labels that stand for a whole package: the cores of coretemp are

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 KMSG = Path("/dev/kmsg")
 #: The most that one look reads: a driver that floods the log must not use up the sampler's time.
 MAX_RECORDS = 1000
-MAX_RECORD_BYTES = 8192
-MAX_TOOL_LINES = 5000
+MAX_RECORD_BYTES, MAX_TOOL_LINES = 8192, 5000
 TOOL_SECONDS = 10.0
 LATE = "did not answer in time"
 #: Device numbers of /dev/kmsg (Documentation/admin-guide/devices.txt).

@@ -28,9 +28,7 @@ END_SECONDS = 13.0
 HUNG_SECONDS = 10.0
 #: How long a killed helper is waited for. One that stays hangs in a driver: what ends the stage finds and names it.
 KILLED_SECONDS = 0.5
-READ_BYTES = 1 << 16
-MAX_READS = 32
-MAX_LINE_BYTES = 1 << 20
+READ_BYTES, MAX_READS, MAX_LINE_BYTES = 1 << 16, 32, 1 << 20
 #: `-I -S`: without the user's and the site's packages, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
 #: Ends a stage; and the answer of a helper that is ready for the next one.
