@@ -209,12 +209,8 @@ def _metric(
         value *= base.factor
         if name != base.ending and not name.endswith("_" + base.ending):
             name = f"{name[: 95 - len(base.ending)]}_{base.ending}"
-    return {
-        "name": name,
-        "value": value if math.isfinite(value) else None,
-        "unit": base.unit if base else written[:32],
-        "scope": "node",
-    }
+    shown_unit = base.unit if base else written[:32]
+    return {"name": name, "value": value if math.isfinite(value) else None, "unit": shown_unit, "scope": "node"}
 
 
 def _shown(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:

@@ -153,16 +153,9 @@ def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
     kept_curves = _fitting(sorted(series, key=lambda curve: len(curve["x"])), MAX_SERIES_BYTES - 1024)
-    return to_json(
-        {
-            "schema": SERIES_SCHEMA,
-            "run_id": plan.run_id,
-            "node": plan.node,
-            "stage": stage.name,
-            "attempt": plan.attempt,
-            "series": series if len(kept_curves) == len(series) else kept_curves,
-        }
-    )
+    identity = {"run_id": plan.run_id, "node": plan.node, "stage": stage.name, "attempt": plan.attempt}
+    complete = series if len(kept_curves) == len(series) else kept_curves
+    return to_json({"schema": SERIES_SCHEMA, **identity, "series": complete})
 
 
 def _shrink_attempts(document: dict[str, Any], _: int) -> str:

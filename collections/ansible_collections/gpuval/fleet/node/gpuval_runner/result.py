@@ -152,12 +152,8 @@ def _metric(item: Any) -> Optional[RecordMetric]:
         return None
     if type(revision) is not int or not 1 <= revision <= MAX_REVISION:
         return None
-    metric: RecordMetric = {
-        "name": item["name"],
-        "value": number(value),
-        "unit": one_line(item["unit"], 32),
-        "scope": item.get("scope", "node"),
-    }
+    unit, scope = one_line(item["unit"], 32), item.get("scope", "node")
+    metric: RecordMetric = {"name": item["name"], "value": number(value), "unit": unit, "scope": scope}
     return {**metric, "revision": revision} if revision > 1 else metric
 
 

@@ -409,9 +409,5 @@ def _closed(document: dict[str, Any]) -> dict[str, Any]:
     """Return an earlier attempt's record, final even if that attempt was cut off."""
     if document["state"] != "running":
         return document
-    return {
-        **document,
-        "state": "crash",
-        "message": f"cut off (last seen {document['updated_at']}); {document['message']}"[:4096],
-        "finished_at": clock.now(),
-    }
+    message = f"cut off (last seen {document['updated_at']}); {document['message']}"[:4096]
+    return {**document, "state": "crash", "message": message, "finished_at": clock.now()}

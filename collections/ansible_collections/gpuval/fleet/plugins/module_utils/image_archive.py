@@ -97,9 +97,6 @@ def _member(tar, name):
 def _image(tar, entry):
     config = _member(tar, entry["Config"])
     document = json.loads(config)
-    return {
-        "id": "sha256:" + hashlib.sha256(config).hexdigest(),
-        "architecture": document["architecture"],
-        "os": document["os"],
-        "references": list(entry.get("RepoTags") or []),
-    }
+    identity = "sha256:" + hashlib.sha256(config).hexdigest()
+    system = {name: document[name] for name in ("architecture", "os")}
+    return {"id": identity, **system, "references": list(entry.get("RepoTags") or [])}

@@ -130,14 +130,9 @@ def apply(module, options, base):
     plan = plan_changes(declaration, state, ledger.flapped(state.boot_id))
     plan.problems += management.refusals(plan.changes, state)
     changes = [str(change) for change in plan.changes]
-    result = {
-        "changes": changes,
-        "notes": notes,
-        "management": {"interfaces": list(management.carriers), "peer": management.peer, "reason": management.reason},
-        "left": [],
-        "down": [],
-        "interfaces": shown(state),
-    }
+    carriers = {"interfaces": list(management.carriers), "peer": management.peer, "reason": management.reason}
+    result = {"changes": changes, "notes": notes, "management": carriers, "left": [], "down": []}
+    result["interfaces"] = shown(state)
     if module._diff and changes:
         result["diff"] = {"before_header": "network, as it is", "after_header": "network, as declared"}
         for side in ("before", "after"):

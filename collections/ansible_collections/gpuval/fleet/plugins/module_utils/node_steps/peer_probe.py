@@ -69,10 +69,6 @@ def measure(options, check_mode):
     }
     reached = in_parallel(calls, max(0.0, deadline.left()))
     late = {"state": "tcp", "message": f"not measured within {options.deadline_seconds:g} s"}
-    facts = {
-        "node": options.node,
-        "peers": answers,
-        "endpoints": {target.name: reached.get(target.name, late) for target in targets},
-        "interfaces": shown(state),
-    }
+    endpoints = {target.name: reached.get(target.name, late) for target in targets}
+    facts = {"node": options.node, "peers": answers, "endpoints": endpoints, "interfaces": shown(state)}
     return {"measured": facts}
