@@ -275,13 +275,12 @@ class Runner:
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
         facts = self.records.get(FACTS)
+        environment = facts.environment if facts and facts.state == "success" else None
         return StageContext(
             plan=self.plan,
             directory=self.directory,
             publisher=self._publisher,
-            accelerator=detected(
-                self.plan.accelerator, facts.environment if facts and facts.state == "success" else None
-            ),
+            accelerator=detected(self.plan.accelerator, environment),
             places=StagePaths(
                 work=work,
                 temporary=scratch.temporary_directory(work),

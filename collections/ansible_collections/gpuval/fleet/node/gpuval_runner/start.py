@@ -101,15 +101,8 @@ def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingeri
 def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[str]:
     """Return the command that starts argv as a transient unit, with its output in a file. An OOM kill of a stage must
     not end the unit; a runner killed itself is started again and resumes."""
-    properties = [
-        "KillMode=control-group",
-        "OOMPolicy=continue",
-        "Restart=on-abnormal",
-        "RestartSec=2",
-        "TasksMax=infinity",
-        f"StandardOutput=append:{log}",
-        f"StandardError=append:{log}",
-    ]
+    properties = ["KillMode=control-group", "OOMPolicy=continue", "Restart=on-abnormal", "RestartSec=2"]
+    properties += ["TasksMax=infinity", f"StandardOutput=append:{log}", f"StandardError=append:{log}"]
     if scope == "--system":
         properties += ["LimitNOFILE=1048576", "LimitMEMLOCK=infinity"]
     options = [f"--unit={unit}", *(f"--property={setting}" for setting in properties)]

@@ -136,11 +136,7 @@ class ImageBringer:
                 for image in images:
                     if not self._skip(engine, image):
                         self._bring(engine, image)
-        numbers = (
-            (self._present, "already here"),
-            (self._loaded, "loaded from the archive"),
-            (self._pulled, "pulled"),
-        )
+        numbers = ((self._present, "already here"), (self._loaded, "loaded from the archive"), (self._pulled, "pulled"))
         return f"images: {', '.join(f'{len(names)} {word}' for names, word in numbers if names)}"
 
     def _seconds_left(self) -> float:

@@ -27,7 +27,6 @@ from gpuval_node.engines._engine import (
 from gpuval_runner import descendants, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.brought import find_image
-from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, StagePaths, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
 from gpuval_runner.outcome import StageStop
@@ -228,19 +227,16 @@ class ContainerRun:
         def look(by_itself: bool = True) -> None:
             endings.append(self._ending(engine, identifier, by_itself=by_itself, notes=notes, hooks=hooks))
 
-        ended = supervise(
-            ProcessSpec(
-                argv=[engine.command, "start", "--attach", identifier],
-                environment=os.environ,
-                directory=self.directory.root,
-                marker=stage_marker(self.plan.run_id, self.plan.node, self.stage.name, self.plan.attempt),
-                timeout_seconds=self.stage.timeout_seconds,
-                inactivity_seconds=self.stage.inactivity_seconds,
-                grace_seconds=self.stage.grace_seconds,
-                stop=lambda grace: engine.stop_argv([identifier], grace),
-            ),
-            replace(hooks, output=take, ended=look),  # asked before anything is ended that the client left
+        client = ProcessSpec.of_stage(
+            self.plan,
+            self.stage,
+            argv=[engine.command, "start", "--attach", identifier],
+            environment=os.environ,
+            directory=self.directory.root,
+            stop=lambda grace: engine.stop_argv([identifier], grace),
         )
+        # What looks is asked before anything is ended that the client left.
+        ended = supervise(client, replace(hooks, output=take, ended=look))
         if not endings:
             look(by_itself=False)
         ending, ended.notes = endings[0], notes
@@ -267,11 +263,9 @@ class ContainerRun:
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             doubt = "its container was still running" if ending else "how its container ended is unknown"
-            ended.stop = ended.stop or StageStop(
-                "crash",
-                f"{engine.command} lost the container's output and {doubt}: check its journal for "
-                f"a restart, then validate again",
-            )
+            remedy = "check its journal for a restart, then validate again"
+            lost = StageStop("crash", f"{engine.command} lost the container's output and {doubt}: {remedy}")
+            ended.stop = ended.stop or lost
         return ended, by_init
 
     def _ending(
