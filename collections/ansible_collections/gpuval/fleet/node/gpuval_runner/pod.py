@@ -23,10 +23,8 @@ from gpuval_runner.stage import StageContext
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
-TERMINATION_LOG = "/dev/termination-log"
-TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
-MAX_TERMINATION_BYTES = 2048
-LOCK_SECONDS = 60.0
+TERMINATION_LOG, TERMINATION_VARIABLE = "/dev/termination-log", "GPUVAL_TERMINATION_LOG"
+MAX_TERMINATION_BYTES, LOCK_SECONDS = 2048, 60.0
 #: Records of earlier attempts in pods that no longer exist; they lie beside the plan.
 EARLIER_RECORD = "record-{}.json"
 

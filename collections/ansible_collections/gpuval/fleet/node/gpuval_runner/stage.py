@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gpuval_node.root_cause import RootCause
 
 FAILED = ("failure", "crash", "timeout")
-LOG_UPLOAD_SECONDS = 60.0
-LAST_OUTPUT_BYTES = 16384
+LOG_UPLOAD_SECONDS, LAST_OUTPUT_BYTES = 60.0, 16384
 MAX_USERS, MAX_USER = 16, 200
 INTERRUPTED = "interrupted"
 #: How much later than its stage the runner may see a signal that was sent to both.

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from .engines import plain
 
-BLOCK_BYTES = 4 << 20
-MANIFEST_BYTES = 16 << 20
+BLOCK_BYTES, MANIFEST_BYTES = 4 << 20, 16 << 20
 _SAVE_IT = "save it with docker save, or podman save --format docker-archive"
 
 

@@ -46,16 +46,14 @@ LAUNCH_SECONDS = 140
 OLDEST_PYTHON = (3, 9)
 #: Exit code of a job whose node refused the plan.
 REFUSED = 96
-JOB_FETCH_BYTES = 1 << 20
-MOST_NAMED = 8
+JOB_FETCH_BYTES, MOST_NAMED = 1 << 20, 8
 #: Messages say what is wrong: the remedy of their class (failures/launch.yml) says what to do.
 IN_THE_WAY = "others use this node's accelerators or run here: {named}"
 BUSY = "run {run} is at work on this node{holder}"
 TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
 #: Imports may come from a shared file system.
-TRIAL_SECONDS = 90
-TRIALS_AT_ONCE = 4
+TRIAL_SECONDS, TRIALS_AT_ONCE = 90, 4
 #: Levels of a home's hidden folders that a trial's home has as folders: programs create folders in them.
 MIRRORED_LEVELS = 2
 MAX_SETTINGS_BYTES = 65536

@@ -13,8 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-START_SECONDS = 20
-MAX_REASON = 200
+START_SECONDS, MAX_REASON = 20, 200
 #: By which a loader says that a program cannot start here, whatever its exit code.
 LOADER = re.compile(r"error while loading shared libraries|version `\S+' not found|cannot execute")
 CANNOT_START = (126, 127)
