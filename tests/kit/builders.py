@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, accept_record

@@ -7,15 +7,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 from gpuval_runner.plan import HOST_STAGES
 from gpuval_runner.record import StageRecord
-from gpuval_runner.upload import CONTENT_TYPES, make_opener, put
+from gpuval_runner.upload import CONTENT_TYPES, Send, http_sender
 
 from tests.kit.api_server import Manifest
 from tests.kit.cluster import StageEnd, StageRun, config_data, secret_data
@@ -33,7 +31,7 @@ class Records:
     begun: Counter[tuple[str, str, str, int]] = field(default_factory=Counter)
     _began: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
-    _senders: dict[str, Callable[..., int]] = field(default_factory=dict)
+    _senders: dict[str, Send] = field(default_factory=dict)
 
     def __call__(self, run: StageRun, moment: str) -> StageEnd | None:
         now = datetime.now(timezone.utc)
@@ -76,7 +74,7 @@ class Records:
                 self._send(send, url, data, {"Content-Type": CONTENT_TYPES[kind]}, f"{kind} of {run.node}")
 
     @staticmethod
-    def _send(send: Callable[..., int], url: str, data: bytes, headers: dict[str, str], what: str) -> None:
+    def _send(send: Send, url: str, data: bytes, headers: dict[str, str], what: str) -> None:
         """A runner tries again, too: rclone refuses one of two PUTs at times that make a folder at one moment."""
         for left in range(TRIES - 1, -1, -1):
             try:
@@ -89,7 +87,7 @@ class Records:
                 raise OSError(f"the store answers {status} to {what}")
             time.sleep(PAUSE_SECONDS)
 
-    def _sender(self, secret: Manifest) -> Callable[..., int]:
+    def _sender(self, secret: Manifest) -> Send:
         """One for all pods of a store."""
         authority = secret_data(secret, "ca.pem").decode() if "ca.pem" in secret["data"] else ""
         with self._lock:
@@ -97,7 +95,7 @@ class Records:
                 with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                     file.write(authority)
                     file.flush()
-                    self._senders[authority] = partial(put, make_opener(file.name if authority else None))
+                    self._senders[authority] = http_sender(file.name if authority else None)
             return self._senders[authority]
 
 

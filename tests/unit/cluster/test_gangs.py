@@ -315,7 +315,7 @@ def test_the_members_are_in_the_cluster_once_and_each_pod_s_plan_is_whole(tmp_pa
         folder.mkdir()
         written(job["spec"]["template"]["spec"], objects, folder)
         assert "members" not in json.loads((folder / "plan.json").read_text())["gang"]
-        assert json.loads(node_plan.load_plan(folder / "plan.json").gang) == gang(index)
+        assert json.loads(node_plan.load(folder / "plan.json").gang) == gang(index)
 
 
 def test_gangs_of_1000_nodes_fit_whatever_their_names():

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import step_options
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import argument_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import argument_spec
 
 from tests.kit.actions import run_action
 from tests.kit.options import run_options
@@ -94,8 +94,8 @@ def test_options_come_from_the_signature(tmp_path):
     assert spec_of("watch_run")["kubeconfig"]["type"] == "path"
     step = step_options.load_step("list_runs")
     given = {"run_id": "", "results_dir": str(tmp_path), "jobs": [], "rerun": ""}
-    options = step_options.step_arguments(step, given)["options"]
-    assert (options.results_dir, options.rerun) == (tmp_path, "")
+    arguments = step_options.step_arguments(step, given)
+    assert (arguments["options"].results_dir, arguments["rerun"]) == (tmp_path, "")
     step = step_options.load_step("clean_scheduler")
     given = {name: option.get("default") for name, option in step_options.step_spec(step).items()} | {"results_dir": ""}
     assert step_options.step_arguments(step, given)["options"].results_dir is None

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.child_process import MIN_NODES, beside, by_halves
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import MIN_NODES, beside, by_halves
 
 
 @pytest.fixture(autouse=True)

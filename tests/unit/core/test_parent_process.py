@@ -2,7 +2,7 @@ import os
 import signal
 import time
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError, Parent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import AbandonedError, Parent
 
 
 def test_a_parent_that_is_there_is_no_trouble():

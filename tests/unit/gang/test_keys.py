@@ -3,7 +3,7 @@
 import stat
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import AbandonedError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder

@@ -2,14 +2,16 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import engines
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
     clock,
+    cpu,
     disks,
+    memory,
     nics,
     osinfo,
     pci,
     services,
     tools,
+    tuning,
 )
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import machine as machine_parts
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import FIRST_READ_BYTES, READ_LIMIT_BYTES, Tree
 
 from tests.kit import sysfs_tree
@@ -26,20 +28,17 @@ def tree(machine):
 
 def test_nothing_to_read_is_unknown_not_an_error(tree):
     run = tools.toolbox(tree.root)
-    assert machine_parts.cpu_facts(tree)["logical_count"] is None
-    assert machine_parts.memory_facts(tree)["total_bytes"] is None
+    assert cpu.facts(tree)["logical_count"] is None
+    assert memory.facts(tree)["total_bytes"] is None
     assert disks.facts(tree) == []
     assert nics.facts(tree) == []
     assert pci.accelerators(tree) == []
     assert clock.facts(tree, run) == {"synchronised": None, "source": None, "offset_seconds": None}
     assert engines.facts(tree, run)["docker"] is None
-    assert set(osinfo.firmware_facts(tree).values()) == set(machine_parts.tuning_facts(tree).values()) == {None}
-    assert machine_parts.clock_is_fast(machine_parts.tuning_facts(tree)) is None
-    assert (
-        machine_parts.cpu_facts(tree)["slow_governor_count"],
-        machine_parts.memory_facts(tree)["ecc_uncorrected_count"],
-    ) == (None, None)
-    assert "no EDAC driver" in machine_parts.memory_facts(tree)["ecc_problem"]
+    assert set(osinfo.firmware_facts(tree).values()) == set(tuning.facts(tree).values()) == {None}
+    assert tuning.clock_is_fast(tuning.facts(tree)) is None
+    assert (cpu.facts(tree)["slow_governor_count"], memory.facts(tree)["ecc_uncorrected_count"]) == (None, None)
+    assert "no EDAC driver" in memory.facts(tree)["ecc_problem"]
     assert osinfo.machine_id(tree) is None
 
 
@@ -56,13 +55,13 @@ def test_cpu(machine, tree):
     machine.write("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3500000\n")
     for node in (0, 1):
         machine.write(f"/sys/devices/system/node/node{node}/cpulist", "0\n")
-    facts = machine_parts.cpu_facts(tree)
+    facts = cpu.facts(tree)
     assert (facts["logical_count"], facts["core_count"], facts["socket_count"]) == (8, 4, 2)
     assert facts["numa_node_count"] == 2
     assert (facts["governor"], facts["governors"]) == ("mixed", {"performance": 1, "powersave": 1})
     assert facts["slow_governor_count"] == 1
     machine.write("/sys/devices/system/cpu/cpu1/cpufreq/energy_performance_preference", "performance\n")
-    assert machine_parts.cpu_facts(tree)["slow_governor_count"] == 0  # intel_pstate calls it powersave all the same
+    assert cpu.facts(tree)["slow_governor_count"] == 0  # intel_pstate calls it powersave all the same
     assert facts["frequency_max_hertz"] == 3_500_000_000
     assert facts["model"] == "Xeon"
 
@@ -72,7 +71,7 @@ def test_memory(machine, tree):
     machine.write("/sys/fs/cgroup/memory.max", "1048576\n")
     for controller, errors in (("mc0", 1), ("mc1", 2)):
         machine.write(f"/sys/devices/system/edac/mc/{controller}/ue_count", f"{errors}\n")
-    facts = machine_parts.memory_facts(tree)
+    facts = memory.facts(tree)
     assert (facts["total_bytes"], facts["available_bytes"], facts["limit_bytes"]) == (2048 * 1024, 1024 * 1024, 1048576)
     assert (facts["ecc_uncorrected_count"], facts["ecc_corrected_count"]) == (3, None)
     assert facts["ecc_problem"] is None
@@ -91,7 +90,7 @@ def test_tuning(machine, tree):
             machine.write(f"{folder}/{file}", f"{value}\n")
     for group, kind in ((0, "DMA-FQ"), (1, "identity"), (2, "DMA-FQ")):
         machine.write(f"/sys/kernel/iommu_groups/{group}/type", f"{kind}\n")
-    facts = machine_parts.tuning_facts(tree)
+    facts = tuning.facts(tree)
     assert facts == {
         "clock_source": "tsc",
         "transparent_huge_pages": "madvise",
@@ -99,11 +98,11 @@ def test_tuning(machine, tree):
         "idle_latency_max_seconds": pytest.approx(170e-6),
         "iommu": ["DMA-FQ", "identity"],
     }
-    assert machine_parts.clock_is_fast(facts) is True
+    assert tuning.clock_is_fast(facts) is True
     machine.write(clock, "hpet\n")
     machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state3/disable", "1\n")
-    facts = machine_parts.tuning_facts(tree)
-    assert machine_parts.clock_is_fast(facts) is False
+    facts = tuning.facts(tree)
+    assert tuning.clock_is_fast(facts) is False
     assert facts["idle_latency_max_seconds"] == pytest.approx(4e-6)
 
 

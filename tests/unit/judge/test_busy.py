@@ -5,7 +5,7 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.child_process import MIN_NODES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import MIN_NODES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file

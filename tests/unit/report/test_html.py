@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import child_process
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import processes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
@@ -407,7 +407,7 @@ def test_a_fleet_in_which_all_failed_stays_a_page_that_opens():
 @pytest.fixture
 def fleet(tmp_path):
     """A report of so many nodes that several processes read their results."""
-    run = make_run([f"node-{index:02}" for index in range(child_process.MIN_NODES)])
+    run = make_run([f"node-{index:02}" for index in range(processes.MIN_NODES)])
     for index, node in enumerate(run["nodes"]):
         put(tmp_path, node, "training", series(node, y=[8.0, None, float(index)]))
         put(tmp_path, node, "facts", facts_record(node), ".json")
@@ -418,7 +418,7 @@ def test_the_results_of_a_fleet_are_read_by_several_processes(fleet, tmp_path, m
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     shared = html_report(fleet, tmp_path)
     assert all(Page(shared).data["curves"])
-    monkeypatch.setattr(child_process, "MIN_NODES", 1 << 20)
+    monkeypatch.setattr(processes, "MIN_NODES", 1 << 20)
     assert html_report(fleet, tmp_path) == shared
 
 

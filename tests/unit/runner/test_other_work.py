@@ -13,13 +13,6 @@ from gpuval_runner.other_work import OtherWork
 
 from tests.kit.runner import SUCCEED, stage, until
 
-LOOK_SECONDS = other_work.LOOK_SECONDS
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(other_work, "LOOK_SECONDS", 0.001)
-
 
 def seen(*looks):
     """What is found after these looks, the last of which repeats."""
@@ -31,7 +24,7 @@ def seen(*looks):
         looked.append(next(count))
         return set(next(left))
 
-    work = OtherWork(users)
+    work = OtherWork(users, look_seconds=0.001)
     until(lambda: len(looked) > len(looks) or work.found)
     return work.found
 
@@ -52,7 +45,7 @@ def test_nothing_is_looked_for_unless_asked():
 def test_what_came_just_before_the_end_of_a_stage_is_found(monkeypatch, stays, found):
     looks = iter([["a (pid 1)", "b (pid 2)"], stays])
     monkeypatch.setattr(OtherWork, "_watch", lambda _self: None)
-    assert OtherWork(lambda: set(next(looks))).look() == found
+    assert OtherWork(lambda: set(next(looks)), look_seconds=0).look() == found
 
 
 def test_what_the_runner_started_is_its_own_whatever_its_environment():
@@ -70,7 +63,7 @@ def test_what_the_runner_started_is_its_own_whatever_its_environment():
 )
 def test_an_ordinary_plan_looks_at_the_end_of_a_stage_only(looks, named):
     left = iter(looks)
-    work = OtherWork(lambda: set(next(left)), gives_way=False)
+    work = OtherWork(lambda: set(next(left)), look_seconds=0, gives_way=False)
     assert [work.beside(stage) for stage in ("facts", "image", "loading", "dataset_c4")] == [[]] * 4
     assert work.beside("training") == named
     assert work.found == ""
@@ -110,7 +103,7 @@ def test_a_record_names_who_uses_the_accelerators_beside_its_stage(node):
         beside = name in ("a", "hangs")
         assert node.record(name)["environment"] == ({"accelerator_users": [{"process": user}]} if beside else {})
         assert node.record(name)["message"].endswith(f"; other work on the accelerators: {user}") is beside
-    assert node.record("a")["duration_seconds"] < LOOK_SECONDS
+    assert node.record("a")["duration_seconds"] < other_work.LOOK_SECONDS
 
 
 @pytest.mark.slow

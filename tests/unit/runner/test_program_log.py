@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import outputs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner.patterns import MAX_CURVES, MAX_LINE, MAX_POINTS, PatternReader, ProgramLog, base_unit
 from gpuval_runner.plan import OutputReader, parse
 
@@ -13,7 +13,7 @@ from tests.kit.runner import plan, stage
 
 def reader(name: str) -> OutputReader:
     """A shipped reader, through the plan as the runner gets it."""
-    return parse(plan(stage("x", output=outputs.readers(name)))).stages[0].output[0]
+    return parse(plan(stage("x", output=plans.readers(name)))).stages[0].output[0]
 
 
 class Read:
@@ -491,7 +491,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(outputs.shipped()))
+@pytest.mark.parametrize("name", sorted(plans.shipped_readers()))
 def test_hostile_lines_take_little_time_and_no_exception(name):
     rng = random.Random(name)
     text = "\n".join(rng.choice(HOSTILE) for _ in range(500))
@@ -501,7 +501,7 @@ def test_hostile_lines_take_little_time_and_no_exception(name):
     assert all(value is None or abs(value) < 1e300 for value, _ in found.metrics.values())
 
 
-@pytest.mark.parametrize("name", sorted(outputs.shipped()))
+@pytest.mark.parametrize("name", sorted(plans.shipped_readers()))
 def test_a_log_in_pieces_of_any_size_reads_the_same(name):
     log = (
         megatron(1)
@@ -517,7 +517,7 @@ def test_a_log_in_pieces_of_any_size_reads_the_same(name):
         assert Read(log, name, pieces=pieces).metrics == whole.metrics
 
 
-@pytest.mark.parametrize("name", sorted(outputs.shipped()))
+@pytest.mark.parametrize("name", sorted(plans.shipped_readers()))
 def test_names_end_with_the_base_unit(name):
     for value in reader(name).values:
         base = base_unit(value.unit)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import outputs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit.needs import ROOT, lacking, needs_deepspeed
 from tests.kit.runner import stage
@@ -56,7 +56,7 @@ def test_the_log_of_a_real_trainer(node, tmp_path):
     history_file: Path = tmp_path / "history.json"
     command = [str(PYTHON), "-c", TRAINER, str(history_file)]
     node.put_plan(
-        stage("tune", command, output=outputs.readers("huggingface"), timeout_seconds=300), deadline_seconds=300
+        stage("tune", command, output=plans.readers("huggingface"), timeout_seconds=300), deadline_seconds=300
     )
     node.call("run")
     record = node.record("tune")
@@ -77,9 +77,7 @@ def test_the_log_of_deepspeeds_own_timer(node, tmp_path):
     needs_deepspeed()
     mean_file = tmp_path / "mean.json"
     command = [str(PYTHON), "-c", TIMER, str(mean_file)]
-    node.put_plan(
-        stage("zero", command, output=outputs.readers("deepspeed"), timeout_seconds=300), deadline_seconds=300
-    )
+    node.put_plan(stage("zero", command, output=plans.readers("deepspeed"), timeout_seconds=300), deadline_seconds=300)
     node.call("run")
     record = node.record("zero")
     assert record["state"] == "success", record["message"]

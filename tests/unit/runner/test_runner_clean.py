@@ -49,9 +49,9 @@ def test_clean_finds_what_a_dead_or_stopped_runner_left(node, monkeypatch, stopp
         process.send_signal(19)
         environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
         script = (
-            "import sys; from pathlib import Path; from gpuval_runner import clean; "
-            "from gpuval_runner.layout import NodeDirectory; clean.CANCEL_SECONDS = 0.5; "
-            "print(clean.clean(NodeDirectory(Path(sys.argv[1]))))"
+            "import sys; from pathlib import Path; from gpuval_runner.clean import clean; "
+            "from gpuval_runner.layout import NodeDirectory; "
+            "print(clean(NodeDirectory(Path(sys.argv[1])), cancel_seconds=0.5))"
         )
         done = subprocess.run(
             [sys.executable, "-c", script, str(node.files.root)],

@@ -206,4 +206,4 @@ def test_clean_names_containers_that_may_be_left(engine, node):
 
 def test_a_plan_says_whether_a_registry_has_an_image(node):
     node.put_plan(stage("a"), images={"x:1": {"id": None, "archive": None, "pull": False}})
-    assert plans.load_plan(NodeDirectory(node.files.root).plan).images["x:1"].pull is False
+    assert plans.load(NodeDirectory(node.files.root).plan).images["x:1"].pull is False

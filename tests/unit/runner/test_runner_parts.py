@@ -419,7 +419,7 @@ def test_an_end_that_something_else_explains_is_no_failure(node, script, of_fail
 def run_stage(node, declared, halt=lambda _publisher: None, **hooks):
     """One stage without its runner: its record and what was sent. `halt` is asked meanwhile, given what was sent."""
     node.put_plan(declared)
-    parsed = plans.load_plan(node.files.plan)
+    parsed = plans.load(node.files.plan)
     node.files.make()
     publisher = Sent(node.files, parsed, None)
     work = node.files.work("a")

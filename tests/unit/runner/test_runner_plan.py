@@ -2,7 +2,7 @@ import json
 
 import pytest
 from gpuval_runner.errors import NodePlanError
-from gpuval_runner.plan import MAX_PLAN_BYTES, expand, load_plan, parse
+from gpuval_runner.plan import MAX_PLAN_BYTES, expand, load, parse
 
 from tests.kit.runner import plan, stage
 
@@ -10,7 +10,7 @@ from tests.kit.runner import plan, stage
 def test_a_plan_is_read(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan(stage("a"), stage("b", needs=["a"], patterns=[{"pattern": "(?P<value>.+)"}]))))
-    loaded = load_plan(path)
+    loaded = load(path)
     assert [s.name for s in loaded.stages] == ["a", "b"]
     assert loaded.stages[1].patterns[0].pattern == "(?P<value>.+)"
     assert loaded.stages[0].grace_seconds == 1.0
@@ -62,22 +62,22 @@ def test_what_is_wrong_with_a_plan_is_named(document, said):
 def test_a_file_that_is_no_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(NodePlanError):
-        load_plan(tmp_path / "plan.json")
+        load(tmp_path / "plan.json")
 
 
 def test_members_of_a_gang_may_lie_beside_the_plan(tmp_path):
     path, members = tmp_path / "plan.json", [{"node": "n1", "address": "a1", "slots": 1}]
     path.write_text(json.dumps(changed(gang={"name": "all", "index": 0})))
     with pytest.raises(NodePlanError, match=r"gang\.json does not exist"):
-        load_plan(path)
+        load(path)
     for wrong in ("[]", "{", '{"port": 1}'):
         (tmp_path / "gang.json").write_text(wrong)
         with pytest.raises(NodePlanError, match="gang"):
-            load_plan(path)
+            load(path)
     (tmp_path / "gang.json").write_text(json.dumps({"members": members, "port": 29500, "index": 7}))
-    assert json.loads(load_plan(path).gang) == {"members": members, "port": 29500, "index": 0, "name": "all"}
+    assert json.loads(load(path).gang) == {"members": members, "port": 29500, "index": 0, "name": "all"}
     path.write_text(json.dumps(changed(gang={"name": "own", "index": 0, "members": members})))
-    assert json.loads(load_plan(path).gang)["name"] == "own"
+    assert json.loads(load(path).gang)["name"] == "own"
 
 
 def test_placeholders_are_replaced_and_other_braces_kept():

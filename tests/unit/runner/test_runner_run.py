@@ -223,7 +223,7 @@ def test_a_stage_interrupted_twice_is_a_crash(node):
     node.put_plan(stage("a", "sleep 30"), stage("b"))
     for _ in range(2):
         process = node.begin("run")
-        until(lambda pid=process.pid: (state := states.load_state(node.files.state)).current and state.pid == pid)
+        until(lambda pid=process.pid: (state := states.load(node.files.state)).current and state.pid == pid)
         process.kill()
         process.wait()
     assert node.call("run").returncode == 1

@@ -13,7 +13,7 @@ from gpuval_runner import plan as plans
 from gpuval_runner.errors import NodePlanError
 from gpuval_runner.record import StageRecord
 from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, ResultFile
-from gpuval_runner.telemetry import child, kernel_log, monitor
+from gpuval_runner.telemetry import child, kernel_log
 from gpuval_runner.telemetry.monitor import END_SECONDS, PROCESS, Handover, Telemetry
 from gpuval_runner.telemetry.summary import TelemetrySummary
 
@@ -290,8 +290,7 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(monitor, "HUNG_SECONDS", 0.5)
-    telemetry = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"))
+    telemetry = Telemetry(0.1, "nvidia", hung_seconds=0.5, kmsg=Path("/no/kmsg"))
 
     def sampled():
         telemetry.tick()
@@ -508,10 +507,10 @@ def test_slow_tools_hide_no_lost_gpu_and_a_killed_helper_leaves_a_reason(tmp_pat
         (card / "device").symlink_to(device)
     program = (
         "import json, shutil, sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "from gpuval_runner.telemetry import monitor\n"
-        f"monitor.END_SECONDS = {end_seconds}\n"
+        "from gpuval_runner.telemetry.monitor import Telemetry\n"
         "place = Path(sys.argv[2])\n"
-        "telemetry = monitor.Telemetry(0.1, 'amd', root=str(place / 'root'), kmsg=Path('/no/kmsg'))\n"
+        "telemetry = Telemetry(0.1, 'amd', root=str(place / 'root'), kmsg=Path('/no/kmsg'), "
+        f"end_seconds={end_seconds})\n"
         "deadline = time.monotonic() + 20\n"
         "while telemetry.summary._samples < 2 and time.monotonic() < deadline: time.sleep(0.1); telemetry.tick()\n"
         "(place / 'slow').touch(); shutil.rmtree(place / 'devices/0000:01:00.0')\n"

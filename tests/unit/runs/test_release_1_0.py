@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, compare

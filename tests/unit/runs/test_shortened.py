@@ -3,7 +3,7 @@
 import jinja2
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import shortened
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening
 
 from tests.kit.builders import healthy, judge, make_run
 from tests.kit.run_commands import lay_out, open_run
@@ -14,7 +14,7 @@ STAGES = ["facts", "image", "diagnostics", "training", "inference", "pause"]
 def found(**settings):
     known = {"gpuval_profile": "standard", "training_steps": 0, "inference_requests": 0, **settings}
     jinja = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    return shortened.of_stages(STAGES, known, lambda text: jinja.from_string(text).render(known))
+    return opening.shortened(STAGES, known, lambda text: jinja.from_string(text).render(known))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError, Parent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import AbandonedError, Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import NodeTasks
 
 

@@ -5,8 +5,8 @@ import socket
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 
 KEYS = ("endpoint", "access_key", "secret_key", "session_token", "read_access_key", "read_secret_key", "ca_file")
 OPTIONS = {**dict.fromkeys(KEYS, ""), "bucket": "b", "region": "eu", "state_dir": "/s", "address": "", "port": 0}

@@ -9,8 +9,8 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connecti
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service as Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service as Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
 
 from tests.kit.actions import run_action, vars_of

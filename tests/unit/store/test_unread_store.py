@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import PIECE_BY
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import unread
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import AWAY_SECONDS, StorePoller
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun

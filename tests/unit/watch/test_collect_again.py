@@ -138,7 +138,7 @@ def kept(folder):
 def test_a_node_that_wrote_more_than_it_may_loses_its_largest_log_alone(store, tmp_path, monkeypatch):
     folder, collection = stored_log(store, tmp_path)
     record = next(entry.size for entry in store.list("folder/records/facts/node-1"))
-    monkeypatch.setattr(collect_run, "MAX_NODE_BYTES", record + 500)
+    monkeypatch.setattr(collect_run.evidence, "MAX_NODE_BYTES", record + 500)
     collection._from_store()
     assert kept(folder) == [("node-1", "records"), ("node-2", "records"), ("node-2", "logs")]
     (problem,) = collection.evidence.problems

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 RUN = {"folder": "r1", "deadline_seconds": 60, "nodes": {"n1": {}}}

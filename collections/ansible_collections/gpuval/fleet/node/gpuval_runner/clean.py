@@ -12,6 +12,8 @@ from gpuval_node.engines import engine_of, probe
 from gpuval_node.engines._engine import EngineError
 
 from gpuval_runner import descendants, leftovers, lock, scratch
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
@@ -20,16 +22,21 @@ from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.leftovers import RunTraces
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import NodePlan, load_plan
+from gpuval_runner.plan import NodePlan
 from gpuval_runner.start import stop_unit
-from gpuval_runner.state import load_state
 
-CANCEL_SECONDS, KILL_SECONDS = 20.0, 10.0
+CANCEL_SECONDS = 20.0
+KILL_SECONDS = 10.0
 OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 
 
 def clean(
-    directory: NodeDirectory, keep_models: bool = False, *, remove_images: bool = False, dry_run: bool = False
+    directory: NodeDirectory,
+    keep_models: bool = False,
+    cancel_seconds: float = CANCEL_SECONDS,
+    *,
+    remove_images: bool = False,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
@@ -46,14 +53,14 @@ def clean(
         raise RunnerError(f"{root} is not the directory of a run: nothing was removed")
     plan = None
     with contextlib.suppress(NodePlanError):
-        plan = load_plan(directory.plan)
-    state = load_state(directory.state)
+        plan = plans.load(directory.plan)
+    state = states.load(directory.state)
     traces = RunTraces(directory, plan, state)
     at_work = _at_work(traces)
     if dry_run:
         containers = (f"container {identifier[:12]}" for identifier in leftovers.containers(traces))
         return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
-    killed, problems_left = _end(traces, at_work)
+    killed, problems_left = _end(traces, at_work, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
@@ -107,14 +114,14 @@ def _at_work(traces: RunTraces) -> dict[str, str]:
     return descriptions
 
 
-def _end(traces: RunTraces, at_work: dict[str, str]) -> tuple[list[str], list[str]]:
+def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
     directory, state = traces.directory, traces.state
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
     containers = leftovers.containers(traces)  # after the cancel: an engine may hang
-    lock.wait_until_free(directory.lock, CANCEL_SECONDS)
+    lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
     if holder is not None:

@@ -14,7 +14,8 @@ from typing import Callable, Optional
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_ENVIRON = 1 << 20
-KILL_SECONDS, FIRST_PAUSE_SECONDS = 15.0, 0.05
+KILL_SECONDS = 15.0
+FIRST_PAUSE_SECONDS = 0.05
 #: Children of the runner that serve one stage after the other, and so belong to none: the helper of the telemetry.
 LASTING: set[int] = set()
 

@@ -18,7 +18,8 @@ from gpuval_runner.errors import RunnerError
 from gpuval_runner.plan import Archive
 from gpuval_runner.upload import UploadPace, is_passing, make_opener, reason
 
-BLOCK_BYTES, STALL_SECONDS = 4 << 20, 60.0
+BLOCK_BYTES = 4 << 20
+STALL_SECONDS = 60.0
 PACE = UploadPace(first=1.0, longest=20.0)
 #: Failures in a row without a byte of progress; with the waits between them a store may be away for minutes.
 MAX_FAILURES = 12

@@ -11,12 +11,12 @@ from typing import Any, Optional
 from gpuval_node.node_directory import boot_id
 
 from gpuval_runner import lock, machine, oom
+from gpuval_runner import state as states
 from gpuval_runner.files import digest, read_bounded, read_object
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import log_end
 from gpuval_runner.plan import MAX_PLAN_BYTES
 from gpuval_runner.record import MAX_RECORD_BYTES
-from gpuval_runner.state import load_state
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
 
@@ -48,7 +48,7 @@ def fetch(
 
 def runner_end(directory: NodeDirectory) -> str:
     """Return why no runner works although its plan is unfinished: what the kernel says, and the end of its log."""
-    state = load_state(directory.state)
+    state = states.load(directory.state)
     if not state.pid or state.outcome is not None:
         return ""
     if state.boot != boot_id():
@@ -62,7 +62,7 @@ def runner_end(directory: NodeDirectory) -> str:
 def status(directory: NodeDirectory) -> dict[str, Any]:
     """Return whether a runner works, how far it is, what the store lacks. `outcome` is None while work is left."""
     holder = lock.holder(directory.lock)
-    state = load_state(directory.state)
+    state = states.load(directory.state)
     stages = stage_states(directory)
     uploaded = read_ledger(directory.uploaded)
     contents = {key: _read(directory, key) for key in directory.result_keys()}

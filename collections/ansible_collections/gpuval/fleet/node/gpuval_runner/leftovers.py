@@ -17,7 +17,8 @@ from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.state import NodeRunState
 
-GRACE_SECONDS, PAUSE_SECONDS = 3.0, 1.0
+GRACE_SECONDS = 3.0
+PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from gpuval_runner.text import one_line
 
 _MARKER = re.compile(rb"\n\[gpuval: (\d+) bytes of output cut here\]\n")
 _MARKER_ROOM = 80
-_COPY_BYTES, LOG_END_BYTES = 1 << 16, 4096
+_COPY_BYTES = 1 << 16
+LOG_END_BYTES = 4096
 
 
 def note(text: str) -> None:

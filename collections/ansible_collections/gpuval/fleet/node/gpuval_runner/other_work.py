@@ -28,9 +28,15 @@ DATASET = "dataset_"
 class OtherWork:
     """``users`` looks; without it nothing is looked for. Where a plan gives way, `found` names it once it is there."""
 
-    def __init__(self, users: Callable[[], AbstractSet[object]] | None, *, gives_way: bool = True) -> None:
+    def __init__(
+        self,
+        users: Callable[[], AbstractSet[object]] | None,
+        look_seconds: float = LOOK_SECONDS,
+        *,
+        gives_way: bool = True,
+    ) -> None:
         self.found = ""
-        self._users = users
+        self._users, self._seconds = users, look_seconds
         if users and gives_way:
             threading.Thread(target=self._watch, name="other work", daemon=True).start()
 
@@ -46,7 +52,7 @@ class OtherWork:
         before = self._users()
         if not before:
             return []
-        time.sleep(LOOK_SECONDS)
+        time.sleep(self._seconds)
         return sorted(map(str, before & self._users()))
 
     def _watch(self) -> None:
@@ -55,7 +61,7 @@ class OtherWork:
             now = self._users()
             self.found = self.found or ", ".join(sorted(map(str, before & now))[:MOST_NAMED])
             before = now
-            time.sleep(LOOK_SECONDS)
+            time.sleep(self._seconds)
 
 
 def watch(plan: NodePlan) -> OtherWork:

@@ -1,6 +1,9 @@
 """Metrics and curves read from a stage's output, for workloads that write no result file: by patterns, and by the
-labels that known programs print: ``lm loss: 2.31E+00``. Output is untrusted: a label is plain text, the work on a line
-is bounded by its length, and the memory by ``MAX_CURVES`` times ``MAX_POINTS`` however long the program runs."""
+labels that known programs print: ``lm loss: 2.31E+00``.
+
+Output is untrusted: a label is plain text, the work on a line is bounded by its length, and the memory by
+``MAX_CURVES`` times ``MAX_POINTS`` however long the program runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from gpuval_runner.plan import OutputPattern, OutputReader, OutputStep, OutputVa
 from gpuval_runner.result import METRIC_NAME, RecordCurve, RecordMetric, number
 from gpuval_runner.text import one_line
 
-MAX_LINE, MAX_NAMES, MAX_SHOWN = 4096, 256, 80
+MAX_LINE = 4096
+MAX_NAMES = 256
+MAX_SHOWN = 80
 
 #: A number as tools print it: sign, thousands in groups of three, fraction, exponent, or a word for what is no number.
 NUMBER = re.compile(
@@ -29,12 +34,15 @@ _CONTINUED = re.compile(r"[.,]\d")  # 1,5 and 1.2.3 are no numbers that one coul
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
-MAX_CURVES, MAX_POINTS, MAX_STEP = 256, 2048, 10**12
+MAX_CURVES = 256
+MAX_POINTS = 2048
+MAX_STEP = 10**12
 #: The first fifth of the values, at most so many, is warm-up: compilation, allocation, caches.
 WARM_UP = 10
 #: Several ranks print a step at nearly the same time. Further back, a repeated step is one that was trained again.
 RECENT_STEPS = 8
-MAX_PREFIX, MAX_OCCURRENCES = 200, 16
+MAX_PREFIX = 200
+MAX_OCCURRENCES = 16
 
 _BETWEEN = re.compile(r"['\"]?[ \t]{0,64}[:=]?[ \t]{0,64}['\"]?")
 _CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # 0:01:23, too
@@ -209,8 +217,12 @@ def _metric(
         value *= base.factor
         if name != base.ending and not name.endswith("_" + base.ending):
             name = f"{name[: 95 - len(base.ending)]}_{base.ending}"
-    shown_unit = base.unit if base else written[:32]
-    return {"name": name, "value": value if math.isfinite(value) else None, "unit": shown_unit, "scope": "node"}
+    return {
+        "name": name,
+        "value": value if math.isfinite(value) else None,
+        "unit": base.unit if base else written[:32],
+        "scope": "node",
+    }
 
 
 def _shown(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:

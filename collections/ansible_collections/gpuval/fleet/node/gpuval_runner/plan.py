@@ -215,7 +215,7 @@ class NodePlan:
         return self.runtime not in ("host", "pod") and any(self.in_container(stage) for stage in self.stages)
 
 
-def load_plan(path: Path) -> NodePlan:
+def load(path: Path) -> NodePlan:
     """Read and check a plan file, with its gang's members where they are beside it. Raises ``NodePlanError``."""
     document = _read(path, "a plan")
     gang = document.get("gang") if isinstance(document, dict) else None

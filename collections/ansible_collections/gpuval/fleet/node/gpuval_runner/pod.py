@@ -11,20 +11,23 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner import descendants, machine, scratch
+from gpuval_runner import plan as plans
 from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
-from gpuval_runner.plan import NodePlan, Stage, load_plan
+from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord
 from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, uploading
 from gpuval_runner.stage import StageContext
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
-TERMINATION_LOG, TERMINATION_VARIABLE = "/dev/termination-log", "GPUVAL_TERMINATION_LOG"
-MAX_TERMINATION_BYTES, LOCK_SECONDS = 2048, 60.0
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
+MAX_TERMINATION_BYTES = 2048
+LOCK_SECONDS = 60.0
 #: Records of earlier attempts in pods that no longer exist; they lie beside the plan.
 EARLIER_RECORD = "record-{}.json"
 
@@ -33,7 +36,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     """Run one stage in a container. Returns 0 once its record is made; with `is_last`, 1 unless every stage succeeded.
     What earlier containers left in the folder `clear` (shared memory) is removed first. Raises ``NodePlanError`` and
     ``StoreFileError`` for what it was given, ``LockHeldError`` when another container holds it."""
-    plan = load_plan(options.directory.plan)
+    plan = plans.load(options.directory.plan)
     pod_stage = plan.stage(stage)
     if pod_stage.image:  # whose interpreter is the one that runs here
         plan = replace(plan, python=pod_stage.container.python)

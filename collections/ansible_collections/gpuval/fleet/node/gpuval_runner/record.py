@@ -29,10 +29,13 @@ from gpuval_runner.text import encodable, one_line
 if TYPE_CHECKING:  # a launch reads records, and needs no HTTP
     from gpuval_runner.upload import Source, Uploader
 
-SCHEMA, SERIES_SCHEMA = "gpuval.record/1", "gpuval.series/1"
-MAX_RECORD_BYTES, MAX_SERIES_BYTES = 1 << 20, 8 << 20
+SCHEMA = "gpuval.record/1"
+SERIES_SCHEMA = "gpuval.series/1"
+MAX_RECORD_BYTES = 1 << 20
+MAX_SERIES_BYTES = 8 << 20
 MAX_ATTEMPTS = 9
-MAX_COMMAND_WORDS, MAX_WORD = 256, 8192
+MAX_COMMAND_WORDS = 256
+MAX_WORD = 8192
 #: Types in a record on disk, which a stage may have changed, on which the runner relies.
 CHECKED = {"attempt": int, "attempts": list, "metrics": list, "environment": dict, "message": str}
 
@@ -153,9 +156,16 @@ def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
     kept_curves = _fitting(sorted(series, key=lambda curve: len(curve["x"])), MAX_SERIES_BYTES - 1024)
-    identity = {"run_id": plan.run_id, "node": plan.node, "stage": stage.name, "attempt": plan.attempt}
-    complete = series if len(kept_curves) == len(series) else kept_curves
-    return to_json({"schema": SERIES_SCHEMA, **identity, "series": complete})
+    return to_json(
+        {
+            "schema": SERIES_SCHEMA,
+            "run_id": plan.run_id,
+            "node": plan.node,
+            "stage": stage.name,
+            "attempt": plan.attempt,
+            "series": series if len(kept_curves) == len(series) else kept_curves,
+        }
+    )
 
 
 def _shrink_attempts(document: dict[str, Any], _: int) -> str:

@@ -15,9 +15,15 @@ from gpuval_runner.text import encodable, one_line
 STATES = ("running", "success", "failure")
 MAX_RESULT_BYTES = 4 << 20
 MAX_MESSAGE = 4096
-MAX_METRICS, MAX_SERIES, MAX_POINTS = 20_000, 1024, 20_000
-MAX_FINGERPRINTS, MAX_ENVIRONMENT, MAX_ARTIFACTS = 1024, 256, 256
-MAX_DEPTH, MAX_REVISION, MAX_PROBLEMS = 16, 99, 8
+MAX_METRICS = 20_000
+MAX_SERIES = 1024
+MAX_POINTS = 20_000
+MAX_FINGERPRINTS = 1024
+MAX_ENVIRONMENT = 256
+MAX_ARTIFACTS = 256
+MAX_DEPTH = 16
+MAX_REVISION = 99
+MAX_PROBLEMS = 8
 
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
 SCOPE = re.compile(r"node|gpu:[0-9]{1,4}|rank:[0-9]{1,6}|link:[A-Za-z0-9._:>-]{1,64}")
@@ -152,8 +158,12 @@ def _metric(item: Any) -> Optional[RecordMetric]:
         return None
     if type(revision) is not int or not 1 <= revision <= MAX_REVISION:
         return None
-    unit, scope = one_line(item["unit"], 32), item.get("scope", "node")
-    metric: RecordMetric = {"name": item["name"], "value": number(value), "unit": unit, "scope": scope}
+    metric: RecordMetric = {
+        "name": item["name"],
+        "value": number(value),
+        "unit": one_line(item["unit"], 32),
+        "scope": item.get("scope", "node"),
+    }
     return {**metric, "revision": revision} if revision > 1 else metric
 
 

@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional
 from gpuval_node.node_directory import BOOT_ID_FILE
 
 from gpuval_runner import clock, descendants, leftovers, lock, machine, oom, other_work, record, scratch
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
 from gpuval_runner.clock import elapsed, instant
 from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
@@ -23,15 +25,15 @@ from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
-from gpuval_runner.plan import NodePlan, Stage, load_plan
+from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.record import ResultPublisher, StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
-from gpuval_runner.state import ContainerMark, load_state
 from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds
 from gpuval_runner.upload import Ledger, Uploader
 
-FLUSH_SECONDS, AWAY_FLUSH_SECONDS = 60.0, 5.0
+FLUSH_SECONDS = 60.0
+AWAY_FLUSH_SECONDS = 5.0
 FACTS = "facts"
 
 
@@ -59,13 +61,13 @@ def run(options: RunnerOptions) -> int:
     Raises ``LockHeldError`` when another runner holds it, ``NodePlanError`` and ``StoreFileError`` for what it was
     given."""
     directory = options.directory
-    load_plan(directory.plan)  # refuse before anything is touched
+    plans.load(directory.plan)  # refuse before anything is touched
     descendants.become_subreaper()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         with uploading(options) as uploader:
             while True:
-                plan = load_plan(directory.plan)
+                plan = plans.load(directory.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
                 note(f"{name}: runner pid {os.getpid()} starts")
                 runner = Runner(options, plan, uploader, interrupt)
@@ -86,7 +88,7 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
     """Cancel a run and wait until its runner has ended; without a runner, close the records here. Raises
     ``NodePlanError``, and ``OSError`` when the request cannot be left."""
     directory = options.directory
-    plan = load_plan(directory.plan)
+    plan = plans.load(directory.plan)
     if lock.holder(directory.lock) is None and record.is_finished(directory, plan):
         return {"cancelled": False, "running": False, "message": "nothing is left to cancel"}
     write_atomically(directory.cancel, f"{plan.attempt}\n".encode())
@@ -129,7 +131,7 @@ def finish_uploads(uploader: Optional[Uploader], interrupt: Interrupt) -> bool:
 def newer_plan(path: Path, plan: NodePlan) -> bool:
     """Whether a plan of a later attempt was put in place meanwhile."""
     try:
-        return load_plan(path).attempt > plan.attempt
+        return plans.load(path).attempt > plan.attempt
     except NodePlanError:
         return False
 
@@ -161,7 +163,7 @@ class Runner:
         self.directory = options.directory
         self._uploader = uploader
         self._publisher = ResultPublisher(options.directory, plan, uploader)
-        self.state = load_state(options.directory.state)
+        self.state = states.load(options.directory.state)
         self.records: dict[str, StageRecord] = {}
         self._notes: dict[str, str] = {}
         self._containers = Containers(plan, self._container_used)
@@ -275,12 +277,13 @@ class Runner:
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
         facts = self.records.get(FACTS)
-        environment = facts.environment if facts and facts.state == "success" else None
         return StageContext(
             plan=self.plan,
             directory=self.directory,
             publisher=self._publisher,
-            accelerator=detected(self.plan.accelerator, environment),
+            accelerator=detected(
+                self.plan.accelerator, facts.environment if facts and facts.state == "success" else None
+            ),
             places=StagePaths(
                 work=work,
                 temporary=scratch.temporary_directory(work),
@@ -306,7 +309,7 @@ class Runner:
         self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
         self._save_state()
 
-    def _container_used(self, mark: ContainerMark) -> None:
+    def _container_used(self, mark: states.ContainerMark) -> None:
         if mark != self.state.container:
             self.state.container = mark
             self._save_state()
@@ -408,5 +411,9 @@ def _closed(document: dict[str, Any]) -> dict[str, Any]:
     """Return an earlier attempt's record, final even if that attempt was cut off."""
     if document["state"] != "running":
         return document
-    message = f"cut off (last seen {document['updated_at']}); {document['message']}"[:4096]
-    return {**document, "state": "crash", "message": message, "finished_at": clock.now()}
+    return {
+        **document,
+        "state": "crash",
+        "message": f"cut off (last seen {document['updated_at']}); {document['message']}"[:4096],
+        "finished_at": clock.now(),
+    }

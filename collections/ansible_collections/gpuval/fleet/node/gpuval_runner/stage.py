@@ -12,6 +12,7 @@ from gpuval_node.redaction import SecretRedactor
 from gpuval_runner import clock, oom, result, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
+from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import StagePaths, build, placeholders
 from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import file_stamp, read_bounded
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from gpuval_node.root_cause import RootCause
 
 FAILED = ("failure", "crash", "timeout")
-LOG_UPLOAD_SECONDS, LAST_OUTPUT_BYTES = 60.0, 16384
+LOG_UPLOAD_SECONDS = 60.0
+LAST_OUTPUT_BYTES = 16384
 MAX_USERS, MAX_USER = 16, 200
 INTERRUPTED = "interrupted"
 #: How much later than its stage the runner may see a signal that was sent to both.
@@ -187,9 +189,11 @@ class StageRun:
             return ProcessEnd(start_error=self._lacks, fault=ENVIRONMENT)
         absent = [name for name in stage.datasets if not context.places.dataset(name).is_dir()]
         if absent:
-            remedy = f"run the stage dataset_{absent[0]} (--tags dataset_{absent[0]})"
-            text = f"dataset {', '.join(absent)} is not on this node: {remedy}"
-            return ProcessEnd(start_error=text, fault=ENVIRONMENT)
+            return ProcessEnd(
+                start_error=f"dataset {', '.join(absent)} is not on this node: run the stage dataset_{absent[0]} "
+                f"(--tags dataset_{absent[0]})",
+                fault=ENVIRONMENT,
+            )
         hooks = Hooks(
             output=self._output.take,
             tick=self._tick,
@@ -218,9 +222,19 @@ class StageRun:
             scratch.prepare(context.places, context.plan.gang, self._secrets)
         except OSError as error:
             return unusable_folder(error)
-        environment = build(context.plan, stage, context.places, context.accelerator, os.environ)
-        process = {"argv": argv, "environment": environment, "directory": context.places.work}
-        return supervise(ProcessSpec.of_stage(context.plan, stage, **process, adopts=context.adopts), hooks)
+        return supervise(
+            ProcessSpec(
+                argv=argv,
+                environment=build(context.plan, stage, context.places, context.accelerator, os.environ),
+                directory=context.places.work,
+                marker=stage_marker(context.plan.run_id, context.plan.node, stage.name, context.plan.attempt),
+                timeout_seconds=stage.timeout_seconds,
+                inactivity_seconds=stage.inactivity_seconds,
+                grace_seconds=stage.grace_seconds,
+                adopts=context.adopts,
+            ),
+            hooks,
+        )
 
     def _tick(self) -> Optional[StageStop]:
         present = time.monotonic()

@@ -15,18 +15,20 @@ from typing import Any, Optional
 from gpuval_node.hardware.tools import toolbox
 
 from gpuval_runner import lock, record
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
 from gpuval_runner.environment import handed_on
 from gpuval_runner.errors import NodePlanError, RunnerError
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.log import log_end
-from gpuval_runner.plan import NodePlan, load_plan
-from gpuval_runner.state import load_state
+from gpuval_runner.plan import NodePlan
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
 WAIT_SECONDS = 10.0
-SYSTEMD_RUNNING, LINGERING = Path("/run/systemd/system"), Path("/var/lib/systemd/linger")
+SYSTEMD_RUNNING = Path("/run/systemd/system")
+LINGERING = Path("/var/lib/systemd/linger")
 SYSTEMD_SECONDS = 20.0
 START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
 
@@ -35,12 +37,12 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store. Returns
     what the command prints; `store_reachable` is None without a store. Raises ``NodePlanError`` and ``StoreFileError``
     for what it was given."""
-    plan = load_plan(directory.plan)
+    plan = plans.load(directory.plan)
     has_store = load_store(directory.store) is not None
     deadline = time.monotonic() + wait_seconds
     while True:
         holder = lock.holder(directory.lock)
-        state = load_state(directory.state)
+        state = states.load(directory.state)
         if holder is None or state.attempt >= plan.attempt or time.monotonic() >= deadline:
             break
         time.sleep(0.1)  # the runner of an earlier attempt ends, or starts this plan
@@ -66,7 +68,7 @@ def _await(
     directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_size: int
 ) -> dict[str, Any]:
     while True:
-        state = load_state(directory.state)
+        state = states.load(directory.state)
         late = time.monotonic() >= deadline
         if state.instance == instance:
             is_decided = not has_store or state.store_reachable is not None or state.outcome is not None
@@ -101,8 +103,15 @@ def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingeri
 def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[str]:
     """Return the command that starts argv as a transient unit, with its output in a file. An OOM kill of a stage must
     not end the unit; a runner killed itself is started again and resumes."""
-    properties = ["KillMode=control-group", "OOMPolicy=continue", "Restart=on-abnormal", "RestartSec=2"]
-    properties += ["TasksMax=infinity", f"StandardOutput=append:{log}", f"StandardError=append:{log}"]
+    properties = [
+        "KillMode=control-group",
+        "OOMPolicy=continue",
+        "Restart=on-abnormal",
+        "RestartSec=2",
+        "TasksMax=infinity",
+        f"StandardOutput=append:{log}",
+        f"StandardError=append:{log}",
+    ]
     if scope == "--system":
         properties += ["LimitNOFILE=1048576", "LimitMEMLOCK=infinity"]
     options = [f"--unit={unit}", *(f"--property={setting}" for setting in properties)]

@@ -51,7 +51,7 @@ class NodeRunState:
         write_atomically(path, to_json({"schema": SCHEMA, **asdict(self)}))
 
 
-def load_state(path: Path) -> NodeRunState:
+def load(path: Path) -> NodeRunState:
     """Read the state; a new one when there is none or it cannot be read."""
     try:
         document = read_json(path, 1 << 20)

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
 from gpuval_runner import descendants
-from gpuval_runner.descendants import stage_marker
 from gpuval_runner.outcome import StageStop, signal_name
-from gpuval_runner.plan import NodePlan, Stage
 from gpuval_runner.text import seconds
 
 TICK_SECONDS = 0.2
 READ_BYTES = 1 << 16
-DRAIN_SECONDS, LEFTOVER_GRACE_SECONDS = 0.5, 3.0
+DRAIN_SECONDS = 0.5
+LEFTOVER_GRACE_SECONDS = 3.0
 STOP_SECONDS, FOLLOW_SECONDS = 30.0, 3.0
 
 
@@ -46,12 +45,6 @@ class ProcessSpec:
     grace_seconds: float = 10
     adopts: bool = False
     stop: Optional[Callable[[float], Sequence[str]]] = None
-
-    @classmethod
-    def of_stage(cls, plan: NodePlan, stage: Stage, **fields: Any) -> ProcessSpec:
-        """What to start for a stage, with its marker and its limits."""
-        limits = {name: getattr(stage, name) for name in ("timeout_seconds", "inactivity_seconds", "grace_seconds")}
-        return cls(marker=stage_marker(plan.run_id, plan.node, stage.name, plan.attempt), **limits, **fields)
 
 
 @dataclass
@@ -170,8 +163,11 @@ class _Supervision:
         if limit and present - begun >= limit:
             return StageStop("timeout", f"still running after its limit of {seconds(limit)} (timeout_seconds)")
         if quiet and present - self._last_life >= quiet:
-            silence = f"no output and no result for {seconds(present - self._last_life)}"
-            return StageStop("timeout", f"{silence}, its limit is {seconds(quiet)} (inactivity_seconds)")
+            return StageStop(
+                "timeout",
+                f"no output and no result for {seconds(present - self._last_life)}, "
+                f"its limit is {seconds(quiet)} (inactivity_seconds)",
+            )
         return None
 
     def _pump(self, wait: float) -> None:
@@ -210,8 +206,12 @@ class _Supervision:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
     def _members(self) -> list[descendants.Process]:
-        parent, session = os.getpid() if self._spec.adopts else None, self._process.pid
-        return descendants.belonging(descendants.snapshot(), self._spec.marker, session=session, parent=parent)
+        return descendants.belonging(
+            descendants.snapshot(),
+            self._spec.marker,
+            session=self._process.pid,
+            parent=os.getpid() if self._spec.adopts else None,
+        )
 
     def _end(self, ended: ProcessEnd) -> None:
         """TERM, a grace, then KILL of all that is left; then the rest of the output."""
@@ -234,8 +234,13 @@ class _Supervision:
     def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
         """Have the stop command end the work, reading its output meanwhile."""
         try:
-            argv, null = list(stop(self._spec.grace_seconds)), subprocess.DEVNULL
-            stopper = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            stopper = subprocess.Popen(
+                list(stop(self._spec.grace_seconds)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError:
             return  # what is left is killed all the same
         deadline = time.monotonic() + self._spec.grace_seconds + STOP_SECONDS

@@ -11,16 +11,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from gpuval_runner import skew
 from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import digest, file_stamp, read_bounded, read_object, to_json, write_atomically
 from gpuval_runner.store import SignedStore, load_store
 
-MAX_OBJECT_BYTES, MAX_ANSWER_BYTES = 1 << 30, 1 << 16
+MAX_OBJECT_BYTES = 1 << 30
+MAX_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 #: How long a lane is waited for when it is closed.
@@ -30,6 +32,8 @@ END_SECONDS = 1.0
 _TIME_CODES = (9, 10)
 
 Source = Union[bytes, Path]
+#: Sends data to a URL; returns the HTTP status, raises OSError when there is no answer.
+Send = Callable[[str, bytes, Mapping[str, str], float], int]
 
 
 def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
@@ -47,18 +51,23 @@ def is_passing(status: int) -> bool:
     return status in (408, 425, 429) or status >= 500
 
 
-def put(opener: urllib.request.OpenerDirector, url: str, data: bytes, headers: dict[str, str], timeout: float) -> int:
-    """Send data to a URL; returns the HTTP status. Raises ``OSError`` when there is no answer."""
-    request = urllib.request.Request(url, data=data, headers=headers, method="PUT")  # noqa: S310 - http(s) only
-    try:
-        with opener.open(request, timeout=timeout) as answer:
-            answer.read(MAX_ANSWER_BYTES)
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
-    except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"no valid answer ({type(error).__name__})") from None
+def http_sender(ca_file: Optional[str]) -> Send:
+    """Return a PUT over HTTP(S). Raises ``StoreFileError`` when the CA file cannot be used."""
+    opener = make_opener(ca_file)
+
+    def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+        request = urllib.request.Request(url, data=data, headers=dict(headers), method="PUT")  # noqa: S310 - http(s) only
+        try:
+            with opener.open(request, timeout=timeout) as answer:
+                answer.read(MAX_ANSWER_BYTES)
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"no valid answer ({type(error).__name__})") from None
+
+    return send
 
 
 @dataclass(frozen=True)
@@ -104,10 +113,16 @@ class Uploader:
     """Sends the latest version of each key in threads of its own: one for records, one for logs and series."""
 
     def __init__(
-        self, store_file: Path, ledger: Ledger, *, private: bool = True, pace: Optional[UploadPace] = None
+        self,
+        store_file: Path,
+        ledger: Ledger,
+        *,
+        private: bool = True,
+        pace: Optional[UploadPace] = None,
+        sender: Callable[[Optional[str]], Send] = http_sender,
     ) -> None:
         """Raises ``StoreFileError`` when the store file is unfit."""
-        file = _StoreFile(store_file, private)
+        file = _StoreFile(store_file, private, sender)
         file.current()
         self._lanes = {kind: _Lane(file, ledger, pace or UploadPace()) for kind in ("records", "others")}
 
@@ -148,12 +163,12 @@ class Uploader:
 class _StoreFile:
     """The store file, read anew when it changes."""
 
-    def __init__(self, path: Path, private: bool) -> None:
-        self._path, self._private = path, private
+    def __init__(self, path: Path, private: bool, sender: Callable[[Optional[str]], Send]) -> None:
+        self._path, self._private, self._sender = path, private, sender
         self._guard = threading.Lock()
         self._stamp: Any = None
         self._store: Optional[SignedStore] = None
-        self._opener: Optional[urllib.request.OpenerDirector] = None
+        self._send: Optional[Send] = None
         self.version = 0
 
     def current(self) -> Optional[SignedStore]:
@@ -161,15 +176,15 @@ class _StoreFile:
             stamp = file_stamp(self._path.resolve())  # a mounted file is a link
             if stamp != self._stamp:
                 self._store = load_store(self._path, self._private)
-                self._opener = None
+                self._send = None
                 self._stamp = stamp
                 self.version += 1
             return self._store
 
     def send(self, url: str, data: bytes, content_type: str, timeout: float) -> int:
         with self._guard:
-            opener = self._opener = self._opener or make_opener(self._store.ca_file if self._store else None)
-        return put(opener, url, data, {"Content-Type": content_type}, timeout)
+            send = self._send = self._send or self._sender(self._store.ca_file if self._store else None)
+        return send(url, data, {"Content-Type": content_type}, timeout)
 
 
 class _Lane:

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..module_utils.store import upload
 from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.core.step_options import PathText, StoreOptions
+from ..plugin_utils.core.step_options import PathText, StepOptions, StoreOptions
 from ..plugin_utils.store.access import open_store
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreUploadOptions:
+class StoreUploadOptions(StepOptions):
     src: Sequence[PathText]
     prefix: str
     store: StoreOptions

@@ -90,7 +90,8 @@ skus:
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
+from ansible.errors import AnsibleParserError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
@@ -105,14 +106,22 @@ class InventoryModule(ClusterSource):
     def read(self, path):
         self.read_options(path)
         base = Path(path).absolute().parent
-        expected = self.expected(base)
-        descriptions, chosen = self._describe(base, listed=expected is not None)
-        skus, label_groups = self.skus(SKU_KEYS), self.get_option("label_groups")
-        hosts = fleet(descriptions, expected, selected=chosen, skus=skus, label_groups=label_groups)
+        try:
+            expected = self.expected(base)
+            descriptions, chosen = self._found(base, listed=expected is not None)
+        except (ClusterError, SettingError) as error:
+            raise AnsibleParserError(f"{path}: {error}") from None
+        hosts = fleet(
+            descriptions,
+            expected,
+            selected=chosen,
+            skus=self.skus(path, SKU_KEYS),
+            label_groups=self.get_option("label_groups"),
+        )
         if not hosts.hosts:
-            raise SettingError(
-                f"the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or name the "
-                "nodes in `expected`"
+            raise AnsibleParserError(
+                f"{path}: the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or "
+                "name the nodes in `expected`"
             )
         settings = {
             "gpuval_kubeconfig": self._kubeconfig(base),
@@ -124,7 +133,7 @@ class InventoryModule(ClusterSource):
         }
         self.add(hosts, path, "`others: true` takes those that match `selector`", settings)
 
-    def _describe(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
+    def _found(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
         """Descriptions of nodes, and the names of those that the selector chooses."""
         extra = self._vars or {}
         kubeconfig = str(extra.get("gpuval_kubeconfig") or self._kubeconfig(base))
@@ -137,7 +146,7 @@ class InventoryModule(ClusterSource):
             if listed and self.get_option("others"):
                 chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
         descriptions = [describe(node) for node in items]
-        return [node for node in descriptions if NODE_NAME.fullmatch(node["name"])], chosen
+        return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen
 
     def _kubeconfig(self, base: Path) -> str:
         option = self.get_option("kubeconfig")

@@ -79,6 +79,7 @@ skus:
 
 from pathlib import Path
 
+from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
@@ -95,15 +96,15 @@ class InventoryModule(ClusterSource):
         self.read_options(path)
         expected = self.expected(Path(path).absolute().parent)
         slurm = Slurm()
-        nodes = [node for node in slurm.nodes() if NODE_NAME.fullmatch(node["name"])]
+        nodes = [one for one in slurm.nodes() if NODE_NAME.fullmatch(one["name"])]
         chosen = self._chosen(nodes, slurm)
-        descriptions = [node for node in nodes if node["name"] in chosen] if expected is None else nodes
+        descriptions = [one for one in nodes if one["name"] in chosen] if expected is None else nodes
         selected = chosen if self.get_option("others") else set()
-        hosts = fleet(descriptions, expected, selected=selected, skus=self.skus(SKU_KEYS))
+        hosts = fleet(descriptions, expected, selected=selected, skus=self.skus(path, SKU_KEYS))
         if not hosts.hosts:
-            raise SlurmError(
-                "Slurm has no node that the options choose: change partitions, features, reservation or states, or "
-                "name the nodes in `expected`"
+            raise AnsibleParserError(
+                f"{path}: Slurm has no node that the options choose: change partitions, features, reservation or "
+                "states, or name the nodes in `expected`"
             )
         settings = {"gpuval_slurm_reservation": self.get_option("reservation")}
         self.add(hosts, path, "`others: true` takes those that the other options choose", settings)
@@ -111,7 +112,7 @@ class InventoryModule(ClusterSource):
     def _chosen(self, nodes, slurm):
         """Names of the nodes that the options choose."""
         partitions, features = set(self.get_option("partitions")), set(self.get_option("features"))
-        states, reservation = {state.upper() for state in self.get_option("states")}, self.get_option("reservation")
+        states, reservation = {one.upper() for one in self.get_option("states")}, self.get_option("reservation")
         try:
             reserved = slurm.reserved(reservation) if reservation else None
         except SlurmError as error:
@@ -120,10 +121,10 @@ class InventoryModule(ClusterSource):
             reserved = None  # clean and report go on, and Slurm refuses jobs
             self.display.warning(f"Slurm has no reservation {reservation}: nodes are chosen without it")
         return {
-            node["name"]
-            for node in nodes
-            if (not partitions or partitions & set(node["partitions"]))
-            and features <= set(node["features"])
-            and (not states or states & set(node["state"]))
-            and (reserved is None or node["name"] in reserved)
+            one["name"]
+            for one in nodes
+            if (not partitions or partitions & set(one["partitions"]))
+            and features <= set(one["features"])
+            and (not states or states & set(one["state"]))
+            and (reserved is None or one["name"] in reserved)
         }

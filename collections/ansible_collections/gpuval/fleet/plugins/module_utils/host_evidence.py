@@ -1,6 +1,8 @@
 """Gather what a person needs to look into a node: state of the machine, of its accelerators, and of one run on it.
+
 Every command has a limit of time and of size, all together have a deadline, and the archive has a size that it does not
-exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest."""
+exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ from .hardware.tools import toolbox
 from .network.parallel import in_parallel
 from .redaction import PRIVATE_FILES, SecretRedactor, secrets_of_run
 
-COMMAND_SECONDS, VENDOR_SECONDS, BUG_REPORT_SECONDS = 15.0, 60.0, 180.0
+COMMAND_SECONDS = 15.0
+VENDOR_SECONDS = 60.0
+BUG_REPORT_SECONDS = 180.0
 WORKERS = 6
-MAX_PART_BYTES, MAX_LOG_BYTES = 4 << 20, 16 << 20
+MAX_PART_BYTES = 4 << 20
+MAX_LOG_BYTES = 16 << 20
 #: Of each part in the archive, and of what is compressed.
 TAR_OVERHEAD_BYTES, PACKED_BYTES = 1536, 64
-MAX_CONTAINERS, MAX_LISTED = 40, 5000
+MAX_CONTAINERS = 40
+MAX_LISTED = 5000
 
 #: The runner puts it on every container of a run.
 LABEL_RUN = "gpuval.run"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .engines import plain
 
-BLOCK_BYTES, MANIFEST_BYTES = 4 << 20, 16 << 20
+BLOCK_BYTES = 4 << 20
+MANIFEST_BYTES = 16 << 20
 _SAVE_IT = "save it with docker save, or podman save --format docker-archive"
 
 
@@ -96,6 +97,9 @@ def _member(tar, name):
 def _image(tar, entry):
     config = _member(tar, entry["Config"])
     document = json.loads(config)
-    identity = "sha256:" + hashlib.sha256(config).hexdigest()
-    system = {name: document[name] for name in ("architecture", "os")}
-    return {"id": identity, **system, "references": list(entry.get("RepoTags") or [])}
+    return {
+        "id": "sha256:" + hashlib.sha256(config).hexdigest(),
+        "architecture": document["architecture"],
+        "os": document["os"],
+        "references": list(entry.get("RepoTags") or []),
+    }

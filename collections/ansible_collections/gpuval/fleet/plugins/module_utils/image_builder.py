@@ -17,7 +17,8 @@ CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
 BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 ANSWER_SECONDS = 30
-MAX_LISTING_BYTES, LISTING_SECONDS = 4 << 20, 300
+MAX_LISTING_BYTES = 4 << 20
+LISTING_SECONDS = 300
 #: Prints what is in an image, a line each: kind, name, version and more, separated by tabs.
 LISTING = r"""
 (. /etc/os-release; printf 'os\t%s\t%s\n' "$ID" "${VERSION_ID:-$VERSION_CODENAME}")

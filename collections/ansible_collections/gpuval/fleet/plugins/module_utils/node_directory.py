@@ -24,7 +24,8 @@ RUNNER_SECONDS = 120
 
 #: How long a launch or a clean waits for others on the same machine.
 ONE_AT_ONCE_SECONDS = 120
-MAKE_TRIES, MOST_OF_HOLDER = 100, 300
+MAKE_TRIES = 100
+MOST_OF_HOLDER = 300
 
 #: What a launch writes into the folder of a run, in this order.
 LAUNCH_FILES = frozenset(

@@ -1,6 +1,8 @@
-"""What a launch does on the node: write a run's files, unless other work is active, and start the runner. It arrives in
-two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the node what a
-module costs, and as a module (step `launch_plan`) where a connection or an escalation takes no such input."""
+"""What a launch does on the node: write a run's files, unless other work is active, and start the runner.
+
+It arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the
+node what a module costs, and as a module (step `launch_plan`) where a connection or an escalation takes no such input.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,16 @@ LAUNCH_SECONDS = 140
 OLDEST_PYTHON = (3, 9)
 #: Exit code of a job whose node refused the plan.
 REFUSED = 96
-JOB_FETCH_BYTES, MOST_NAMED = 1 << 20, 8
+JOB_FETCH_BYTES = 1 << 20
+MOST_NAMED = 8
 #: Messages say what is wrong: the remedy of their class (failures/launch.yml) says what to do.
 IN_THE_WAY = "others use this node's accelerators or run here: {named}"
 BUSY = "run {run} is at work on this node{holder}"
 TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
 #: Imports may come from a shared file system.
-TRIAL_SECONDS, TRIALS_AT_ONCE = 90, 4
+TRIAL_SECONDS = 90
+TRIALS_AT_ONCE = 4
 #: Levels of a home's hidden folders that a trial's home has as folders: programs create folders in them.
 MIRRORED_LEVELS = 2
 MAX_SETTINGS_BYTES = 65536

@@ -1,6 +1,8 @@
-"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one. It
-also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python is
-too old for the runner."""
+"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one.
+
+It also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python
+is too old for the runner.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ PRIVATE_FILES = ("store.json", "rclone.conf", "environment.json")
 SHORTEST_SECRET = 8
 #: Of a line of a secret, and of a part of its base64.
 SHORTEST_PART = 8
-BASE64_LINE, MAX_FILE_BYTES = 76, 4 << 20
+BASE64_LINE = 76
+MAX_FILE_BYTES = 4 << 20
 #: Doubled characters of a secret of which all combinations may be printed over each other; of more all.
 MAX_DOUBLED = 6
 #: What begins an escape; a line of so many characters waits for its end no longer.

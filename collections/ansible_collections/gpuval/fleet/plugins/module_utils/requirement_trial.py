@@ -1,6 +1,8 @@
-"""Try what stages need by importing and starting it, in the Python and the environment of the workloads. Runs by itself
-(``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs, each with
-``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts."""
+"""Try what stages need by importing and starting it, in the Python and the environment of the workloads.
+
+Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
+each with ``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts.
+"""
 
 import glob
 import importlib
@@ -13,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-START_SECONDS, MAX_REASON = 20, 200
+START_SECONDS = 20
+MAX_REASON = 200
 #: By which a loader says that a program cannot start here, whatever its exit code.
 LOADER = re.compile(r"error while loading shared libraries|version `\S+' not found|cannot execute")
 CANNOT_START = (126, 127)

@@ -49,7 +49,9 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _PROCESS = ("rank", "local", "task")
 MAX_TEXT = 300
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
-MAX_FAILURES, MAX_SHAPES, MAX_STREAMS = 256, 20_000, 4096
+MAX_FAILURES = 256
+MAX_SHAPES = 20_000
+MAX_STREAMS = 4096
 #: So many lines are compared with the data, beside those of exceptions.
 MAX_COMPARED = 40_000
 #: So many lines of progress after an error show that the program survived it.

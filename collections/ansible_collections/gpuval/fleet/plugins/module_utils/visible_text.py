@@ -1,5 +1,7 @@
-"""What of a text a reader sees: secrets are looked for in that, on nodes and on the controller alike. Also packed into
-the runner, as the package `gpuval_node`."""
+"""What of a text a reader sees: secrets are looked for in that, on nodes and on the controller alike.
+
+Also packed into the runner, as the package `gpuval_node`.
+"""
 
 from __future__ import annotations
 

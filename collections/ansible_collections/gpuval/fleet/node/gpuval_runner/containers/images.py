@@ -1,5 +1,7 @@
-"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids. One run at a
-time brings images to a node, so that an image of two runs is downloaded and loaded once."""
+"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids.
+
+One run at a time brings images to a node, so that an image of two runs is downloaded and loaded once.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ from gpuval_node.engines import engine_types, plain, select
 from gpuval_node.engines._engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage
 
 from gpuval_runner import download
+from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.brought import find_image, is_image, known_ids
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import Archive, Image, load_plan
+from gpuval_runner.plan import Archive, Image
 from gpuval_runner.result import RecordMetric
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
@@ -33,7 +36,9 @@ from gpuval_runner.text import one_line
 STORAGE_FACTOR = 2.2
 LEAST_FREE_BYTES = 256 << 20
 PROGRESS_SECONDS = 5.0
-DEFAULT_SECONDS, SLACK_SECONDS, KILLED_SECONDS = 3600.0, 5.0, 1.0
+DEFAULT_SECONDS = 3600.0
+SLACK_SECONDS = 5.0
+KILLED_SECONDS = 1.0
 STAGE = "image"
 
 
@@ -114,7 +119,7 @@ class ImageBringer:
 
     def bring(self) -> str:
         """Bring all images; returns what was done. Raises ``RunnerError``, ``EngineError`` or ``OSError``."""
-        plan = load_plan(self._directory.plan)
+        plan = plans.load(self._directory.plan)
         if not plan.images:
             return "the plan has no images"
         limits = [stage.timeout_seconds for stage in plan.stages if stage.name == STAGE and stage.timeout_seconds]
@@ -136,7 +141,11 @@ class ImageBringer:
                 for image in images:
                     if not self._skip(engine, image):
                         self._bring(engine, image)
-        numbers = ((self._present, "already here"), (self._loaded, "loaded from the archive"), (self._pulled, "pulled"))
+        numbers = (
+            (self._present, "already here"),
+            (self._loaded, "loaded from the archive"),
+            (self._pulled, "pulled"),
+        )
         return f"images: {', '.join(f'{len(names)} {word}' for names, word in numbers if names)}"
 
     def _seconds_left(self) -> float:

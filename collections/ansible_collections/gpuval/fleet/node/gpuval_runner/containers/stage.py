@@ -27,6 +27,7 @@ from gpuval_node.engines._engine import (
 from gpuval_runner import descendants, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.brought import find_image
+from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, StagePaths, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
 from gpuval_runner.outcome import StageStop
@@ -35,10 +36,12 @@ from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, supervise, unusable_folder
 
 TRIES = 8
-OWN_SECONDS, CHILDREN_SECONDS = 120.0, 5.0
+OWN_SECONDS = 120.0
+CHILDREN_SECONDS = 5.0
 #: An engine that restarts answers again within this; a short delay ends within SETTLE_SECONDS.
 RELEASE_SECONDS = 120.0
-SETTLE_SECONDS, PAUSE_SECONDS = 5.0, 1.0
+SETTLE_SECONDS = 5.0
+PAUSE_SECONDS = 1.0
 TEXT_BYTES = 4096
 OWN = """
 import os
@@ -227,16 +230,19 @@ class ContainerRun:
         def look(by_itself: bool = True) -> None:
             endings.append(self._ending(engine, identifier, by_itself=by_itself, notes=notes, hooks=hooks))
 
-        client = ProcessSpec.of_stage(
-            self.plan,
-            self.stage,
-            argv=[engine.command, "start", "--attach", identifier],
-            environment=os.environ,
-            directory=self.directory.root,
-            stop=lambda grace: engine.stop_argv([identifier], grace),
+        ended = supervise(
+            ProcessSpec(
+                argv=[engine.command, "start", "--attach", identifier],
+                environment=os.environ,
+                directory=self.directory.root,
+                marker=stage_marker(self.plan.run_id, self.plan.node, self.stage.name, self.plan.attempt),
+                timeout_seconds=self.stage.timeout_seconds,
+                inactivity_seconds=self.stage.inactivity_seconds,
+                grace_seconds=self.stage.grace_seconds,
+                stop=lambda grace: engine.stop_argv([identifier], grace),
+            ),
+            replace(hooks, output=take, ended=look),  # asked before anything is ended that the client left
         )
-        # What looks is asked before anything is ended that the client left.
-        ended = supervise(client, replace(hooks, output=take, ended=look))
         if not endings:
             look(by_itself=False)
         ending, ended.notes = endings[0], notes
@@ -263,9 +269,11 @@ class ContainerRun:
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             doubt = "its container was still running" if ending else "how its container ended is unknown"
-            remedy = "check its journal for a restart, then validate again"
-            lost = StageStop("crash", f"{engine.command} lost the container's output and {doubt}: {remedy}")
-            ended.stop = ended.stop or lost
+            ended.stop = ended.stop or StageStop(
+                "crash",
+                f"{engine.command} lost the container's output and {doubt}: check its journal for "
+                f"a restart, then validate again",
+            )
         return ended, by_init
 
     def _ending(

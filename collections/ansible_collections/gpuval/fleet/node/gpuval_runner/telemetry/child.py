@@ -1,7 +1,9 @@
-"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON. A line of settings
-begins a stage, the next line ends it. The process ends when its standard input does, and after a stage whose source
-failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of its own: a call that
-never returns stops neither the host's readings nor the kernel's log; it is not waited for."""
+"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON.
+
+A line of settings begins a stage, the next line ends it. The process ends when its standard input does, and after a
+stage whose source failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of
+its own: a call that never returns stops neither the host's readings nor the kernel's log; it is not waited for.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from gpuval_node.hardware import nics
-from gpuval_node.hardware.machine import NO_CONTROLLER, errors, meminfo
+from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
 from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree, read_number, read_text
 
@@ -47,7 +49,8 @@ DRIVER_FILES = (
     ("amd", "sys/class/kfd"),
     ("gaudi", "sys/class/accel"),
 )
-MAX_TEXT, MAX_TEXTS_A_LOOK = 500, 50
+MAX_TEXT = 500
+MAX_TEXTS_A_LOOK = 50
 
 
 #: Drivers of hwmon that measure processors, and the labels that stand for a whole package: the cores of coretemp are

@@ -1,9 +1,12 @@
-"""What lines of the kernel's log mean for the hardware. Pure. Only lines that the kernel itself wrote may come here:
-any user can write "Xid" into the log. Formats: NVIDIA's drivers as leptonai/gpud shows them
-(components/accelerator/nvidia/error/{xid,sxid}/README.md), amdgpu and habanalabs as their sources in Linux print them
-(amdgpu_ras.c, amdgpu_ras_eeprom.c, amdgpu_aca.c, amdgpu_device.c, amdgpu_kms.c, amdkfd/kfd_int_process_v9.c,
-habanalabs/common/device.c), mm/oom_kill.c, drivers/edac/edac_mc.c, drivers/pci/pcie/aer.c, mlx5 en_main.c and
-events.c."""
+"""What lines of the kernel's log mean for the hardware. Pure.
+
+Only lines that the kernel itself wrote may come here: any user can write "Xid" into the log.
+
+Formats: NVIDIA's drivers as leptonai/gpud shows them (components/accelerator/nvidia/error/{xid,sxid}/README.md), amdgpu
+and habanalabs as their sources in Linux print them (amdgpu_ras.c, amdgpu_ras_eeprom.c, amdgpu_aca.c, amdgpu_device.c,
+amdgpu_kms.c, amdkfd/kfd_int_process_v9.c, habanalabs/common/device.c), mm/oom_kill.c, drivers/edac/edac_mc.c,
+drivers/pci/pcie/aer.c, mlx5 en_main.c and events.c.
+"""
 
 from __future__ import annotations
 

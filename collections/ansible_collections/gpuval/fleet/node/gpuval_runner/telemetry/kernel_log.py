@@ -1,7 +1,9 @@
 """The kernel's log from the moment a stage begins, or from where the stage before it stopped reading: /dev/kmsg, else
-journalctl or dmesg once at its end. Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg):
-`priority,sequence,microseconds,flags;text`, then lines ` KEY=value`. The priority is facility * 8 + level. What a user
-writes gets a facility other than 0."""
+journalctl or dmesg once at its end.
+
+Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg): `priority,sequence,microseconds,flags;text`, then
+lines ` KEY=value`. The priority is facility * 8 + level. What a user writes gets a facility other than 0.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 KMSG = Path("/dev/kmsg")
 #: The most that one look reads: a driver that floods the log must not use up the sampler's time.
 MAX_RECORDS = 1000
-MAX_RECORD_BYTES, MAX_TOOL_LINES = 8192, 5000
+MAX_RECORD_BYTES = 8192
+MAX_TOOL_LINES = 5000
 TOOL_SECONDS = 10.0
 LATE = "did not answer in time"
 #: Device numbers of /dev/kmsg (Documentation/admin-guide/devices.txt).

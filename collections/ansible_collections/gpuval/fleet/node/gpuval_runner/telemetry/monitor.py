@@ -18,7 +18,6 @@ from gpuval_node.node_directory import inherited
 from gpuval_runner import descendants
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
-from gpuval_runner.telemetry.kernel_log import KMSG
 from gpuval_runner.telemetry.summary import TelemetrySummary
 
 #: How long the helper is waited for once the stage has ended: child.AFTER_SECONDS, and what a tool that cannot be
@@ -28,7 +27,9 @@ END_SECONDS = 13.0
 HUNG_SECONDS = 10.0
 #: How long a killed helper is waited for. One that stays hangs in a driver: what ends the stage finds and names it.
 KILLED_SECONDS = 0.5
-READ_BYTES, MAX_READS, MAX_LINE_BYTES = 1 << 16, 32, 1 << 20
+READ_BYTES = 1 << 16
+MAX_READS = 32
+MAX_LINE_BYTES = 1 << 20
 #: `-I -S`: without the user's and the site's packages, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
 #: Ends a stage; and the answer of a helper that is ready for the next one.
@@ -129,18 +130,27 @@ class Telemetry:
     """What is sampled beside one stage. Nothing here raises for what a helper, a driver or a kernel does."""
 
     def __init__(
-        self, period_seconds: float, vendor: str, *, kmsg: Path = KMSG, root: str = "/", carried: Handover = PROCESS
+        self,
+        period_seconds: float,
+        vendor: str,
+        *,
+        kmsg: Path = kernel_log.KMSG,
+        root: str = "/",
+        end_seconds: float = END_SECONDS,
+        hung_seconds: float = HUNG_SECONDS,
+        carried: Handover = PROCESS,
     ) -> None:
         """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
         self._helper: Optional[HelperProcess] = None
         self._left = b""
         self._done = False
+        self._end_seconds = end_seconds
         self._carried = carried
         self.summary = TelemetrySummary(time.monotonic(), period_seconds, carried.gpus)
         self.on = period_seconds > 0
         if not self.on:
             return
-        settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": HUNG_SECONDS}
+        settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
         problem = carried.open(kmsg)
         position = carried.position = carried.position or kernel_log.Position.now()
         log = {"kmsg": carried.handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
@@ -155,13 +165,13 @@ class Telemetry:
             self._read(self._helper)
 
     def end(self) -> None:
-        """Have the helper read for the last time, in about ``END_SECONDS`` at most; once is enough. One that then waits
+        """Have the helper read for the last time, in about `end_seconds` at most; once is enough. One that then waits
         for the next stage stays; any other is ended, with what its driver left behind."""
         helper, self._helper = self._helper, None
         if helper is None:
             return
         helper.order(END)
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + self._end_seconds
         with selectors.DefaultSelector() as selector:
             selector.register(helper.output, selectors.EVENT_READ)
             while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):

@@ -25,9 +25,11 @@ from gpuval_runner.telemetry.gpu_figures import (
 from gpuval_runner.telemetry.kernel_log import Position
 from gpuval_runner.text import one_line
 
-MAX_KERNEL_EVENTS, MAX_KERNEL_LINES = 50, 200
+MAX_KERNEL_EVENTS = 50
+MAX_KERNEL_LINES = 200
 MAX_TEXT = 300
-MAX_CHANGES, MAX_GPUS = 100, 1024
+MAX_CHANGES = 100
+MAX_GPUS = 1024
 
 #: Which reading a metric is made of, to say why it is absent.
 MADE_OF = {

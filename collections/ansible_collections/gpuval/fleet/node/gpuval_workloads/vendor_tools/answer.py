@@ -154,12 +154,16 @@ def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
         return ToolAnswer.none(doubt)
     if answer.verdict == SKIPPED and doubt:
         answer.verdict = UNANSWERED
-    if answer.verdict == UNANSWERED:  # how it ended if not well, what its output lacks, its own last complaint
-        parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
-        if ended.code is not None:
-            lost = f" ({ended.lost_bytes:,} bytes of its output left out)" if ended.lost_bytes else ""
-            parts.append(f"{answer.reason}{lost}")
-            lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
-            parts[-1] += f": {shortened(lines[-1], 200)}" if lines else ""
-        answer.reason = "; ".join(parts)
+    if answer.verdict == UNANSWERED:
+        answer.reason = why(ended, answer.reason)
     return answer
+
+
+def why(ended: command.ProgramEnd, reason: str) -> str:
+    """Return why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
+    lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
+    parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
+    if ended.code is None:
+        return parts[0]
+    parts.append(reason if not ended.lost_bytes else f"{reason} ({ended.lost_bytes:,} bytes of its output left out)")
+    return "; ".join(parts) + (f": {shortened(lines[-1], 200)}" if lines else "")

@@ -54,8 +54,10 @@ def judge(text: str, gpus: int | None) -> ToolAnswer:
         elif in_summary and devices and not line.strip():
             in_summary = False
     faults = [ToolFault(_scope(line), line) for line, is_good in devices if not is_good]
-    counts = {"devices": len(devices), "failed": len(faults)}
-    figures = [ToolFigure(f"hl_qual_{name}_count", count, "count") for name, count in counts.items()]
+    figures = [
+        ToolFigure("hl_qual_devices_count", len(devices), "count"),
+        ToolFigure("hl_qual_failed_count", len(faults), "count"),
+    ]
     if passed is False and not faults:
         faults = [ToolFault(NODE, "the report says FAILED and names no device")]
     if faults:

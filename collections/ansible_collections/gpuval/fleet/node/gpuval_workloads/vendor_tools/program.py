@@ -114,8 +114,11 @@ def main(result: WorkloadResult) -> None:
         tools=[tool.name for tool in present],
         absent_tools=[tool.name for tool in absent],
     )
-    asked_for = absent if options.tools or not present else []
-    answers = {tool.name: ToolAnswer.left_out(f"{tool.executables[0]} was found nowhere") for tool in asked_for}
+    answers = {
+        tool.name: ToolAnswer.left_out(f"{tool.executables[0]} was found nowhere")
+        for tool in absent
+        if options.tools or not present
+    }
     count = gpu_count(os.environ, kind)
     # What the tools print is in the log of the stage too, which outlasts this folder.
     folder = Path(os.environ.get("GPUVAL_WORK_DIR") or tempfile.mkdtemp(prefix="gpuval-"), "vendor_tools")
@@ -142,8 +145,11 @@ def main(result: WorkloadResult) -> None:
 
 def _conclude(result: WorkloadResult, answers: dict[str, ToolAnswer], is_required: bool) -> None:
     verdicts = Counter(answer.verdict for answer in answers.values())
-    incomplete = {name: a for name, a in answers.items() if a.not_run or a.verdict in (LEFT_OUT, SKIPPED)}
-    not_run = {name: answer.not_run or [name] for name, answer in incomplete.items()}
+    not_run = {
+        name: answer.not_run or [name]
+        for name, answer in answers.items()
+        if answer.not_run or answer.verdict in (LEFT_OUT, SKIPPED)
+    }
     answered = verdicts[PASS] + verdicts[FAIL]
     result.add_metric("vendor_tools_run_count", answered + verdicts[UNANSWERED] + verdicts[SKIPPED], "count")
     result.add_metric("vendor_tools_failed_count", verdicts[FAIL] + verdicts[UNANSWERED], "count")

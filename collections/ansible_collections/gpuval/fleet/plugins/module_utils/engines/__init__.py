@@ -1,5 +1,7 @@
-"""Container engines: each is a class in a file of this folder, or of an extension's folder `engines`. Also packed into
-the runner, as part of the package `gpuval_node`, with the engines of the run's extensions."""
+"""Container engines: each is a class in a file of this folder, or of an extension's folder `engines`.
+
+Also packed into the runner, as part of the package `gpuval_node`, with the engines of the run's extensions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What container engines have in common: a command line like docker's. Every call is bounded. Also packed into the
-runner, as part of the package `gpuval_node`."""
+"""What container engines have in common: a command line like docker's. Every call is bounded.
+
+Also packed into the runner, as part of the package `gpuval_node`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from ..hardware.tree import read_text
 from ..visible_text import one_line
 
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
-COMMAND_SECONDS, PROBE_SECONDS = 60.0, 30.0
+COMMAND_SECONDS = 60.0
+PROBE_SECONDS = 30.0
 #: Kills and removes containers with their anonymous volumes.
 REMOVE = ("rm", "--force", "--volumes")
 NEVER_STARTED = "0001-01-01"

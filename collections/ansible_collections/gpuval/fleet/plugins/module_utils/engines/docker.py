@@ -45,8 +45,12 @@ class Docker(ContainerEngine):
             answer = {}
         client, server = (answer.get(part) or {} for part in ("Client", "Server"))
         usable = result.ok and bool(server.get("Version"))
-        versions = {"client_version": client.get("Version"), "server_version": server.get("Version")}
-        return {**versions, "usable": usable, "problem": None if usable else result.complaint}
+        return {
+            "client_version": client.get("Version"),
+            "server_version": server.get("Version"),
+            "usable": usable,
+            "problem": None if usable else result.complaint,
+        }
 
     def nvidia(self, root: Path) -> DeviceAccess:
         hooks = (root / directory / name for directory in HOOK_DIRECTORIES for name in HOOKS)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Optional
 
 from .. import engines
-from . import amd, clock, disks, gaudi, machine, nics, nvidia, osinfo, pci, peer_access, services, topology
+from . import amd, clock, cpu, disks, gaudi, memory, nics, nvidia, osinfo, pci, peer_access, services, topology, tuning
 from .gpu import Detection, Gpu
 from .tools import Run, toolbox
 from .tree import Tree
@@ -43,9 +43,9 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
             "gpu_uuids": sorted({gpu.uuid for gpu in gpus if gpu.uuid}),
         },
         "gpus": [gpu.facts() for gpu in gpus],
-        "cpu": machine.cpu_facts(tree),
-        "memory": machine.memory_facts(tree),
-        "tuning": machine.tuning_facts(tree),
+        "cpu": cpu.facts(tree),
+        "memory": memory.facts(tree),
+        "tuning": tuning.facts(tree),
         "disks": disks.facts(tree),
         "nics": nics.facts(tree),
         "os": osinfo.os_facts(tree),
@@ -205,9 +205,9 @@ def _summary(environment: dict[str, Any]) -> str:
 
 def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     accelerator = environment["accelerator"]
-    cpu, memory = environment["cpu"], environment["memory"]
+    cpu, memory_ = environment["cpu"], environment["memory"]
     synchronised = environment["clock"]["synchronised"]
-    fast_clock = machine.clock_is_fast(environment["tuning"])
+    fast_clock = tuning.clock_is_fast(environment["tuning"])
     gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
     lists = {
         "gpu_iommu_translated_count": environment["peer_access"]["iommu_translated"],
@@ -222,9 +222,9 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("cpu_logical_count", cpu["logical_count"], "count"),
         ("cpu_slow_governor_count", cpu["slow_governor_count"], "count"),
         ("cpu_idle_latency_max_seconds", environment["tuning"]["idle_latency_max_seconds"], "seconds"),
-        ("memory_bytes", memory["total_bytes"], "bytes"),
-        ("memory_ecc_corrected_count", memory["ecc_corrected_count"], "count"),
-        ("memory_ecc_uncorrected_count", memory["ecc_uncorrected_count"], "count"),
+        ("memory_bytes", memory_["total_bytes"], "bytes"),
+        ("memory_ecc_corrected_count", memory_["ecc_corrected_count"], "count"),
+        ("memory_ecc_uncorrected_count", memory_["ecc_uncorrected_count"], "count"),
         ("gpu_nic_far_count", topology.far_from_nics(environment["topology"]), "count"),
         *((name, None if entries is None else len(entries), "count") for name, entries in lists.items()),
         ("root_filesystem_used_ratio", disks.root_used_ratio(environment["disks"]), "ratio"),

@@ -10,25 +10,29 @@ from .source import Counters, Sample, known
 from .tools import ToolResult
 from .values import Number
 
-#: Attributes of ``Gpu`` that are readings of a telemetry sample, and its counters; `throttle` is three readings.
-_SAMPLE = (
-    *("temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "power_limit_watts"),
-    *("core_clock_hertz", "memory_clock_hertz", "utilisation_ratio", "memory_used_bytes"),
-    *("pcie_width", "pcie_generation"),
-)
-_COUNTERS = (
-    *("uuid", "pci_address", "ecc_corrected_count", "ecc_uncorrected_count", "pcie_replay_count", "link_errors"),
-    "pcie_width",
-)
-#: Readings whose names differ from those of their attributes.
-_NAMES = {
+#: Readings of a telemetry sample by the attribute of ``Gpu`` that they come from; `throttle` is three of them.
+_SAMPLE = {
+    "temperature_celsius": "temperature_celsius",
+    "memory_temperature_celsius": "memory_temperature_celsius",
     "power_draw_watts": "power_watts",
+    "power_limit_watts": "power_limit_watts",
     "core_clock_hertz": "sm_clock_hertz",
+    "memory_clock_hertz": "memory_clock_hertz",
+    "utilisation_ratio": "utilisation_ratio",
+    "memory_used_bytes": "memory_used_bytes",
+    "pcie_width": "pcie_width",
+    "pcie_generation": "pcie_generation",
+}
+_COUNTERS = {
+    "uuid": "uuid",
+    "pci_address": "pci_address",
     "ecc_corrected_count": "ecc_corrected",
     "ecc_uncorrected_count": "ecc_uncorrected",
     "pcie_replay_count": "pcie_replays",
+    "link_errors": "link_errors",
+    "pcie_width": "pcie_width",
 }
-READINGS = {attribute: _NAMES.get(attribute, attribute) for attribute in (*_SAMPLE, *_COUNTERS, "throttle")}
+READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
 #: Sampled beside a stage, no facts of the machine.
 _LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_replay_count", "link_errors")
 
@@ -111,14 +115,12 @@ class Gpu:
 
     def sample(self) -> Sample:
         """The readings of this moment; those that its tool does not give are left out."""
-        return {**self._known(_SAMPLE), **(self.throttle or {})}
+        readings = {reading: getattr(self, attribute) for attribute, reading in _SAMPLE.items()}
+        return {**known(readings), **(self.throttle or {})}
 
     def counters(self) -> Counters:
         """Its identity and error counters; those that its tool does not give are left out."""
-        return self._known(_COUNTERS)
-
-    def _known(self, attributes: Iterable[str]) -> dict[str, Any]:
-        return known({READINGS[attribute]: getattr(self, attribute) for attribute in attributes})
+        return known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
 
     @property
     def faulty(self) -> bool:

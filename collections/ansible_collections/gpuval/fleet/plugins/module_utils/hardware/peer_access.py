@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from .acs import redirects
-from .machine import GROUPS
 from .pci import ADDRESS, DEVICES
 from .tree import Tree
+from .tuning import GROUPS
 
 CONFIG_BYTES = 4096
 

@@ -46,19 +46,7 @@ def apply_plan(
             host.bring_up(change.interface, change.before)
         _make([change for change in plan.changes if change not in early], host, ledger)
         state = wait_for_links(plan, host, declaration, link_seconds)
-        outcome.down = plan.links_down(state)
-        if outcome.down:
-            outcome.failures.append(
-                f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: "
-                f"{why_down(outcome.down, state)}. Look at the cable, the transceiver, the switch's port and dmesg"
-            )
-        for name in plan.links:
-            duplicate = state.interfaces[name].duplicate if name in state.interfaces else ()
-            outcome.failures += [f"{name}: another machine has the address {address}" for address in sorted(duplicate)]
-        if not outcome.failures:
-            again = plan_changes(declaration, state, ledger.flapped(state.boot_id))
-            outcome.failures += [f"did not hold: {change}" for change in again.changes]
-            outcome.failures += again.problems
+        _verify(plan, declaration, state, ledger, outcome)
         if management.peer and host.way_to(management.peer) != hop:
             outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
     except (NodeError, OSError) as error:
@@ -93,3 +81,25 @@ def _make(changes: list[NetworkChange], host: NetworkHost, ledger: ChangeLedger)
     for change in changes:
         ledger.note(change)
         host.make(change)
+
+
+def _verify(
+    plan: NetworkPlan,
+    declaration: NetworkDeclaration,
+    state: NetworkState,
+    ledger: ChangeLedger,
+    outcome: ApplyOutcome,
+) -> None:
+    outcome.down = plan.links_down(state)
+    if outcome.down:
+        outcome.failures.append(
+            f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: "
+            f"{why_down(outcome.down, state)}. Look at the cable, the transceiver, the switch's port and dmesg"
+        )
+    for name in plan.links:
+        duplicate = state.interfaces[name].duplicate if name in state.interfaces else ()
+        outcome.failures += [f"{name}: another machine has the address {address}" for address in sorted(duplicate)]
+    if not outcome.failures:
+        again = plan_changes(declaration, state, ledger.flapped(state.boot_id))
+        outcome.failures += [f"did not hold: {change}" for change in again.changes]
+        outcome.failures += again.problems

@@ -94,8 +94,11 @@ class NetworkPlan:
         self.changes.append(NetworkChange(kind, subject, before, after, interface))
 
     def links_down(self, state: NetworkState) -> list[str]:
-        linked = {name for name, interface in state.interfaces.items() if interface.is_linked}
-        return [name for name in dict.fromkeys(self.links) if name not in linked]
+        return [
+            name
+            for name in dict.fromkeys(self.links)
+            if not (name in state.interfaces and state.interfaces[name].up and state.interfaces[name].carrier)
+        ]
 
 
 def plan_changes(
@@ -106,7 +109,9 @@ def plan_changes(
     for entry, interfaces in _selected(declaration, state, plan):
         # all interfaces of an entry flap, or none
         is_flapping = entry.flap and any(
-            not (interface.name in flapped and interface.is_linked and entry.mtu in (None, interface.mtu))
+            not (
+                interface.name in flapped and interface.up and interface.carrier and entry.mtu in (None, interface.mtu)
+            )
             for interface in interfaces
         )
         for interface in interfaces:

@@ -5,7 +5,6 @@ They end when every measuring node has reported completion, at the latest at the
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -27,7 +26,6 @@ CONNECTION_SECONDS = 10
 MOST_BYTES = 256 * 1024 * 1024
 MOST_CONNECTIONS = 64
 STOP_SECONDS = 5
-BLOCK = bytes(65536)
 
 
 def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
@@ -109,20 +107,26 @@ class GreetingService:
 
     def _answer(self, link: socket.socket) -> None:
         try:
-            with contextlib.suppress(OSError), link:
+            with link:
                 link.settimeout(CONNECTION_SECONDS)
                 link.sendall(f"{GREETING} {self.node}\n".encode())
                 words = link.recv(300).decode("utf-8", "replace").split()
-                word, argument = words if len(words) == 2 else ("", "")
-                if word == "bye":
+                if words[:1] == ["bye"] and len(words) == 2:
                     with self._lock:
-                        self.askers.discard(argument)
-                size = min(int(argument), MOST_BYTES) if word == "bulk" and argument.isdecimal() else 0
-                end = time.monotonic() + CONNECTION_SECONDS
-                while size > 0 and time.monotonic() < end:
-                    size -= link.send(BLOCK[:size])
+                        self.askers.discard(words[1])
+                if words[:1] == ["bulk"] and len(words) == 2 and words[1].isdigit():
+                    self._send(link, min(int(words[1]), MOST_BYTES))
+        except OSError:
+            pass
         finally:
             self._places.release()
+
+    @staticmethod
+    def _send(link: socket.socket, size: int) -> None:
+        block = bytes(65536)
+        end = time.monotonic() + CONNECTION_SECONDS
+        while size > 0 and time.monotonic() < end:
+            size -= link.send(block[: min(size, len(block))])
 
 
 def _listen(port: int) -> socket.socket:

@@ -39,10 +39,6 @@ class HostInterface:
     def state(self) -> str:
         return "up" if self.up else "down"
 
-    @property
-    def is_linked(self) -> bool:
-        return self.up and self.carrier
-
 
 @dataclass(frozen=True)
 class NetworkState:

@@ -1,5 +1,7 @@
-"""Remove what runs put on a node, and verify that nothing is left. Only folders whose plan names them as those of a
-run, and that belong to this user alone, are touched."""
+"""Remove what runs put on a node, and verify that nothing is left.
+
+Only folders whose plan names them as those of a run, and that belong to this user alone, are touched.
+"""
 
 from __future__ import annotations
 

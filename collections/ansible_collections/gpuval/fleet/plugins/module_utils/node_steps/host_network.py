@@ -1,7 +1,10 @@
-"""Configure a node's network as declared, or restore it. All changes are verified; when one fails, all of them are
-rolled back. The controller confirms them over a new connection: the node rolls them back 60 s after they were made
-unless that has happened, even if the controller or the connection is lost. They last until the next boot; the operating
-system's own configuration is not touched, nor is what carries the connection to the controller."""
+"""Configure a node's network as declared, or restore it.
+
+All changes are verified; when one fails, all of them are rolled back. The controller confirms them over a new
+connection: the node rolls them back 60 s after they were made unless that has happened, even if the controller or the
+connection is lost. They last until the next boot; the operating system's own configuration is not touched, nor is what
+carries the connection to the controller.
+"""
 
 from __future__ import annotations
 
@@ -130,9 +133,14 @@ def apply(module, options, base):
     plan = plan_changes(declaration, state, ledger.flapped(state.boot_id))
     plan.problems += management.refusals(plan.changes, state)
     changes = [str(change) for change in plan.changes]
-    carriers = {"interfaces": list(management.carriers), "peer": management.peer, "reason": management.reason}
-    result = {"changes": changes, "notes": notes, "management": carriers, "left": [], "down": []}
-    result["interfaces"] = shown(state)
+    result = {
+        "changes": changes,
+        "notes": notes,
+        "management": {"interfaces": list(management.carriers), "peer": management.peer, "reason": management.reason},
+        "left": [],
+        "down": [],
+        "interfaces": shown(state),
+    }
     if module._diff and changes:
         result["diff"] = {"before_header": "network, as it is", "after_header": "network, as declared"}
         for side in ("before", "after"):

@@ -69,6 +69,10 @@ def measure(options, check_mode):
     }
     reached = in_parallel(calls, max(0.0, deadline.left()))
     late = {"state": "tcp", "message": f"not measured within {options.deadline_seconds:g} s"}
-    endpoints = {target.name: reached.get(target.name, late) for target in targets}
-    facts = {"node": options.node, "peers": answers, "endpoints": endpoints, "interfaces": shown(state)}
+    facts = {
+        "node": options.node,
+        "peers": answers,
+        "endpoints": {target.name: reached.get(target.name, late) for target in targets},
+        "interfaces": shown(state),
+    }
     return {"measured": facts}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
-from ..core.parent_process import Parent
+from ..core.processes import Parent
 from ..store.rclone import COPY_SECONDS
 
 LOOK_SECONDS, PROGRESS_SECONDS = 1.0, 30.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ansible import constants
@@ -13,12 +12,11 @@ from ansible.plugins.action import ActionBase
 
 from . import answers, extensions
 from .ansible_internal import OutputLimit
-from .argument_specs import argument_spec
 from .commands import pasteable
 from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
-from .step_options import group_of, group_spec
+from .step_options import argument_spec, group_of, group_spec
 from .text import some_of
 
 
@@ -62,12 +60,6 @@ def _printed(value: Any) -> Any:
     return [_printed(item) for item in value] if isinstance(value, list) else value
 
 
-def _folders(options: Mapping[str, Any]) -> dict[str, Path]:
-    """The folders that an action writes, by the settings that choose them."""
-    given = {**(options.get("store") or {}), **options}
-    return {f"gpuval_{name}": project_path(given[name]) for name in ("results_dir", "state_dir") if given.get(name)}
-
-
 class ControllerAction(OutputLimit, ActionBase):
     """An action that works on the controller alone: options are checked, expected failures become one clear message."""
 
@@ -79,8 +71,13 @@ class ControllerAction(OutputLimit, ActionBase):
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         self._display = Console(self._display)
-        self._refuse_foreign_settings(task_vars or {})
         self.task_vars = task_vars or {}
+        if foreign := injected_settings(self.task_vars):
+            raise AnsibleActionFail(
+                f"facts of {self.task_vars.get('inventory_hostname')} have names of settings ({some_of(foreign)}), "
+                "which they would override: set inject_facts_as_vars = false in ansible.cfg, clear the fact cache, and "
+                "check which task returned them"
+            )
         extensions.use_setting(self._templar, self.task_vars)
         options: dict[str, Any] = {}
         try:
@@ -96,7 +93,9 @@ class ControllerAction(OutputLimit, ActionBase):
             failure = {"failed_subject": subject} if (subject := subject_of(error)) else {}
             raise AnsibleActionFail(_folded(str(error)), result=failure) from None  # each cause would add its message
         except OSError as error:
-            problem = disk_problem(error, _folders(options))
+            paths = {**(options.get("store") or {}), **options}
+            settings = [name for name in ("results_dir", "state_dir") if paths.get(name)]
+            problem = disk_problem(error, {f"gpuval_{name}": project_path(paths[name]) for name in settings})
             if not problem:
                 raise
             raise AnsibleActionFail(_folded(problem)) from None
@@ -116,10 +115,8 @@ class ControllerAction(OutputLimit, ActionBase):
         raise NotImplementedError
 
     def ask_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Run the half on the node of a step, or a module with the task's options. Returns what it declares.
-
-        An invalid answer is a failed one. Raises AnsibleError where the node, or its Python, is not reached.
-        """
+        """Run the half on the node of a step, or a module with the task's options. Returns what it declares. An invalid
+        answer is a failed one. Raises AnsibleError where the node, or its Python, is not reached."""
         try:
             return answers.accept(name, self.execute_on_node(name, arguments))
         except answers.InvalidAnswerError as error:
@@ -158,13 +155,3 @@ class ControllerAction(OutputLimit, ActionBase):
     @property
     def check_mode(self) -> bool:
         return bool(self._task.check_mode)
-
-    @staticmethod
-    def _refuse_foreign_settings(task_vars: Mapping[str, Any]) -> None:
-        found = injected_settings(task_vars)
-        if found:
-            raise AnsibleActionFail(
-                f"facts of {task_vars.get('inventory_hostname')} have names of settings ({some_of(found)}), which they "
-                "would override: set inject_facts_as_vars = false in ansible.cfg, clear the fact cache, and check "
-                "which task returned them"
-            )

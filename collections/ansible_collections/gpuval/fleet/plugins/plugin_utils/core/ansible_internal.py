@@ -74,13 +74,8 @@ class PlayWorker:
 
     def variables_of(self, node: str, task: Task | None = None) -> dict[str, Any]:
         """All variables of a node of the play as the action's task, or another `task`, sees them, untemplated."""
-        variables: dict[str, Any] = self._manager.get_vars(
-            play=self._task.get_play(),
-            host=self._host(node),
-            task=task or self._task,
-            _hosts=self._hosts,
-            _hosts_all=self._all_hosts,
-        )
+        hosts = {"host": self._host(node), "_hosts": self._hosts, "_hosts_all": self._all_hosts}
+        variables: dict[str, Any] = self._manager.get_vars(play=self._task.get_play(), task=task or self._task, **hosts)
         return variables
 
     def set_facts(self, node: str, facts: Mapping[str, Any]) -> None:
@@ -89,10 +84,7 @@ class PlayWorker:
 
     def read_tasks(self, file: Path) -> list[dict[str, Any]]:
         """The tasks of a file, with its templates."""
-        tasks: list[dict[str, Any]] = self._worker._loader.load_from_file(
-            str(file), cache="none", trusted_as_template=True
-        )
-        return tasks
+        return list(self._worker._loader.load_from_file(str(file), cache="none", trusted_as_template=True))
 
     def start(self, node: str, definition: Mapping[str, Any], results: Connection) -> Any:
         """Start a process that runs a task on a node and sends what it shows and its result to `results`."""
@@ -181,7 +173,13 @@ class _ResultQueue:
         raise AnsibleError("a node's task cannot ask a question: give passwords by -k, -K or variables")
 
     def send_task_result(self, *result: Any) -> None:
-        self._pipe.send(("result", _used_part(result)))
+        """Send what is used: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
+        values = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
+        kept = {name: values[name] for name in RETURNED if name in values}
+        if python := (values.get("ansible_facts") or {}).get("discovered_interpreter_python"):
+            kept["interpreter"] = str(python)
+        states = {state: bool(values.get(state)) for state in ("failed", "unreachable")}
+        self._pipe.send(("result", {**states, "message": str(values.get("msg") or ""), "result": kept}))
 
 
 class OutputLimit:
@@ -205,18 +203,3 @@ def show_message(message: Sequence[Any]) -> None:
     """Show what a worker has shown."""
     method, words, options = message
     getattr(display, method)(*words, **options)
-
-
-def _used_part(result: tuple[Any, ...]) -> dict[str, Any]:
-    """The used part of a result: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
-    values = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
-    facts = values.get("ansible_facts") or {}
-    kept = {name: values[name] for name in RETURNED if name in values}
-    if facts.get("discovered_interpreter_python"):
-        kept["interpreter"] = str(facts["discovered_interpreter_python"])
-    return {
-        "failed": bool(values.get("failed")),
-        "unreachable": bool(values.get("unreachable")),
-        "message": str(values.get("msg") or ""),
-        "result": kept,
-    }

@@ -11,26 +11,17 @@ from importlib import import_module
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from . import yaml_file
-from .argument_specs import PLUGINS
 from .errors import GpuvalError
 from .escape import clean_text, one_line
-from .paths import COLLECTION, ROLES
+from .paths import COLLECTION, PLUGINS, ROLES
 
 #: What every answer may hold beside what is documented. Messages are shown as they come.
 STATES = ("changed", "failed", "unreachable")
 MESSAGES = ("msg", "module_stdout", "module_stderr")
 MAX_MESSAGE = 4000
 MAX_WARNINGS = 5
-TYPES: dict[str, Any] = {
-    "str": (str,),
-    "path": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "list": (list,),
-    "dict": (dict,),
-    "complex": (dict,),
-}
+TYPES: dict[str, Any] = {kind.__name__: kind for kind in (str, int, bool, list, dict)}
+TYPES |= {"path": str, "float": (int, float), "complex": dict}
 #: Facts that modules of the collection give, none of which is the name of a setting; and the Python that Ansible found.
 FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"})
 

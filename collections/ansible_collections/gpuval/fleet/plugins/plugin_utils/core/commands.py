@@ -53,8 +53,10 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     of this process. ``failed``: path of the list of nodes to validate again.
     """
     if in_checkout() if checkout is None else checkout:
-        return _MAKE.sub(lambda match: _make(match, inventory), text)
-    sources = _sources(inventory) if inventory else _given()
+        chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
+        return _MAKE.sub(lambda match: f"`make {match[1]}{'' if 'INVENTORY=' in match[2] else chosen}{match[2]}`", text)
+    own = [str(source).removeprefix(f"{Path.cwd()}/") for source in context.CLIARGS.get("inventory") or ()]
+    sources = _sources(inventory) if inventory else own
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
 
     def playbook(match: re.Match[str]) -> str:
@@ -93,11 +95,6 @@ def in_remedies(document: Any) -> None:
             in_remedies(item)
 
 
-def _make(match: re.Match[str], inventory: str) -> str:
-    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory and "INVENTORY=" not in match[2] else ""
-    return f"`make {match[1]}{chosen}{match[2]}`"
-
-
 def _playbook(target: str, words: str, sources: Sequence[str], failed: str) -> str:
     if target == "setup":
         return shlex.join([sys.executable, "-m", "pip", "install", "-r", str(REQUIREMENTS)])
@@ -119,9 +116,3 @@ def _sources(inventory: str) -> list[str]:
     """The sources of an inventory as the Makefile splits them: existing paths with commas between them are several."""
     paths = inventory.split(",")
     return paths if all(path and Path(path).exists() for path in paths) else [inventory]
-
-
-def _given() -> list[str]:
-    """The inventory that this process was given, each path below the working directory as a relative one."""
-    folder = f"{Path.cwd()}/"
-    return [str(source).removeprefix(folder) for source in context.CLIARGS.get("inventory") or ()]

@@ -31,10 +31,8 @@ def reason_of(error: Exception) -> str:
 
 
 def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
-    """What happened and which setting to change; empty for an error that is not of the disk.
-
-    ``folders`` are those in use, by the setting that chooses them.
-    """
+    """What happened and which setting to change; empty for an error that is not of the disk. ``folders`` are those in
+    use, by the setting that chooses them."""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
     not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where no folder can be made
     if error.errno not in (*_FULL, *_NOT_OURS) and not not_made:

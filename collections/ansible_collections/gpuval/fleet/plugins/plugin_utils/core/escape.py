@@ -10,7 +10,6 @@ import hashlib
 import re
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 if __package__:
     from ...module_utils.visible_text import visible
@@ -58,10 +57,8 @@ def console_line(text: str) -> str:
 
 
 def markdown(text: str, limit: int = 400) -> str:
-    """Untrusted text for one Markdown line or table cell: no markup, HTML, link or mention of it comes to life.
-
-    It stays good to read as it stands: addresses are code, which is not escaped.
-    """
+    """Untrusted text for one Markdown line or table cell: no markup, HTML, link or mention of it comes to life. It
+    stays good to read as it stands: addresses are code, which is not escaped."""
     words = [f"`{word}`" if _ADDRESS.fullmatch(word) else _escaped(word) for word in one_line(text, limit).split(" ")]
     return _BLOCK_START.sub(r"\1\\\2", " ".join(words))
 
@@ -87,9 +84,7 @@ def csv_cell(value: object) -> str:
 
 def safe_name(name: str) -> str:
     """The name of a node for paths and object keys; one that must be changed keeps apart from others by a digest.
-
-    Raises ValueError for an empty name.
-    """
+    Raises ValueError for an empty name."""
     if not name:
         raise ValueError("a node needs a name")
     if NODE_NAME.fullmatch(name):
@@ -99,16 +94,11 @@ def safe_name(name: str) -> str:
     return f"{safe[:200] or 'node'}-{digest}"
 
 
-def clean_stream(source: BinaryIO, sink: BinaryIO) -> None:
-    """Copy the output of a node line by line as it comes, cleaned for the terminal."""
-    while line := source.readline(MAX_LINE_BYTES):
-        sink.write(clean_text(line.decode("utf-8", "replace")).encode())
-        sink.flush()
-
-
-if __name__ == "__main__":  # the end of a pipe, see watch/reach.py
+if __name__ == "__main__":  # the end of a pipe, see watch/reach.py: the output of a node, cleaned for the terminal
     try:
-        clean_stream(sys.stdin.buffer, sys.stdout.buffer)
+        while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+            sys.stdout.buffer.write(clean_text(line.decode("utf-8", "replace")).encode())
+            sys.stdout.buffer.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()
         sys.exit(130)

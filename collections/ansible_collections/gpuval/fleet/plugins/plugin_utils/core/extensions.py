@@ -34,10 +34,7 @@ _DECLARATION = re.compile(r"^([a-z][a-z0-9_]*)_workload:", re.MULTILINE)
 _PACKAGE = "ansible_collections.gpuval.fleet"
 #: How a file of what ships names its scheduler.
 _NAMED = re.compile(r'^    name = "([a-z][a-z0-9_]*)"$', re.MULTILINE)
-_PARENTS = {
-    "schedulers": f"{_PACKAGE}.plugins.plugin_utils.",
-    "engines": f"{_PACKAGE}.plugins.module_utils.engines.",
-}
+_PARENTS = {"schedulers": f"{_PACKAGE}.plugins.plugin_utils.", "engines": f"{_PACKAGE}.plugins.module_utils.engines."}
 _Interface = TypeVar("_Interface")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -86,14 +83,17 @@ def stage_files(pattern: str) -> tuple[Path, ...]:
 
 def digests() -> dict[str, str]:
     """By the folder's name the SHA-256 of all that an extension has, sorted by path. Raises SettingError."""
-    return {folder.name: _digest(folder) for folder in _checked(_in_use["folders"], _in_use["forbidden"])}
+    totals = {folder: hashlib.sha256() for folder in _checked(_in_use["folders"], _in_use["forbidden"])}
+    for folder, total in totals.items():
+        for path in filter(Path.is_file, _contents(folder)):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
+    return {folder.name: total.hexdigest() for folder, total in totals.items()}
 
 
 def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Interface]:
     """The class that implements the interface by this name (its attribute `name`), of the file or folder of the kind.
-
-    One that ships needs no extension: nodes are cleaned although another user can write to one. Raises SettingError.
-    """
+    One that ships needs no extension: nodes are cleaned although another user can write to one. Raises SettingError."""
     shipped = _SHIPPED[kind]()
     known = shipped if name in shipped else found(kind)
     if name not in known:
@@ -115,27 +115,20 @@ def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) ->
     shipped = _SHIPPED[kind]()
     named = dict(shipped)
     for folder in _checked(folders, forbidden):
-        for path in _entries(folder, kind):
-            name = path.name.removesuffix(KINDS[kind])
+        for path in (path for path in sorted((folder / kind).glob("*")) if not _is_ignored(path)):
+            name, end = path.name.removesuffix(KINDS[kind]), KINDS[kind]
+            is_right = path.suffix == end and path.is_file() if end else path.is_dir()
+            if not is_right or not NAME.fullmatch(name):
+                what = f"a file NAME{end}" if end else "a folder NAME"
+                raise SettingError(
+                    f"{SETTING} {path}: {kind} has {what}, of small letters, digits and '_': rename or move it"
+                )
             reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
             if name in named or name in reserved:
                 other = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
                 raise SettingError(f"{SETTING} {path}: {other} by the name {name}: rename it")
             named[name] = path
     return named
-
-
-def _entries(folder: Path, kind: str) -> list[Path]:
-    """What an extension has of a kind, by name. Raises SettingError for a name that none can have."""
-    entries = [path for path in sorted((folder / kind).glob("*")) if not _is_ignored(path)]
-    for path in entries:
-        is_right = path.is_dir() if not KINDS[kind] else path.suffix == KINDS[kind] and path.is_file()
-        if not is_right or not NAME.fullmatch(path.name.removesuffix(KINDS[kind])):
-            what = f"a file NAME{KINDS[kind]}" if KINDS[kind] else "a folder NAME"
-            raise SettingError(
-                f"{SETTING} {path}: {kind} has {what}, of small letters, digits and '_': rename or move it"
-            )
-    return entries
 
 
 @cache
@@ -198,15 +191,6 @@ def _is_hidden(path: Path) -> bool:
 
 def _is_ignored(path: Path) -> bool:
     return _is_hidden(path) or path.name == "__pycache__" or path.suffix == ".pyc"
-
-
-def _digest(folder: Path) -> str:
-    total = hashlib.sha256()
-    for path in _contents(folder):
-        if path.is_file():
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
-    return total.hexdigest()
 
 
 @cache

@@ -46,9 +46,7 @@ def make_folder(path: Path) -> None:
 
 def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
     """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
-
-    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666.
-    """
+    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else mode)
     try:
@@ -64,27 +62,22 @@ def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) 
 
 @contextmanager
 def locked(path: Path, seconds: float, late: Exception | None) -> Iterator[None]:
-    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then.
-
-    Without `late`, and on a file system without locks, the work is done all the same.
-    """
+    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then. Without
+    `late`, and on a file system without locks, the work is done all the same."""
     with path.open("a") as stream:
         deadline = time.monotonic() + seconds
-        while not _locked(stream.fileno()):
-            if time.monotonic() > deadline:
-                if late:
-                    raise late
+        while True:
+            try:
+                fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            time.sleep(TURN_SECONDS)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    if late:
+                        raise late from None
+                    break
+                time.sleep(TURN_SECONDS)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                break
         yield
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True

@@ -1,14 +1,26 @@
-"""The folder of the collection, and where relative paths of a project stand."""
+"""The folder of the collection and its version, and where relative paths of a project stand."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from pathlib import Path
 
 from ansible import constants
 
 COLLECTION = Path(__file__).resolve().parents[3]
 ROLES = COLLECTION / "roles"
+#: The package of the collection's plugins.
+PLUGINS = "ansible_collections.gpuval.fleet.plugins"
+
+
+@functools.cache
+def version() -> str:
+    """The collection's, from MANIFEST.json of an installed one, else from galaxy.yml."""
+    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := COLLECTION / name).exists())
+    text = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return text[1] if text else "unknown"
 
 
 def expand_user(path: str) -> Path:
@@ -17,10 +29,8 @@ def expand_user(path: str) -> Path:
 
 
 def project_path(path: str | Path) -> Path:
-    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, else at the current one.
-
-    So ``results/`` is one folder, whichever directory a playbook is started from.
-    """
+    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, else at the current one. So
+    ``results/`` is one folder, whichever directory a playbook is started from."""
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -103,7 +103,10 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
         return [Invalid(what, path, "a number must be finite")]
     if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value
         return [Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")]
-    kinds, declared = jsonschema_rs.ValidationErrorKind, _at(name, best.schema_path[:-1])
+    kinds: Any = jsonschema_rs.ValidationErrorKind
+    declared: Any = schema(name)
+    for key in best.schema_path[:-1]:  # a reference is followed by the path of an error already
+        declared = declared[key]
     if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
         known = declared["properties"]
         return [
@@ -113,15 +116,9 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
     if isinstance(best.kind, kinds.Enum):
         shown = [str(one) for one in declared["enum"]]
         return [Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(shown)}{meant(value, shown)}")]
-    return [Invalid(what, path, _shortened(best.message))]
-
-
-def _at(name: str, path: Iterable[str | int]) -> Any:
-    """The part of the schema at ``path``; a reference in it is followed by the path of an error already."""
-    part: Any = schema(name)
-    for key in path:
-        part = part[key]
-    return part
+    # The end of a message tells what is wrong; its start repeats the whole value.
+    message = best.message
+    return [Invalid(what, path, message if len(message) <= 300 else f"{message[:60]} ... {message[-235:]}")]
 
 
 def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
@@ -141,8 +138,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return int(value) if isinstance(value, int) else float(value)
     return value
-
-
-def _shortened(message: str) -> str:
-    """The end of a message tells what is wrong; its start repeats the whole value."""
-    return message if len(message) <= 300 else f"{message[:60]} ... {message[-235:]}"

@@ -1,4 +1,4 @@
-"""Options of a step of the controller or of nodes, declared by the signature of its function.
+"""Options of a step of the controller or of nodes, declared by the signature of its function, and of a module.
 
 Each parameter after the first is an option of its name; one that is a dataclass stands for an option per field.
 A relative ``Path`` starts at the folder of the project; an empty one is None where the parameter allows it.
@@ -13,16 +13,23 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, dataclass_transform, get_args, get_origin, get_type_hints
 
-from .argument_specs import PLUGINS
+from . import yaml_file
 from .errors import GpuvalError
-from .paths import COLLECTION, project_path
+from .paths import COLLECTION, PLUGINS, project_path
 from .text import meant
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreSettings:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class StepOptions:
+    """Options of a step: a subclass is a frozen dataclass of keywords."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class StoreSettings(StepOptions):
     """Options below `store`, which the role gpuval builds from its variables."""
 
     bucket: str
@@ -55,17 +62,10 @@ StoreOptions = Annotated[dict[str, Any], StoreSettings]
 PathText = Annotated[str, "path"]
 Step = Callable[..., dict[str, Any]]
 UTILS = COLLECTION / "plugins/plugin_utils"
-TYPES = {
-    str: "str",
-    int: "int",
-    float: "float",
-    bool: "bool",
-    Path: "str",
-    PathText: "path",
-    Mapping: "dict",
-    Sequence: "list",
-    Any: "raw",
-}
+#: What of an option's documentation its spec has.
+SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
+TYPES: dict[Any, str] = {kind: kind.__name__ for kind in (str, int, float, bool)}
+TYPES |= {Path: "str", PathText: "path", Mapping: "dict", Sequence: "list", Any: "raw"}
 
 
 @cache
@@ -76,6 +76,26 @@ def load_step(name: str, folder: str = "steps") -> Step:
         raise GpuvalError(f"step {name!r} is unknown{meant(name, steps)}; plugin_utils/{folder} has a file for each")
     step: Step = getattr(import_module(f"{PLUGINS}.plugin_utils.{folder}.{name}"), name)
     return step
+
+
+@cache
+def argument_spec(module: str) -> dict[str, Any]:
+    """The spec of a module by its DOCUMENTATION, or of an action that a file of data documents."""
+    data = COLLECTION / f"plugins/modules/{module}.yml"
+    if data.exists():
+        document = yaml_file.load(data.read_text())["DOCUMENTATION"]
+    else:
+        document = yaml_file.load(import_module(f"{PLUGINS}.modules.{module}").DOCUMENTATION)
+    return _documented(document.get("options", {}))
+
+
+def _documented(options: Mapping[str, Any]) -> dict[str, Any]:
+    spec = {}
+    for name, description in options.items():
+        spec[name] = {key: description[key] for key in SPEC_KEYS if key in description}
+        if "suboptions" in description:
+            spec[name]["options"] = _documented(description["suboptions"])
+    return spec
 
 
 @cache
@@ -125,8 +145,12 @@ def _parameters(step: Step) -> list[tuple[str, Any, Any]]:
 
 def _option_spec(hint: Any, default: Any) -> dict[str, Any]:
     """The spec of one option; without a default it is required."""
-    is_required = default in (inspect.Parameter.empty, MISSING)
-    return {**_type_of(_without_none(hint)), **({"required": True} if is_required else {"default": _plain(default)})}
+    spec = _type_of(_without_none(hint))
+    if default in (inspect.Parameter.empty, MISSING):
+        return {**spec, "required": True}
+    if isinstance(default, Path):
+        default = str(default)
+    return {**spec, "default": list(default) if isinstance(default, tuple) else default}
 
 
 def _type_of(hint: Any) -> dict[str, Any]:
@@ -140,12 +164,6 @@ def _type_of(hint: Any) -> dict[str, Any]:
         return {"type": name}
     element = _type_of(get_args(hint)[0])
     return {**element, "type": "list", "elements": element["type"]}
-
-
-def _plain(default: Any) -> Any:
-    if isinstance(default, Path):
-        return str(default)
-    return list(default) if isinstance(default, tuple) else default
 
 
 def _without_none(hint: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 Number = int | float
@@ -143,34 +144,30 @@ def duration(seconds: Number) -> str:
     return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
 
 
+#: By dimension a figure in its base unit, as people read it.
+_READABLE: Mapping[str, Callable[[float], str]] = {
+    "time": duration,
+    "size": lambda base: _scaled(base, "B"),
+    "rate": lambda base: f"{_scaled(base, 'B/s')} ({_scaled(base * 8, 'bps')})",
+    "flops": lambda base: f"{number_text(base / 1e12)} TFLOP/s" if abs(base) >= 1e10 else _scaled(base, "FLOP/s"),
+    "power": lambda base: f"{number_text(base)} W",
+    "frequency": lambda base: _scaled(base, "Hz"),
+    "temperature": lambda base: f"{number_text(base)} \u00b0C",
+    "ratio": number_text,
+    "count": number_text,
+}
+
+
 def human(value: Number | None, unit: str) -> str:
     """A figure with its unit as people read it; ``None`` is "not a number"."""
     if value is None or not math.isfinite(value):
         return "not a number"
-    dimension_factor = _UNITS.get(unit)
-    if dimension_factor is not None:
-        dimension, base = dimension_factor[0], value * _FACTORS[unit]
-        if dimension == "time":
-            return duration(base)
-        if dimension == "size":
-            return _scaled(base, "B")
-        if dimension == "rate":
-            return f"{_scaled(base, 'B/s')} ({_scaled(base * 8, 'bps')})"
-        if dimension == "flops":
-            return f"{number_text(base / 1e12)} TFLOP/s" if abs(base) >= 1e10 else _scaled(base, "FLOP/s")
-        if dimension == "power":
-            return f"{number_text(base)} W"
-        if dimension == "frequency":
-            return _scaled(base, "Hz")
-        if dimension == "temperature":
-            return f"{number_text(base)} \u00b0C"
-        if dimension == "ratio":
-            return f"{number_text(base * 100)} %" if unit in ("%", "percent") else number_text(base)
-        if dimension == "count":
-            return number_text(base)
-        if dimension.endswith(" rate"):
-            return f"{number_text(base)} {dimension.split()[0]}/s"
-    return f"{number_text(value)} {unit}".rstrip()
+    if unit in ("%", "percent"):
+        return f"{number_text(value * _FACTORS[unit] * 100)} %"
+    dimension, base = _UNITS.get(unit, ("", 0))[0], value * _FACTORS.get(unit, 1.0)
+    if dimension in _READABLE:
+        return _READABLE[dimension](base)
+    return f"{number_text(base)} {f'{dimension.split()[0]}/s' if dimension else unit}".rstrip()
 
 
 def _scaled(value: float, unit: str) -> str:

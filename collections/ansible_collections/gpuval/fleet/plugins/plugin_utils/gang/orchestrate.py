@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import MISSING
 
 from ..core import extensions
-from ..core.parent_process import AbandonedError
+from ..core.processes import AbandonedError
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..runs import folder as run_folder

@@ -104,12 +104,12 @@ class ClusterSource(NamedSource):
             raise SettingError("`expected` is a list of names, or the path of a list")
         return parse("\n".join(str(name) for name in option), "expected")
 
-    def skus(self, keys: str) -> dict[str, dict[str, str]]:
-        """The rules of the option `skus`, which map `keys` to patterns. Raises SettingError."""
+    def skus(self, path: str, keys: str) -> dict[str, dict[str, str]]:
+        """The rules of the option `skus`, which map `keys` to patterns. Raises AnsibleParserError."""
         skus = self.get_option("skus") or {}
         for sku, rule in skus.items():
             if not isinstance(rule, dict) or not rule:
-                raise SettingError(f"skus.{sku} maps {keys} to patterns")
+                raise AnsibleParserError(f"{path}: skus.{sku} maps {keys} to patterns")
         return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
 
     def add(self, fleet: InventoryFleet, path: str, advice: str, settings: Mapping[str, Any] | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from ..core import extensions, schemas, yaml_file
 from ..core.errors import SettingError
 from ..core.text import meant
-from ..runs import outputs, plans
+from ..runs import plans
 
 MAX_FILE_BYTES = 256 << 10
 #: Of the files that a job copies to its nodes, together: they travel in the plan.
@@ -167,7 +167,7 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         yield ("container",), str(error).partition(": ")[2]
     results = document.get("results", {})
     try:
-        outputs.readers(results.get("output"))
+        plans.readers(results.get("output"))
     except SettingError as error:
         yield ("results", "output"), str(error)
     for index, pattern in enumerate(results.get("patterns", ())):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import files
-from ..core.child_process import by_halves
 from ..core.errors import reason_of
+from ..core.processes import by_halves
 from ..records.documents import Record
 from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, take_record
 from ..runs import publishing, state

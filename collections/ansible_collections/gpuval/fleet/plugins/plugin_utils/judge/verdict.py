@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..core.child_process import beside, by_halves
 from ..core.escape import one_line
+from ..core.processes import beside, by_halves
 from ..core.text import natural_order
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of

@@ -6,7 +6,7 @@ import json
 import posixpath
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,28 +16,18 @@ from ...module_utils import image_archive
 from ..artifacts import build_context, image_upload, images, sbom
 from ..core.action import ControllerAction
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import StepOptions, StoreOptions
 from ..store.access import open_store
 
 HERE = ("local",)
 #: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
 MADE = (
-    "id",
-    "sha256",
-    "bytes",
-    "key",
-    "architecture",
-    "context",
-    "base",
-    "base_id",
-    "base_digest",
-    "engine_id",
+    *("id", "sha256", "bytes", "key", "architecture", "context", "base", "base_id", "base_digest", "engine_id"),
     "build_seconds",
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildImageOptions:
+class BuildImageOptions(StepOptions):
     store: StoreOptions
     engine: Literal["auto", "docker", "podman"] = "auto"
     #: Of each pull, build and save.
@@ -101,21 +91,16 @@ class ImageMaker:
                 ) from error
             changed = changed or done
             if options.publish:
-                self.action.display.display(f"{item.reference}: {self._outcome(done)}")
-        return {"changed": changed, "made": made, "left": left, "pushed": self._pushed()}
-
-    def _pushed(self):
-        """The images as gpuval_images has them, those that were pushed by digest."""
-        return {
+                outcome = "made" if done else "is up to date"
+                if self.action.check_mode:
+                    outcome = "would be made, and put into the store if it is not there"
+                self.action.display.display(f"{item.reference}: {outcome}")
+        pushed = {  # the images as gpuval_images has them, those that were pushed by digest
             item.name: {"reference": images.by_digest(item.reference, self.digests.get(item.reference, ""))}
             for declared in self.options.images
             for item in images.parse(declared)
         }
-
-    def _outcome(self, done):
-        if self.action.check_mode:
-            return "would be made, and put into the store if it is not there"
-        return "made" if done else "is up to date"
+        return {"changed": changed, "made": made, "left": left, "pushed": pushed}
 
     def _make(self, item):
         """Whether anything changed, and the entry of the catalogue; None in check mode."""
@@ -144,7 +129,7 @@ class ImageMaker:
 
     def _build(self, item):
         """Build or copy the image, unless it is there. Returns whether that was needed, and what is known of it."""
-        known = images.read_catalogue(self.state).get(item.reference, {})
+        options, known = self.options, images.read_catalogue(self.state).get(item.reference, {})
         kept = bool(known.get("sha256")) and images.archive_file(self.state, known["sha256"]).is_file()
         publish = self.options.publish
         arguments = {
@@ -157,7 +142,9 @@ class ImageMaker:
         }
         context = None
         if item.way == "build":
-            context = self._context(item.folder)
+            given = (options.wheels, options.ca_file, options.pip_conf)
+            paths = [project_path(path) if path else None for path in given]
+            context = build_context.gather(options.folder, item.folder, *paths)
             arguments["digest"] = context.digest(item.base, arguments["arguments"])
             arguments["dockerfile"] = context.dockerfile
             arguments["no_cache"] = self.options.no_cache
@@ -217,25 +204,22 @@ class ImageMaker:
                     arguments["log"] = str(folder / f"{name}.log")
                 outcome = self._module(arguments)
                 if self.options.publish:
-                    self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", local)
-                    self._list_parts(arguments["reference"], outcome)
+                    self._keep(arguments, outcome, here / "archive.tar", local)
             finally:
                 if not local:
                     self.action._remove_tmp_path(there)
         return outcome
 
-    def _keep(self, archive, there, here, local):
+    def _keep(self, arguments, outcome, here, local):
+        """Keep the archive, and the bill of materials beside it; an image without a shell has none."""
+        archive, reference = outcome["archive"], arguments["reference"]
         if not local:
             self.action.display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
-            self.action._connection.fetch_file(there, str(here))
+            self.action._connection.fetch_file(arguments["archive"], str(here))
             if image_archive.sha256_of(here) != archive["sha256"]:
                 raise images.ImagesError("the archive arrived damaged from the builder: run again")
         here.chmod(0o600)
         here.replace(images.archive_file(self.state, archive["sha256"]))
-
-    def _list_parts(self, reference, outcome):
-        """Keep the bill of materials beside the archive; an image without a shell has none."""
-        archive = outcome["archive"]
         if not outcome.get("listing"):
             self.action.display.warning(f"{reference} cannot list its packages, so there is no SBOM of it")
             return
@@ -248,8 +232,3 @@ class ImageMaker:
         if outcome.get("failed"):
             raise images.ImagesError(outcome.get("msg") or outcome.get("module_stderr") or "the build failed")
         return outcome
-
-    def _context(self, folder):
-        given = (getattr(self.options, name) for name in ("wheels", "ca_file", "pip_conf"))
-        paths = [project_path(path) if path else None for path in given]
-        return build_context.gather(self.options.folder, folder, *paths)

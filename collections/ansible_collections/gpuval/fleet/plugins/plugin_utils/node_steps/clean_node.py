@@ -28,20 +28,17 @@ def clean_node(
         outcome = cleaning.unreached(str(finding.get("message") or state), state, str(finding.get("remedy") or ""))
     else:
         arguments = {"directory": directory, "run_ids": run_ids, "keep_models": keep_models}
-        outcome = _clean(action, {**arguments, "remove_images": remove_images})
+        try:
+            answer = action.ask_node("clean_node", {**arguments, "remove_images": remove_images})
+        except AnsibleConnectionFailure as error:
+            answer = {"unreachable": True, "msg": str(error.message)}
+        except AnsibleError as error:  # become, the interpreter, a temporary folder
+            answer = {"failed": True, "msg": str(error.message)}
+        if answer.get("unreachable"):
+            outcome = cleaning.unreached(str(answer.get("msg", "unreachable")))
+        else:
+            outcome = {**cleaning.answered(answer), "changed": answer.get("changed", False)}
     if outcome["state"] != cleaning.CLEAN:
         word = f" ({outcome['class']})" if outcome.get("class") else ""
         action.display.warning(f"{node}: {outcome['state']}{word}: {outcome['message']}")
     return {"changed": bool(outcome.pop("changed", False)), "outcome": outcome}
-
-
-def _clean(action, arguments):
-    try:
-        answer = action.ask_node("clean_node", arguments)
-    except AnsibleConnectionFailure as error:
-        return cleaning.unreached(str(error.message))
-    except AnsibleError as error:  # become, the interpreter, a temporary folder
-        return cleaning.answered({"failed": True, "msg": str(error.message)})
-    if answer.get("unreachable"):
-        return cleaning.unreached(str(answer.get("msg", "unreachable")))
-    return {**cleaning.answered(answer), "changed": answer.get("changed", False)}

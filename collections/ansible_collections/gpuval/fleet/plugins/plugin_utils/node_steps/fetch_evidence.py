@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -24,7 +23,6 @@ MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FetchEvidenceOptions(RunOptions):
     store: StoreOptions
     #: Only what never reached the store.
@@ -70,15 +68,19 @@ def fetch_launched(action, folder, node, launch, options):
             kind, _, stage = name.partition("/")
             if kind in CONTENT_TYPES and stage in run["nodes"][node]["stages"]:
                 key = object_key(run["folder"], kind, stage, node)
-                data = _decoded(item["base64"])
+                try:
+                    data = base64.b64decode(item["base64"], validate=True)
+                except ValueError:
+                    data = None
                 size += len(data or b"")
                 if data is None:
                     what = "record refused" if kind == "records" else f"{kind} left out"
                     add_problem(f"{what}: the node's answer is not base64", stage)
                 elif kind != "records" and size > MAX_NODE_BYTES:
                     add_problem(f"{kind} left out: the node sent more than {human_bytes(MAX_NODE_BYTES)}", stage)
-                elif by_store:
-                    _put(store, kind, key, data)
+                elif by_store:  # unchecked, as the node itself would have written it: readers of the store check it
+                    if kind != "records" or not _is_newer(store, key, data):
+                        store.put(key, data, CONTENT_TYPES[kind])
                 else:
                     returned[key] = item["base64"]
             held[name] = item["digest"]
@@ -117,20 +119,6 @@ def _ask(action, directory, held, options):
         return evidence.accept("fetch_answer", answer)
     except EvidenceRefused as refusal:
         return {"error": str(refusal)}
-
-
-def _put(store, kind, key, data):
-    """Unchecked, as the node itself would have written it: readers of the store check it."""
-    if kind == "records" and _is_newer(store, key, data):
-        return
-    store.put(key, data, CONTENT_TYPES[kind])
-
-
-def _decoded(text):
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        return None
 
 
 def _is_newer(store, key, data):

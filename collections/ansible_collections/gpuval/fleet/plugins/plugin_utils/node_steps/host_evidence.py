@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -23,7 +22,6 @@ class HostEvidenceError(Exception):
         self.state = state
 
 
-@dataclass(frozen=True, kw_only=True)
 class HostEvidenceOptions(RunOptions):
     directory: str = ""
     seconds: float = 120.0

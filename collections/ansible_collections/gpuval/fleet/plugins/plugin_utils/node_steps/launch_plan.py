@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ansible import constants
@@ -27,11 +27,12 @@ from ..watch import launching
 from ..watch.decisions import keep_started
 from ..watch.launching import ProbeOptions
 
+#: What a plan has of its options as it is.
+COPIED = ("heartbeat_seconds", "runtime", "python", "container", "telemetry_seconds")
 #: Settings for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaunchOptions(RunOptions, ProbeOptions):
     directory: str = ""
     #: Start even if another run is active on the node, or other processes use its accelerators.
@@ -57,177 +58,157 @@ class LaunchOptions(RunOptions, ProbeOptions):
 
 
 def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
-    return PlanLaunch(action).launch(options)
+    node = action.task_vars["inventory_hostname"]
+    folder = action.folder(options)
+    if action.check_mode:
+        plan = _plan(action, folder, options.run, node, options)
+        diff = {"before": "", "after": launching.shown(plan), "after_header": node}
+        return {"changed": True, "plan": plan, "diff": diff}
+    run, known = folder.read_run(), folder.read_launch(node)
+    if known.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
+        options = replace(options, attempt=known["attempt"], stages=known["stages"])
+    launch = {"node": node, "attempt": options.attempt, "stages": options.stages, "at": run_folder.now()}
+    try:
+        plan = _plan(action, folder, run, node, options)
+    except GpuvalError as error:
+        folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
+        raise
+    launch["nonce"] = folder.read_plan(node).get("nonce", "")
+    away = launching.still_unreachable(folder, node, options, action.task_vars, action.connection)
+    if away:
+        launch |= away
+    else:
+        launch["host_key"] = launching.host_key(folder, node)
+        launch = _launch(action, folder, run, launch, plan, options)
+    python = launch.pop("found_python", "")  # of the node, which answered it
+    launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
+    launch = keep_started(known, launch)
+    folder.write_launch(node, launch)
+    if launch["state"] not in LAUNCHED:
+        action.display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
+    elif launch["at"] == known.get("at"):
+        action.display.warning(f"{node}: {launch['message']}")
+    result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
+    if python:  # as modules do, so that the next one need not search
+        result["ansible_facts"] = {"discovered_interpreter_python": python}
+    return result
 
 
-class PlanLaunch:
-    """The launch of one node's plan; `found_python`: the Python of the node that answered it."""
+def _plan(action, folder, run, node, options):
+    """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
+    path = folder.plan_file(node)
+    refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
+    if options.attempt > 1 or (path.exists() and not refused):
+        plan = folder.read_plan(node)
+        return plans.for_attempt(plan, options.stages, options.attempt) if options.attempt > 1 else plan
+    expected = run["nodes"][node]
+    before = folder.read_plan(node) if path.exists() else {}
+    plan = plans.build(
+        plans.PlanSettings.of(
+            run,
+            node,
+            created_at=run_folder.now(),
+            deadline_seconds=options.deadline_seconds or run["deadline_seconds"],
+            **{name: getattr(options, name) for name in COPIED},
+            models_dir=options.models_dir or None,
+            gives_way=bool(run.get("only_idle")),
+            **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
+        ),
+        expected["stages"],
+        launching.with_needed_packages(expected, options.workloads),
+        images=_images(options, expected["stages"]),
+    )
+    schemas.validate("plan", plan, what=f"plan of {node}")
+    if not action.check_mode:
+        run_folder.write_json(path, plans.without_members(plan))
+    return plan
 
-    def __init__(self, action: RunAction) -> None:
-        self.action = action
-        self.found_python = ""
 
-    def launch(self, options):
-        action = self.action
-        node = action.task_vars["inventory_hostname"]
-        folder = action.folder(options)
-        if action.check_mode:
-            plan = self._plan(folder, options.run, node, options)
-            return {
-                "changed": True,
-                "plan": plan,
-                "diff": {"before": "", "after": launching.shown(plan), "after_header": node},
-            }
-        run, known = folder.read_run(), folder.read_launch(node)
-        if known.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
-            options = replace(options, attempt=known["attempt"], stages=known["stages"])
-        launch = {"node": node, "attempt": options.attempt, "stages": options.stages, "at": run_folder.now()}
-        try:
-            plan = self._plan(folder, run, node, options)
-        except GpuvalError as error:
-            folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
-            raise
-        launch["nonce"] = folder.read_plan(node).get("nonce", "")
-        away = launching.still_unreachable(folder, node, options, action.task_vars, action.connection)
-        if away:
-            launch |= away
-        else:
-            launch["host_key"] = launching.host_key(folder, node)
-            launch = self._launch(folder, run, launch, plan, options)
-        launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
-        launch = keep_started(known, launch)
-        folder.write_launch(node, launch)
-        if launch["state"] not in LAUNCHED:
-            action.display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
-        elif launch["at"] == known.get("at"):
-            action.display.warning(f"{node}: {launch['message']}")
-        result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
-        if self.found_python:  # as modules do, so that the next one need not search
-            result["ansible_facts"] = {"discovered_interpreter_python": self.found_python}
-        return result
+def _launch(action, folder, run, launch, plan, options):
+    node = launch["node"]
+    names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
+    try:
+        store = launching.NodeStore.of(options.store, run, action._connection.transport)
+        left = options.deadline_seconds or float(run["deadline_seconds"])
+        given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
+        given["secrets"] = store.secrets(plan)
+        if store.reachable and images.archives(plan.get("images", {})):
+            given["store"]["downloads"] = images.signed_downloads(
+                store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS
+            )
+    except plans.PlanError as error:
+        return {**launch, "state": "refused", "message": str(error)}
+    except StoreError as error:
+        return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
+    arguments = {
+        "directory": options.directory,
+        "plan": plans.with_members(plan, run),
+        "controller": launching.controller_name(),
+        **given,
+        "keys": keys.files_for(folder, node),
+        "requirements": launching.requirements(run["nodes"][node], options.workloads, options.runtime)
+        if plan["attempt"] == 1  # they were tried then
+        else [],
+        "force": options.force,
+    }
+    try:
+        outcome = _on_node(action, arguments)
+    except AnsibleError as error:  # the connection; become, the interpreter, a temporary folder
+        kind = "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed"
+        outcome = {kind: True, "msg": str(error.message)}
+    if outcome.get("unreachable"):
+        return {**launch, "state": "unreachable", "message": str(outcome.get("msg", "unreachable"))}
+    if outcome.get("failed"):
+        message = f"{outcome.get('msg', 'the launch failed')} {outcome.get('module_stderr') or ''}".strip()
+        return {**launch, "state": "failed", "message": message}
+    try:
+        answer = evidence.accept("launch_answer", outcome)
+    except EvidenceRefused as refusal:
+        return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
+    launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}
+    launch["found_python"] = answer.get("python", "")
+    if not store.reachable:  # the node writes nothing; its records are fetched
+        return {**launch, "store_reachable": False}
+    if launch.get("store_reachable") is False and store.access.firewall_hint():
+        launch["message"] = f"{launch['message']}; {store.access.firewall_hint()}"
+    return launch
 
-    def _plan(self, folder, run, node, options):
-        """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
-        path = folder.plan_file(node)
-        refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
-        if options.attempt > 1 or (path.exists() and not refused):
-            plan = folder.read_plan(node)
-            return plans.for_attempt(plan, options.stages, options.attempt) if options.attempt > 1 else plan
-        expected = run["nodes"][node]
-        before = folder.read_plan(node) if path.exists() else {}
-        plan = plans.build(
-            plans.PlanSettings.of(
-                run,
-                node,
-                created_at=run_folder.now(),
-                deadline_seconds=options.deadline_seconds or run["deadline_seconds"],
-                heartbeat_seconds=options.heartbeat_seconds,
-                runtime=options.runtime,
-                python=options.python,
-                models_dir=options.models_dir or None,
-                container=options.container,
-                telemetry_seconds=options.telemetry_seconds,
-                gives_way=bool(run.get("only_idle")),
-                **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
-            ),
-            expected["stages"],
-            launching.with_needed_packages(expected, options.workloads),
-            images=self._images(options, expected["stages"]),
-        )
-        schemas.validate("plan", plan, what=f"plan of {node}")
-        if not self.action.check_mode:
-            run_folder.write_json(path, plans.without_members(plan))
-        return plan
 
-    @staticmethod
-    def _images(options, stages):
-        """The images of the stages, and where the node gets them."""
-        workloads = options.workloads
-        by_stage = {stage: workloads[stage].get("image") for stage in stages if stage in workloads}
-        plans.check_images(options.runtime, by_stage)
-        wanted = list(by_stage.values())
-        if not any(wanted) and plans.IMAGE not in stages:
-            return {}
-        catalogue = images.read_catalogue(project_path(options.store["state_dir"]))
-        return images.image_plan(options.images, options.runtime, catalogue, wanted)
+def _on_node(action, arguments):
+    """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""
+    task_vars = action.task_vars
+    takes_input = action._is_pipelining_enabled("new") and action._connection._shell.SHELL_FAMILY == "sh"
+    if not takes_input:  # either way the answer is checked by its schema
+        return action.execute_on_node("launch_plan", {**arguments, **launching.encoded_archives()})
+    interpreter = _interpreter(action, task_vars)
+    candidates = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
+    command = node_program.command(interpreter, candidates)
+    environment = action._compute_environment_string()
+    if environment:
+        command = f"export {environment}; {command}"
+    stream = node_program.data(arguments, **launching.archives())
+    done = action._low_level_execute_command(command, sudoable=True, in_data=stream)
+    return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
 
-    def _launch(self, folder, run, launch, plan, options):
-        node = launch["node"]
-        names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
-        try:
-            store = launching.NodeStore.of(options.store, run, self.action._connection.transport)
-            left = options.deadline_seconds or float(run["deadline_seconds"])
-            given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
-            given["secrets"] = store.secrets(plan)
-            if store.reachable and images.archives(plan.get("images", {})):
-                given["store"]["downloads"] = images.signed_downloads(
-                    store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS
-                )
-        except plans.PlanError as error:
-            return {**launch, "state": "refused", "message": str(error)}
-        except StoreError as error:
-            return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
-        arguments = {
-            "directory": options.directory,
-            "plan": plans.with_members(plan, run),
-            "controller": launching.controller_name(),
-            **given,
-            "keys": keys.files_for(folder, node),
-            "requirements": launching.requirements(run["nodes"][node], options.workloads, options.runtime)
-            if plan["attempt"] == 1  # they were tried then
-            else [],
-            "force": options.force,
-        }
-        try:
-            outcome = self._on_node(arguments)
-        except AnsibleConnectionFailure as error:
-            return {**launch, "state": "unreachable", "message": str(error.message)}
-        except AnsibleError as error:  # become, the interpreter, a temporary folder
-            return {**launch, "state": "failed", "message": str(error.message)}
-        if outcome.get("unreachable"):
-            return {**launch, "state": "unreachable", "message": str(outcome.get("msg", "unreachable"))}
-        if outcome.get("failed"):
-            detail = outcome.get("module_stderr") or ""
-            return {
-                **launch,
-                "state": "failed",
-                "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
-            }
-        try:
-            answer = evidence.accept("launch_answer", outcome)
-        except EvidenceRefused as refusal:
-            return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
-        self.found_python = answer.get("python", "")
-        launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}
-        if not store.reachable:  # the node writes nothing; its records are fetched
-            return {**launch, "store_reachable": False}
-        if launch.get("store_reachable") is False and store.access.firewall_hint():
-            launch["message"] = f"{launch['message']}; {store.access.firewall_hint()}"
-        return launch
 
-    def _on_node(self, arguments):
-        """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""
-        action, task_vars = self.action, self.action.task_vars
-        takes_input = action._is_pipelining_enabled("new") and action._connection._shell.SHELL_FAMILY == "sh"
-        if not takes_input:  # either way the answer is checked by its schema
-            return action.execute_on_node("launch_plan", {**arguments, **launching.encoded_archives()})
-        interpreter = self._interpreter(task_vars)
-        candidates = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
-        command = node_program.command(interpreter, candidates)
-        environment = action._compute_environment_string()
-        if environment:
-            command = f"export {environment}; {command}"
-        stream = node_program.data(arguments, **launching.archives())
-        done = action._low_level_execute_command(command, sudoable=True, in_data=stream)
-        return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
+def _interpreter(action, task_vars):
+    """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
+    configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
+    try:  # the variable may be a template
+        wanted = str(action._templar.template(configured) or "").strip()
+    except AnsibleValueOmittedError:
+        wanted = ""
+    if wanted and wanted not in DISCOVERED:
+        return wanted
+    return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")
 
-    def _interpreter(self, task_vars):
-        """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
-        configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
-        try:  # the variable may be a template
-            wanted = str(self.action._templar.template(configured) or "").strip()
-        except AnsibleValueOmittedError:
-            wanted = ""
-        if wanted and wanted not in DISCOVERED:
-            return wanted
-        return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")
+
+def _images(options, stages):
+    """The images of the stages, and where the node gets them."""
+    by_stage = {stage: options.workloads[stage].get("image") for stage in stages if stage in options.workloads}
+    plans.check_images(options.runtime, by_stage)
+    references = list(by_stage.values())
+    if not any(references) and plans.IMAGE not in stages:
+        return {}
+    catalogue = images.read_catalogue(project_path(options.store["state_dir"]))
+    return images.image_plan(options.images, options.runtime, catalogue, references)

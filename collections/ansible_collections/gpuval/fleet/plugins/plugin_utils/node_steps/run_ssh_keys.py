@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -11,31 +10,25 @@ from ..runs.action import RunAction, RunOptions
 from ..ssh.run_keys import RunKeys, RunKeysError, node_files
 
 
-@dataclass(frozen=True, kw_only=True)
-class SshKeysOptions(RunOptions):
-    directory: str = ""
-    #: Of the SSH servers that nodes start for the work.
-    port: int = 3022
-
-
-def run_ssh_keys(action: RunAction, options: SshKeysOptions) -> dict[str, Any]:
+def run_ssh_keys(action: RunAction, options: RunOptions, directory: str = "", port: int = 3022) -> dict[str, Any]:
+    """`port`: of the SSH servers that nodes start for the work."""
     node = action.task_vars["inventory_hostname"]
     folder = action.folder(options)
     run = folder.read_run()
     if node not in run["nodes"]:
         raise AnsibleActionFail(f"{node} is not in run {run['run_id']}: validate with it under this run id, then again")
-    if not 0 < options.port < 65536:
-        raise AnsibleActionFail(f"ssh_keys_port {options.port} is not a port")
+    if not 0 < port < 65536:
+        raise AnsibleActionFail(f"ssh_keys_port {port} is not a port")
     keys = RunKeys(folder.state / "ssh")
     if action.check_mode and not keys.folder.exists():
         return {"changed": True, "msg": "the keys would be made and placed"}
     try:
         with keys.locked():
             addresses = keys.resolved({name: _addresses(name, action.task_vars) for name in run["nodes"]})
-            files = node_files(run["run_id"], node, keys, addresses, options.port)
+            files = node_files(run["run_id"], node, keys, addresses, port)
     except RunKeysError as error:
         raise AnsibleActionFail(str(error)) from None
-    arguments = {"directory": options.directory, "run_id": run["run_id"], "node": node, "files": files}
+    arguments = {"directory": directory, "run_id": run["run_id"], "node": node, "files": files}
     answer = action.ask_node("run_ssh_keys", arguments)
     if answer.get("changed"):
         action.display.display(f"{node}: SSH keys of the run placed")

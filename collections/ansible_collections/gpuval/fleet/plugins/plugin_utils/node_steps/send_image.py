@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -24,7 +23,6 @@ TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SendImageOptions(RunOptions, ProbeOptions):
     directory: str = ""
     #: By name, and the references of those that the node's stages use.

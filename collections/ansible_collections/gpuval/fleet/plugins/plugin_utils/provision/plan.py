@@ -195,8 +195,10 @@ def make_plan(
     if text(cluster, "region") != region:
         raise ProvisionError(f"cluster {name} is in {text(cluster, 'region')}: set provision_region to that")
     present = {text(pool, "name"): pool for pool in pools_of(cluster)}
-    for pool in (pool for pool in pools if pool.name in present):
-        other_pool = present[pool.name]
+    for pool in pools:
+        other_pool = present.get(pool.name)
+        if other_pool is None:
+            continue
         if not has_tag(other_pool, tag):
             raise ProvisionError(f"node pool {pool.name} exists without the tag {tag}: choose another name")
         if (other_pool["size"], other_pool["count"]) != (pool.size, pool.count):

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.release import version
+from ..core.paths import version
 from .junit import case_name, suites_of
 from .problems import action_text, part_of
 

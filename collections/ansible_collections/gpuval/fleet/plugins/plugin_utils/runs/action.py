@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.action import ControllerAction
 from ..core.paths import project_path
+from ..core.step_options import StepOptions
 from . import origin, state
-from .folder import LATEST, RunFolder, adopt, ensure_of, of_others, read_object, resolve
+from .folder import LATEST, RunFolder, ensure_of, of_others, read_object, resolve
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(StepOptions):
     """Options of steps that work on a run; without an id it is the latest one of the inventory."""
 
     run_id: str = ""
@@ -28,13 +27,12 @@ class RunAction(ControllerAction):
     inventory: Sequence[str] = ()
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
-        self.inventory = origin.inventory_of((task_vars or {}).get("ansible_inventory_sources") or ())
+        sources = (task_vars or {}).get("ansible_inventory_sources") or ()
+        # each path in one form
+        self.inventory = sorted(
+            {str(Path(source).resolve()) if Path(source).exists() else source for source in sources}
+        )
         return super().run(tmp, task_vars)
-
-    def adopt_runs(self, results_dir: str) -> None:
-        """Move runs of release 1.0 to the folders of their inventories, once."""
-        for folder in [] if self.check_mode else adopt(project_path(results_dir)):
-            self.display.display(f"run {folder.path.name} is now in {folder.path}")
 
     def folder(self, options: RunOptions) -> RunFolder:
         return self.folder_of(options.results_dir, options.run_id)

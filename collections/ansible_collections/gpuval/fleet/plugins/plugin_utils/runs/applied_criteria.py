@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ JUDGING = "judging"
 MAX_JUDGING_BYTES = 64 << 20
 #: How many runs to search for the one that a narrowed run is a part of.
 MAX_RUNS_BEFORE = 50
+#: The criteria of extensions' stages, which another controller may not have.
+_stage_files = partial(extensions.stage_files, "files/criteria*.yml")
 
 
 def criteria_file(folder: run_folder.RunFolder) -> Path:
@@ -34,16 +37,8 @@ def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
 
 def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
     """What the run was held against; empty for one that keeps nothing. Raises RunError for a damaged file."""
-    path = criteria_file(folder)
-    try:
-        document: dict[str, Any] = run_folder.read_json(path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise run_folder.RunError(
-            f"{path} is damaged ({error}): remove it, and give the run's gpuval_criteria and gpuval_baseline again"
-        ) from error
-    return document
+    remedy = "remove it, and give the run's gpuval_criteria and gpuval_baseline again"
+    return run_folder.read_kept(criteria_file(folder), remedy) or {}
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -60,10 +55,7 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, An
 
 
 def keep_criteria(
-    folder: run_folder.RunFolder,
-    criteria: Sequence[str],
-    baseline: str,
-    standings: Sequence[Mapping[str, Any]] = (),
+    folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str, standings: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
 
@@ -72,7 +64,7 @@ def keep_criteria(
     """
     path = criteria_file(folder)
     kept = {"criteria": [], "baseline": None, **kept_criteria(folder)}
-    given = [*_of_extensions(), *map(Path, criteria)] if criteria or not kept["criteria"] else []
+    given = [*_stage_files(), *map(Path, criteria)] if criteria or not kept["criteria"] else []
     document = {
         "schema": "gpuval.judging/1",
         "criteria": [_file(path) for path in given] or kept["criteria"],
@@ -89,11 +81,6 @@ def keep_criteria(
         )
     if not path.exists() or path.read_bytes() != data:
         run_folder.write_bytes(path, data)
-
-
-def _of_extensions() -> tuple[Path, ...]:
-    """The criteria of extensions' stages, which another controller may not have."""
-    return extensions.stage_files("files/criteria*.yml")
 
 
 def _file(path: Path) -> dict[str, str]:
@@ -115,7 +102,7 @@ def judged_by(
     theirs = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:
-        if [_digest(file) for file in [*map(str, _of_extensions()), *criteria]] != theirs:
+        if [_digest(file) for file in [*map(str, _stage_files()), *criteria]] != theirs:
             remarks.append("gpuval_criteria differ from those that judged the run before: so may the verdict")
     else:
         criteria = [

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.text import natural_order, some_of
+from ..core.text import natural_order
 from ..records.states import LAUNCHED
 from . import folder as run_folder
 from . import origin, state
@@ -32,11 +32,7 @@ class Cleanable:
         """What stays, and the command that cleans it."""
         notes = []
         if self.others:
-            each = (
-                f"{some_of(run_ids)} (`make clean INVENTORY={shlex.quote(inventory)}`)"
-                for inventory, run_ids in sorted(self.others.items())
-            )
-            notes.append(f"runs of other inventories stay: {some_of(each, 5, '; ')}")
+            notes.append(f"runs of other inventories stay: {origin.others_line(self.others, 'clean', most=8)}")
         for place, run_ids in sorted(self.elsewhere.items()):
             notes.append(f"in namespace {place or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
                          "settings that they had (gpuval_namespace, gpuval_kube_context)")  # fmt: skip
@@ -45,7 +41,7 @@ class Cleanable:
 
 def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
     """The runs of this controller, as far as a clean is about them."""
-    found, times = Cleanable(active=[folder.path.name for folder in _active(results, store)]), []
+    found, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
         its = run.get("origin") or {}
@@ -67,13 +63,7 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
     return found
 
 
-def using_embedded(results: Path, state_dir: Path, controller: int) -> list[str]:
-    """The active runs that use the embedded store, but those that this controller alone opened."""
-    found = _active(results, origin.embedded_in(state_dir))
-    return [folder.path.name for folder in found if not state.only_opened(folder.read_run(), controller)]
-
-
-def _active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
+def active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
     """The runs that need a store. `store`: how the line of their store ends, if they keep one."""
     for folder in run_folder.known_runs(results):
         its = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
@@ -96,7 +86,7 @@ def launched(folder: run_folder.RunFolder) -> list[str]:
 
 def at_work(results: Path, cleaned: Collection[str], nodes: Iterable[str]) -> dict[str, list[str]]:
     """Runs that go on beside those that were cleaned, and on which of the nodes."""
-    busy = {one.path.name: sorted({*launched(one)} & {*nodes}, key=natural_order) for one in _active(results)}
+    busy = {one.path.name: sorted({*launched(one)} & {*nodes}, key=natural_order) for one in active(results)}
     return {run_id: on for run_id, on in busy.items() if on and run_id not in cleaned}
 
 

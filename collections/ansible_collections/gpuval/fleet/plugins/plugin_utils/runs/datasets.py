@@ -48,16 +48,14 @@ class DatasetSource:
 
 def parse(declared: Iterable[Any]) -> list[DatasetSource]:
     """Return the entries of `gpuval_datasets`. Raises ``DatasetError``."""
-    sources: list[DatasetSource] = []
-    for number, entry in enumerate(declared or ()):
-        source = _wanted(f"gpuval_datasets[{number}]", entry)
-        if source.name in (one.name for one in sources):
-            raise DatasetError(f"gpuval_datasets: two datasets have the name {source.name}: rename one")
-        sources.append(source)
+    sources = [_parse(f"gpuval_datasets[{number}]", entry) for number, entry in enumerate(declared or ())]
+    names = [source.name for source in sources]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DatasetError(f"gpuval_datasets: two datasets have the name {twice[0]}: rename one")
     return sources
 
 
-def _wanted(setting: str, entry: Any) -> DatasetSource:
+def _parse(setting: str, entry: Any) -> DatasetSource:
     if not isinstance(entry, Mapping):
         raise DatasetError(f"{setting}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
     unknown = sorted(map(str, set(entry) - KEYS))

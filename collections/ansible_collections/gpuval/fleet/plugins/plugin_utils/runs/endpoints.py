@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,11 +32,12 @@ _FIGURE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
 
 def parse(value: Any) -> list[dict[str, Any]]:
     """The endpoints as nodes get them. Raises SettingError."""
-    if not isinstance(value or [], list) or len(value or []) > MOST:
+    value = value or []
+    if not isinstance(value, list) or len(value) > MOST:
         raise SettingError(
             f"{SETTING}: must be a list of at most {MOST} endpoints: {{name: s3, url: https://HOST/PATH}}"
         )
-    endpoints = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value or [])]
+    endpoints = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value)]
     names = [entry["name"] for entry in endpoints]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -60,7 +62,15 @@ def _parse(entry: Any, where: str) -> dict[str, Any]:
     for key, (target, unit, example, most) in FIGURES.items():
         if entry.get(key) is not None:
             endpoint[target] = _figure(entry[key], f"{where}: {key}", unit, example, most)
-    _check_transfer(endpoint, where)
+    method, size = endpoint.get("method", "GET"), endpoint.get("size_bytes")
+    if method not in METHODS:
+        raise SettingError(f"{where}: method {method[:20]}: must be one of {', '.join(METHODS)}")
+    if endpoint.get("address") and (size or endpoint.get("method") or "least_bytes_per_second" in endpoint):
+        raise SettingError(f"{where}: an address is only connected to: give a url for method, size or min_rate")
+    if method == "PUT" and not size:
+        raise SettingError(f"{where}: PUT needs a size, such as 64 MB")
+    if "least_bytes_per_second" in endpoint and (size or 0) < services.LEAST_BYTES:
+        raise SettingError(f"{where}: min_rate needs a size of {services.LEAST_BYTES} bytes or more, such as 64 MB")
     return endpoint
 
 
@@ -89,23 +99,9 @@ def _check_urls(entry: Mapping[str, str], where: str) -> None:
 
 def _figure(value: Any, where: str, unit: str, example: str, most: float) -> float:
     match = _FIGURE.fullmatch(str(value).strip())
-    try:
-        number = units.convert(float(match[1]), match[2], unit) if match else math.nan
-    except units.UnitError:
-        number = math.nan
-    number = float(number)
+    number = math.nan
+    with suppress(units.UnitError):
+        number = float(units.convert(float(match[1]), match[2], unit)) if match else math.nan
     if not 0 <= number <= most or (number == 0 and unit != "ratio"):
         raise SettingError(f"{where} {str(value)[:60]}: must be a figure with its unit, such as {example}")
     return int(number) if unit == "bytes" else number
-
-
-def _check_transfer(entry: Mapping[str, Any], where: str) -> None:
-    method, size = entry.get("method", "GET"), entry.get("size_bytes")
-    if method not in METHODS:
-        raise SettingError(f"{where}: method {method[:20]}: must be one of {', '.join(METHODS)}")
-    if entry.get("address") and (size or entry.get("method") or "least_bytes_per_second" in entry):
-        raise SettingError(f"{where}: an address is only connected to: give a url for method, size or min_rate")
-    if method == "PUT" and not size:
-        raise SettingError(f"{where}: PUT needs a size, such as 64 MB")
-    if "least_bytes_per_second" in entry and (size or 0) < services.LEAST_BYTES:
-        raise SettingError(f"{where}: min_rate needs a size of {services.LEAST_BYTES} bytes or more, such as 64 MB")

@@ -7,7 +7,7 @@ not speak for its memory. So each node that failed bears the checks that are ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,25 +34,21 @@ class Decision:
 
 
 def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, whole: bool) -> Decision:
-    """For a node of a report, whether a mark FAIL that it bears (`failed`) stays.
-
-    `open_before`: what was open, None where the mark does not say. `whole`: the run was not narrowed and had all
-    stages of its profile.
-    """
+    """For a node of a report, whether a mark FAIL that it bears (`failed`) stays. `open_before`: what was open, None
+    where the mark does not say. `whole`: the run was not narrowed and had all stages of its profile."""
     before = frozenset() if not failed else open_before or frozenset((UNKNOWN,))
+    unsettled = frozenset(entry for entry in before if not _settled(entry, node, whole))
     if node["verdict"] == FAIL:
-        return Decision(False, _bounded({*_unsettled(before, node, whole), *of_node(node)}))
+        return Decision(False, _bounded(unsettled | of_node(node)))
     if not failed:
         return Decision(False, frozenset())
-    open_now = _unsettled(before, node, whole) if node["verdict"] == PASS else before
+    open_now = unsettled if node["verdict"] == PASS else before
     return Decision(bool(open_now), open_now)
 
 
 def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str | None, *, failed: bool) -> str | None:
     """The verdict that a node bears after a run where `decide` does not keep FAIL on it; None: the one `before` stays.
-
-    What is not about the node takes no PASS off it. A run of some stages accepts no node, but removes its FAIL.
-    """
+    What is not about the node takes no PASS off it. A run of some stages accepts no node, but removes its FAIL."""
     if before == PASS and not is_about(node):
         return None
     if node["verdict"] != PASS or accepts(run, node):
@@ -101,10 +97,6 @@ def _bounded(entries: Collection[str]) -> frozenset[str]:
     if len(entries) <= MAX_ENTRIES:
         return frozenset(entries)
     return frozenset(entry if entry == UNKNOWN else f"{entry.partition('/')[0]}/" for entry in entries)
-
-
-def _unsettled(entries: Iterable[str], node: Mapping[str, Any], whole: bool) -> frozenset[str]:
-    return frozenset(entry for entry in entries if not _settled(entry, node, whole))
 
 
 def _settled(entry: str, node: Mapping[str, Any], whole: bool) -> bool:

@@ -70,6 +70,16 @@ def seconds_since(time: str) -> float:
     return (datetime.now(timezone.utc) - datetime.fromisoformat(time)).total_seconds()
 
 
+class FileOfRun:
+    """An attribute of `RunFolder`: the path of a file or folder in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, _class: Any = None) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """`results/<inventory>/<run_id>/`: what the controller keeps of a run. A round's is below that of its run.
@@ -80,6 +90,17 @@ class RunFolder:
     """
 
     path: Path
+
+    run_file, state = FileOfRun("run.json"), FileOfRun(".state")
+    #: The last document of its watch.
+    watch_file = FileOfRun(".state/run_watch.json")
+    problems_file, cleaned_file = FileOfRun(".state/problems.json"), FileOfRun(".state/cleaned.json")
+    #: Where in the store a run of another controller is that was imported.
+    import_file = FileOfRun(".state/from_store.json")
+    #: What became of the run's gangs: there from their forming on.
+    gangs_file = FileOfRun("gangs/gangs.json")
+    #: How long the gangs of this controller may take, while they are at work.
+    gang_limits_file = FileOfRun(".state/gang_limits.json")
 
     @property
     def results(self) -> Path:
@@ -96,51 +117,15 @@ class RunFolder:
         return origin.restored(kept, self.results)
 
     @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def state(self) -> Path:
-        return self.path / ".state"
-
-    @property
-    def watch_file(self) -> Path:
-        """The last document of its watch."""
-        return self.state / "run_watch.json"
-
-    @property
     def is_known(self) -> bool:
         """Whether a run was opened here, be its run.json whole, damaged or gone."""
         return os.path.lexists(self.run_file) or any((self.state / name).is_dir() for name in ("plans", "launches"))
-
-    @property
-    def problems_file(self) -> Path:
-        return self.state / "problems.json"
-
-    @property
-    def import_file(self) -> Path:
-        """Where in the store a run of another controller is that was imported."""
-        return self.state / "from_store.json"
 
     @property
     def is_imported(self) -> bool:
         """The run is another controller's: it is judged here. To start, end and clean it, and to write into its folder
         in the store, is its own controller's."""
         return self.import_file.exists()
-
-    @property
-    def gangs_file(self) -> Path:
-        """What became of the run's gangs: there from their forming on."""
-        return self.path / "gangs" / "gangs.json"
-
-    @property
-    def gang_limits_file(self) -> Path:
-        """How long the gangs of this controller may take, while they are at work."""
-        return self.state / "gang_limits.json"
-
-    @property
-    def cleaned_file(self) -> Path:
-        return self.state / "cleaned.json"
 
     def plan_file(self, node: str) -> Path:
         return self.state / "plans" / f"{node}.json"
@@ -184,9 +169,7 @@ class RunFolder:
 
     def advance(self, name: str, reason: str = "", pid: int | None = None) -> dict[str, Any] | None:
         """Bring the run to a state, as the controller `pid` (the process that started this one) that works on it.
-
-        Returns the run; None where that is no step, or another command's run.
-        """
+        Returns the run; None where that is no step, or another command's run."""
         if not self.run_file.exists():
             return None
         with files.locked(self.results / TURN_FILE, ADVANCE_SECONDS, None):
@@ -223,19 +206,15 @@ class RunFolder:
         with suppress(RunError, ValueError):  # a damaged plan is reported where it is needed
             if not is_in_time(self, run):
                 return run_state.seen(run, age, in_time=False)
-        return run_state.seen(run, age, resume=self._resume(run))
-
-    def _resume(self, run: Mapping[str, Any]) -> str:
-        """How to resume the run, whose controller is gone. By its id if it is not the latest of its inventory: of two
-        runs of the same nodes, the same command resumes the newer one."""
-        inventory = self.inventory
-        by_id = latest_run(self.results, inventory, opened=True) != self
+        # By its id if it is not the latest: of two runs of the same nodes, the same command resumes the newer one.
+        by_id, resume = latest_run(self.results, self.inventory, opened=True) != self, run_state.RESUME
         if run["narrowed_by"]:
-            return "its command" + (f" with RUN={run['run_id']}" if by_id else "") + " resumes it"
-        if not by_id:
-            return run_state.RESUME
-        its = f" INVENTORY={shlex.quote(origin.shown(inventory))}" if inventory else ""
-        return f"`make validate{its} RUN={run['run_id']}` resumes it"
+            resume = "its command" + (f" with RUN={run['run_id']}" if by_id else "") + " resumes it"
+        elif by_id:
+            inventory = shlex.quote(origin.shown(self.inventory))
+            chosen = f" INVENTORY={inventory}" if self.inventory else ""
+            resume = f"`make validate{chosen} RUN={run['run_id']}` resumes it"
+        return run_state.seen(run, age, resume=resume)
 
     def sign_age(self) -> float | None:
         """Seconds since the run's controller wrote its state or its watch."""
@@ -331,6 +310,19 @@ def read_json_or(otherwise: Any, path: Path) -> Any:
     except (OSError, ValueError, RecursionError):
         return otherwise
     return content if isinstance(content, type(otherwise)) else otherwise
+
+
+def read_kept(path: Path, remedy: str, schema: str = "") -> dict[str, Any] | None:
+    """A document that the run keeps; None where it has none yet. Raises RunError for one that is damaged."""
+    try:
+        document: dict[str, Any] = read_json(path)
+        if schema:
+            schemas.validate(schema, document, what=str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged ({error}): {remedy}") from error
+    return document
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -49,19 +49,15 @@ class NodeIdReader:
 
     def __call__(self, value: Any) -> dict[str, str]:
         """The mapping itself, or that of the file at a path. Raises SettingError."""
-        if not isinstance(value, str) or not value:
-            return _of_variable(value)
-        if value not in self._files:
-            self._files[value] = read(self._place(str(value)))
-        return self._files[value]
-
-
-def _of_variable(value: Any) -> dict[str, str]:
-    if value in (None, "", {}):
-        return {}
-    if not isinstance(value, Mapping):
-        raise SettingError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
-    return checked(_entries(value, "gpuval_node_ids"), "gpuval_node_ids")
+        if value in (None, "", {}):
+            return {}
+        if isinstance(value, str):
+            if value not in self._files:
+                self._files[value] = read(self._place(str(value)))
+            return self._files[value]
+        if not isinstance(value, Mapping):
+            raise SettingError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
+        return checked(_entries(value, "gpuval_node_ids"), "gpuval_node_ids")
 
 
 def read(path: Path) -> dict[str, str]:
@@ -143,12 +139,11 @@ def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_id
 
 def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
     """A mapping beside the nodes of a run: their ids, nodes without one, and workers that are not in the run."""
-    names = list(nodes)
-    nodes_set = set(names)
+    names = dict.fromkeys(nodes)
     return Held(
         ids={name: mapping[name] for name in names if name in mapping},
         unmapped=[name for name in names if name not in mapping],
-        unknown=sorted(worker for worker in mapping if worker not in nodes_set),
+        unknown=sorted(mapping.keys() - names.keys()),
     )
 
 
@@ -159,15 +154,10 @@ def _is_comment(line: str) -> bool:
 def _table(text: str) -> list[tuple[int, list[str]]]:
     """Rows between bars; borders, comments and lines without a bar are none."""
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if "|" not in line or _BORDER.fullmatch(line) or _is_comment(line):
-            continue
-        cells = [cell.strip().strip("`*").strip() for cell in line.strip().split("|")]
-        if line.strip().startswith("|"):
-            cells = cells[1:]
-        if line.strip().endswith("|"):
-            cells = cells[:-1]
-        rows.append((number, cells))
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if "|" in line and not _BORDER.fullmatch(line) and not _is_comment(line):
+            cells = line.removeprefix("|").removesuffix("|").split("|")
+            rows.append((number, [cell.strip().strip("`*").strip() for cell in cells]))
     return rows
 
 

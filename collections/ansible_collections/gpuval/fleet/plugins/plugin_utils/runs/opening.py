@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ..core import stages
 from ..core.text import some_of
 from .folder import LATEST, NEW, RunError, check_run_id, is_in_time, is_open, is_unreported, read_object, runs_of
 
+#: By stage the settings that end it early where they are not 0.
+SHORTENING = {"training": ("training_steps", "training_epochs"), "inference": ("inference_requests",)}
 #: Of gpuval, where run.json names none.
 FIRST_VERSION = "1.0"
 
@@ -45,7 +48,9 @@ def choose_run_id(
             continue
         try:
             run = folder.read_run()
-            if _asked(_less_joined(run["nodes"], nodes)) != _asked(nodes):
+            # but for those that joined while the run was watched and that the inventory still does not list
+            before = {name: node for name, node in run["nodes"].items() if name in nodes or not node.get("joined_at")}
+            if _asked(before) != _asked(nodes):
                 continue
             # of an earlier one that failed before a node began there is nothing to resume
             if is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
@@ -63,11 +68,6 @@ def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
         for name, node in nodes.items()
     }
-
-
-def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Without those that joined while the run was watched and that the inventory still does not list."""
-    return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
 
 
 def merge(
@@ -110,10 +110,8 @@ def merge(
             f"run {run['run_id']} has formed its gangs, and {some_of(joined)} would be in none: validate all nodes "
             "that are to work together under another gpuval_run_id, or none"
         )
-    nodes = {
-        **run["nodes"],
-        **{name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined},
-    }
+    new = {name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined}
+    nodes = {**run["nodes"], **new}
     # Who was alone, or comes alone, has company now.
     of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
     gang_stages = next(of_nodes, None) or run.get("gang_stages") or wanted.get("gang_stages")
@@ -123,3 +121,33 @@ def merge(
     made_good = {"limit", "stages"} if gang_stages and wanted.get("gang_stages") else {"limit"}
     narrowed = sorted({*run["narrowed_by"], *(set(wanted["narrowed_by"]) - made_good)})
     return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined
+
+
+def shortened(names: Iterable[str], known: Mapping[str, Any], template: Callable[[str], Any]) -> list[str]:
+    """Settings that make stages of a run shorter than its profile does, whose PASS says less: ``training_seconds 20
+    of 300``, ``training_steps 10``.
+
+    ``known`` are the variables of the play, ``template`` gives the value of an expression of Jinja.
+    """
+    found = []
+    usual = stages.variables(str(template("{{ gpuval_profile | default('') }}")))
+    for stage in names:
+        name = f"{stage}_seconds"
+        default = usual.get(name)
+        if default is not None and name in known:
+            seconds, of_profile = _number(template(f"{{{{ {name} }}}}")), _number(template(str(default)))
+            if 0 < seconds < of_profile:
+                found.append(f"{name} {seconds:g} of {of_profile:g}")
+        for limit in SHORTENING.get(stage, ()):
+            count = _number(template(f"{{{{ {limit} }}}}")) if limit in known else 0
+            if count > 0:
+                found.append(f"{limit} {count:g}")
+    return found
+
+
+def _number(value: Any) -> float:
+    """0 for what is no number: settings are checked elsewhere."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.paths import project_path
 from ..core.text import some_of
 
 #: Names of inventory files that do not say which inventory it is: their folder does.
@@ -20,14 +21,9 @@ MAX_NAME = 60
 UNKNOWN = "unknown"
 
 
-def inventory_of(sources: Iterable[str]) -> list[str]:
-    """The sources of an inventory (`ansible_inventory_sources`), each path in one form."""
-    return sorted({str(Path(source).resolve()) if Path(source).exists() else source for source in sources})
-
-
-def store_of(options: Mapping[str, Any], state_dir: Path) -> str:
+def store_of(options: Mapping[str, Any]) -> str:
     """The store of the option `store`, in one line. Holds no secret."""
-    return f"bucket {options['bucket']}, {options['endpoint'] or embedded_in(state_dir)}"
+    return f"bucket {options['bucket']}, {options['endpoint'] or embedded_in(project_path(options['state_dir']))}"
 
 
 def embedded_in(state_dir: Path) -> str:
@@ -72,13 +68,10 @@ def shown(inventory: Sequence[str]) -> str:
     return ",".join(os.path.relpath(source, here) if source.startswith(here + "/") else source for source in inventory)
 
 
-def others_line(others: Mapping[str, Sequence[str]]) -> str:
-    """Runs of other inventories, by inventory, and how to choose them."""
-    return some_of(
-        (
-            f"{some_of(run_ids, 3)} (`make runs INVENTORY={shlex.quote(inventory)}`)"
-            for inventory, run_ids in sorted(others.items())
-        ),
-        5,
-        "; ",
+def others_line(others: Mapping[str, Sequence[str]], target: str = "runs", most: int = 3) -> str:
+    """Runs of other inventories, by inventory, and how to choose them for a target of make."""
+    each = (
+        f"{some_of(run_ids, most)} (`make {target} INVENTORY={shlex.quote(inventory)}`)"
+        for inventory, run_ids in sorted(others.items())
     )
+    return some_of(each, 5, "; ")

@@ -14,6 +14,7 @@ from . import folder as run_folder
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
 MAX_REASON = 400
+AGE_UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 DAMAGED_ROW: dict[str, Any] = {
     "state": "damaged",
     "verdict": None,
@@ -26,10 +27,8 @@ DAMAGED_ROW: dict[str, Any] = {
 
 
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
-    """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age.
-
-    The reason of one whose run.json is damaged says what restores it.
-    """
+    """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age. The reason of one whose
+    run.json is damaged says what restores it."""
     found = []
     for folder in run_folder.known_runs(results, inventory):
         run_id = folder.path.name
@@ -40,28 +39,26 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
         except run_folder.RunError as error:
             found.append({**DAMAGED_ROW, "run_id": run_id, "reason": str(error)})
             continue
-        found.append(_row(folder, run, verdict))
+        seen, opened_at = folder.seen(), state.opened_at(run)
+        found.append(
+            {
+                "run_id": run["run_id"],
+                "state": seen.name,
+                "reason": seen.reason,
+                "verdict": verdict.get("verdict") if run["finished_at"] else None,
+                "counts": {word: verdict.get("counts", {}).get(word, 0) for word in VERDICTS} if verdict else {},
+                "nodes": len(run["nodes"]),
+                "profile": run["profile"],
+                "opened_at": opened_at,
+                "age_seconds": round(max(0.0, run_folder.seconds_since(opened_at))),
+            }
+        )
     return sorted(found, key=lambda row: (str(row["opened_at"]), str(row["run_id"])), reverse=True)
-
-
-def _row(folder: run_folder.RunFolder, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
-    seen, opened_at = folder.seen(), state.opened_at(run)
-    return {
-        "run_id": run["run_id"],
-        "state": seen.name,
-        "reason": seen.reason,
-        "verdict": verdict.get("verdict") if run["finished_at"] else None,
-        "counts": {word: verdict.get("counts", {}).get(word, 0) for word in VERDICTS} if verdict else {},
-        "nodes": len(run["nodes"]),
-        "profile": run["profile"],
-        "opened_at": opened_at,
-        "age_seconds": round(max(0.0, run_folder.seconds_since(opened_at))),
-    }
 
 
 def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table, with the reason of each run that failed."""
-    shown = table([HEAD, *(_cells(row) for row in found)])
+    shown = table([HEAD, *map(_cells, found)])
     reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in found if row["reason"]]
     return [*shown, *reasons]
 
@@ -69,17 +66,12 @@ def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     what = f"{row['state']}: {row['verdict']}" if row["verdict"] and row["state"] == state.JUDGED else row["state"]
     counts = (str(row["counts"].get(word, "-")) for word in VERDICTS)
-    profile = one_line(row["profile"], 40)
-    return (row["run_id"], what, *counts, str(row["nodes"] or "-"), profile, _age(row["age_seconds"]))
-
-
-def _age(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    profile, seconds, age = one_line(row["profile"], 40), row["age_seconds"], "-"
+    if seconds is not None:
+        units = ((unit, length) for unit, length in AGE_UNITS if seconds >= 2 * length)
+        unit, length = next(units, ("s", 1))
+        age = f"{seconds // length:.0f} {unit} ago"
+    return (row["run_id"], what, *counts, str(row["nodes"] or "-"), profile, age)
 
 
 def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:
@@ -115,9 +107,7 @@ def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str
 
 def interrupted(folder: run_folder.RunFolder) -> str:
     """What becomes of a run whose controller is being ended, as by Ctrl-C, in one line; empty for one that is over.
-
-    Raises RunError for a damaged run.json.
-    """
+    Raises RunError for a damaged run.json."""
     run = folder.read_run()
     if not run_folder.is_open(run):
         return ""

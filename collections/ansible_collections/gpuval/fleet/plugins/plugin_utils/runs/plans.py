@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core import extensions
+from ..core import extensions, yaml_file
 from ..core.errors import GpuvalError, SettingError
+from ..core.paths import COLLECTION
 from ..core.text import meant
 from ..records import evidence
-from . import datasets, outputs
+from . import datasets
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -35,9 +38,16 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
+#: What a plan has of its settings as it is.
+COPIED = (
+    *("run_id", "node", "created_at", "deadline_seconds", "heartbeat_seconds", "runtime", "python", "models_dir"),
+    "telemetry_seconds",
+)
 #: The program of jobs, which takes their secrets.
 JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
+#: What a plan takes along of a reader of logs; the rest is for people.
+READER_KEYS, MAX_READERS = ("name", "step", "x_unit", "values"), 8
 REQUIREMENT_KEYS = {"import", "start", "where", "install"}
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
 CONTAINER_KEYS = {
@@ -139,9 +149,7 @@ def select_stages(
     skip_tags: Iterable[str],
 ) -> list[str]:
     """The profile's stages that the tags choose, with the facts and the stages those need, in the profile's order.
-
-    Raises PlanError when the profile names an undeclared stage, a stage an unknown reader, or nothing is left.
-    """
+    Raises PlanError when the profile names an undeclared stage, a stage an unknown reader, or nothing is left."""
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
         raise PlanError(
@@ -149,13 +157,10 @@ def select_stages(
             f"define {undeclared[0]}_workload, or correct gpuval_stages"
         )
     wanted, unwanted = set(run_tags), set(skip_tags)
-
-    def tags(name: str) -> set[str]:
-        return _tags(name, declarations)
-
+    tags = {name: _tags(name, declarations) for name in profile}
     everything = not wanted or "all" in wanted
-    chosen = {name for name in profile if (everything or tags(name) & wanted) and not tags(name) & unwanted}
-    if chosen and FACTS in profile and not tags(FACTS) & unwanted:
+    chosen = {name for name in profile if (everything or tags[name] & wanted) and not tags[name] & unwanted}
+    if chosen and FACTS in profile and not tags[FACTS] & unwanted:
         chosen.add(FACTS)  # without them the node is unknown, and INCOMPLETE
     chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
     if not chosen and wanted == {IMAGE}:
@@ -224,10 +229,8 @@ def select(
     run_tags: Iterable[str],
     skip_tags: Iterable[str],
 ) -> tuple[list[str], list[str]]:
-    """The stages of each node, as ``select_stages`` has them, and those of gangs. Raises PlanError.
-
-    With tags of gangs alone a node does what they need: it tells what it is, and brings images.
-    """
+    """The stages of each node, as ``select_stages`` has them, and those of gangs. Raises PlanError. With tags of gangs
+    alone a node does what they need: it tells what it is, and brings images."""
     run_tags, skip_tags = list(run_tags), list(skip_tags)
     absent = [
         tag for tag in run_tags if tag in extensions.found("stages") and tag not in {IMAGE, *profile, *gang_stages}
@@ -238,11 +241,8 @@ def select(
             "choose a profile that has it (-e gpuval_profile=standard, or burnin), or name it in gpuval_stages"
         )
     chosen: list[str] = []
-    if gang_stages:
-        try:
-            chosen = select_stages(gang_stages, declarations, run_tags, skip_tags)
-        except NothingChosenError:
-            chosen = []
+    with suppress(NothingChosenError):
+        chosen = select_stages(gang_stages, declarations, run_tags, skip_tags) if gang_stages else []
     try:
         own = select_stages(profile, declarations, run_tags, skip_tags)
     except NothingChosenError:
@@ -291,10 +291,8 @@ def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
 def stage(
     name: str, declaration: Mapping[str, Any], chosen: Iterable[str], container: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A declaration as a stage of a plan; needs that are not part of the run are dropped.
-
-    `container` is what all stages ask of their containers, unless their declaration says otherwise.
-    """
+    """A declaration as a stage of a plan; needs that are not part of the run are dropped. `container` is what all
+    stages ask of their containers, unless their declaration says otherwise."""
     unknown = set(declaration) - set(STAGE_DEFAULTS) - {"command", "workload"}
     if unknown or "command" not in declaration:
         problem = f"unknown keys {', '.join(sorted(unknown))}" if unknown else "no command"
@@ -307,7 +305,14 @@ def stage(
     merged["secrets"] = list(merged["secrets"])
     if merged["secrets"] and JOB not in merged["command"]:
         raise PlanError(f"{name}_workload.secrets: only jobs have secrets: declare a job (gpuval_jobs)")
-    _check_requires(name, merged.pop("requires"))  # the launch tries them
+    requires = merged.pop("requires")  # the launch tries them
+    for need in requires if isinstance(requires, (list, tuple)) else [requires]:
+        is_need = isinstance(need, Mapping) and len({"import", "start"} & need.keys()) == 1
+        if not is_need or need.keys() - REQUIREMENT_KEYS or not all(isinstance(word, str) for word in need.values()):
+            raise PlanError(
+                f"{name}_workload.requires: {need!r}: write {{import: MODULE>=VERSION}} or {{start: COMMAND}}; "
+                "`where` names a file of nodes that need it, `install` what to install"
+            )
     merged["needs"] = [needed for needed in dict.fromkeys(_needs(merged)) if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
@@ -316,19 +321,29 @@ def stage(
     return merged
 
 
-def _check_requires(name: str, requires: Any) -> None:
-    for need in requires if isinstance(requires, (list, tuple)) else [requires]:
-        is_need = isinstance(need, Mapping) and len({"import", "start"} & need.keys()) == 1
-        if not is_need or need.keys() - REQUIREMENT_KEYS or not all(isinstance(word, str) for word in need.values()):
-            raise PlanError(
-                f"{name}_workload.requires: {need!r}: write {{import: MODULE>=VERSION}} or {{start: COMMAND}}; "
-                "`where` names a file of nodes that need it, `install` what to install"
-            )
+@functools.cache
+def shipped_readers() -> dict[str, dict[str, Any]]:
+    """What the runner can read of logs of programs, by their names, as a plan holds it (``outputs/programs.yml``).
+    Raises schemas.Invalid where the file breaks its schema."""
+    programs = yaml_file.shipped(COLLECTION / "outputs/programs.yml", "outputs")["programs"]
+    return {program["name"]: {key: program[key] for key in READER_KEYS if key in program} for program in programs}
+
+
+def readers(declaration: Any) -> list[dict[str, Any]]:
+    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises SettingError."""
+    names = declaration if isinstance(declaration, list | tuple) else [declaration] if declaration else []
+    if len(names) > MAX_READERS:
+        raise SettingError(f"{len(names)} programs, at most {MAX_READERS} are read")
+    listed = shipped_readers() if names else {}
+    for name in names:
+        if not isinstance(name, str) or name not in listed:
+            raise SettingError(f"no reader is called {name!r}{meant(name, listed)}; there are {', '.join(listed)}")
+    return [listed[name] for name in dict.fromkeys(names)]
 
 
 def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
-        return outputs.readers(declaration.get("output"))
+        return readers(declaration.get("output"))
     except SettingError as error:
         raise PlanError(f"{name}_workload.output: {error}") from error
 
@@ -369,9 +384,7 @@ def build(
     images: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The plan (gpuval.plan/1) of one node. Raises PlanError when the node's own variables do not declare a stage.
-
-    `images` says by reference which image it stands for and where the node gets it.
-    """
+    `images` says by reference which image it stands for and where the node gets it."""
     undeclared = [name for name in stages if name not in declarations]
     if undeclared:
         raise PlanError(
@@ -382,18 +395,10 @@ def build(
     container = {**settings.container, "ssh_keys": True, "network": None} if settings.gang else settings.container
     return {
         "schema": "gpuval.plan/1",
-        "run_id": settings.run_id,
-        "node": settings.node,
+        **{name: getattr(settings, name) for name in COPIED},
         "attempt": attempt,
         "nonce": evidence.of_attempt(settings.nonce, attempt),
-        "created_at": settings.created_at,
-        "deadline_seconds": settings.deadline_seconds,
-        "heartbeat_seconds": settings.heartbeat_seconds,
-        "runtime": settings.runtime,
         "accelerator": accelerator(settings.sku, settings.gpu_count),
-        "python": settings.python,
-        "models_dir": settings.models_dir,
-        "telemetry_seconds": settings.telemetry_seconds,
         "images": dict(images or {}),
         **({"gang": dict(settings.gang)} if settings.gang else {}),
         **({"gives_way": True} if settings.gives_way else {}),

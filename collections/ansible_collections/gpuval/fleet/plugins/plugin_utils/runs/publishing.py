@@ -116,10 +116,8 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass
 class DocumentPublisher:
-    """Puts the watch's document into the store when it says something new, and as a sign of life.
-
-    The last one is kept in the run's folder, for the commands that come after the watch.
-    """
+    """Puts the watch's document into the store when it says something new, and as a sign of life. The last one is kept
+    in the run's folder, for the commands that come after the watch."""
 
     folder: run_folder.RunFolder
     _published: dict[str, Any] = field(default_factory=dict)
@@ -139,10 +137,8 @@ class DocumentPublisher:
 
 @dataclass
 class WatchProgress:
-    """What the watch has read, in one object: a reader of a thousand nodes need not read seven thousand again.
-
-    Only last records are published: others change with every heartbeat.
-    """
+    """What the watch has read, in one object: a reader of a thousand nodes need not read seven thousand again. Only
+    last records are published: others change with every heartbeat."""
 
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new: bool = False
@@ -176,18 +172,9 @@ def verdict_file(folder: run_folder.RunFolder) -> Path:
 
 def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
     """The last verdict on the run, with the digests of the evidence that it was made from; None before the first.
-
-    Raises RunError for a damaged file.
-    """
-    path = verdict_file(folder)
-    try:
-        document: dict[str, Any] = run_folder.read_json(path)
-        schemas.validate("verdict", document, what=str(path))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise run_folder.RunError(f"{path} is damaged ({error}): restore it, or validate under a new id") from error
-    return document if "evidence" in document else None
+    Raises RunError for a damaged file."""
+    document = run_folder.read_kept(verdict_file(folder), "restore it, or validate under a new id", "verdict")
+    return document if document and "evidence" in document else None
 
 
 def is_final(run: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> bool:
@@ -196,9 +183,7 @@ def is_final(run: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> bool:
 
 
 def renewed(
-    document: Mapping[str, Any],
-    launches: Mapping[str, Mapping[str, Any]],
-    problems: Sequence[Mapping[str, Any]],
+    document: Mapping[str, Any], launches: Mapping[str, Mapping[str, Any]], problems: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The last document of a watch with what became known since: collecting asks nodes, and refuses records."""
     passed = max(0.0, run_folder.seconds_since(document["updated_at"]))
@@ -224,24 +209,16 @@ def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, 
 def keep_verdict(
     folder: run_folder.RunFolder, report: Mapping[str, Any], excused: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """Write the least of a report, a fraction of it in size. Returns the file.
-
-    ``excused``: all faults of nodes of which some decided nothing, for later runs.
-    """
+    """Write the least of a report, a fraction of it in size. Returns the file. ``excused``: all faults of nodes of
+    which some decided nothing, for later runs."""
+    nodes = {node["name"]: node for node in report["nodes"]}
     document = {
         "schema": "gpuval.verdict/1",
         **{key: report["run"][key] for key in ("run_id", "created_at", "finished_at", "judged_at")},
-        "verdict": report["verdict"],
-        "counts": report["counts"],
-        "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
-        "faults": {
-            **{node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node},
-            **excused,
-        },
-        "evidence": {
-            **{node["name"]: node.get("evidence", {}) for node in report["nodes"]},
-            **{name: node.get("evidence", {}) for name, node in report["run"].get("busy", {}).items()},
-        },
+        **{key: report[key] for key in ("verdict", "counts")},
+        "nodes": {name: node["verdict"] for name, node in nodes.items()},
+        "faults": {name: node["action"]["faults"] for name, node in nodes.items() if "action" in node} | {**excused},
+        "evidence": {name: node.get("evidence", {}) for name, node in (nodes | report["run"].get("busy", {})).items()},
     }
     schemas.validate("verdict", document, what=VERDICT_FILE)
     run_folder.write_json(verdict_file(folder), document)

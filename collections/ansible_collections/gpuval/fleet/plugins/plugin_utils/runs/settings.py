@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.storage import table
 
 from ..core import extensions, yaml_file
 from ..core.errors import SettingError
@@ -141,10 +142,8 @@ def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
 
 
 def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
-    """What is wrong with the templated values of some of the declared variables; secrets are not shown.
-
-    Each message begins with the name of its setting.
-    """
+    """What is wrong with the templated values of some of the declared variables; secrets are not shown. Each message
+    begins with the name of its setting."""
     found = []
     for name, value in values.items():
         option = known.options[name]
@@ -246,13 +245,8 @@ def unknown(names: Iterable[str], known: Declared, own: Iterable[str] = ()) -> d
 
 def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
     """Stages that are declared, by gpuval, by extensions, by variables of the play or by jobs."""
-    return sorted(
-        {
-            *extensions.found("stages"),
-            *jobs,
-            *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD)),
-        }
-    )
+    own = (name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))
+    return sorted({*extensions.found("stages"), *jobs, *own})
 
 
 def unknown_stages(
@@ -303,6 +297,21 @@ def check_names(values: Mapping[str, Any]) -> None:
     for name in values:
         if name not in declared().options:
             raise SettingError(f"no setting {name}{_nearest(str(name), declared(), 0.6)}")
+
+
+def check_floors(variable: str, floors: Mapping[str, Any]) -> None:
+    """Raises SettingError for floors of storage: a name that no figure has, or no number above 0."""
+    for name, limit in floors.items():
+        if name not in table.FIGURES:
+            tests = ", ".join(test.name for test in table.TESTS)
+            near = meant(name, table.FIGURES) or f"; they are TEST_FIGURE of {tests} and {', '.join(table.MEASURES)}"
+            raise SettingError(f"{variable}: no figure {name}{near}")
+        try:
+            number = math.nan if isinstance(limit, bool) else float(limit)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise SettingError(f"{variable}: {name} {limit}: must be a number above 0 in base units")
 
 
 def check_file(name: str, path: str) -> None:

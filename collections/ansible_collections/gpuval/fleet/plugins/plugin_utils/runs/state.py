@@ -97,13 +97,9 @@ def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[s
     before = run.get("state") or {"name": OPENED, "since": at}
     stays = before["name"] in (WORKING, COLLECTING)
     times = {key: before[key] for key in ("started_at", "cleaned_at") if key in before}
-    return {
-        "name": before["name"] if stays else OPENED,
-        "since": before["since"] if stays else at,
-        "opened_at": at,
-        **times,
-        "workers": [*_others(before, worker), dict(worker)],
-    }
+    name, since = (before["name"], before["since"]) if stays else (OPENED, at)
+    workers = [*_others(before, worker), dict(worker)]
+    return {"name": name, "since": since, "opened_at": at, **times, "workers": workers}
 
 
 def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -131,10 +127,9 @@ def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str =
         return None
     if not any((worker["host"], worker["pid"]) == (host, pid) for worker in state["workers"]):
         return None
-    new = {**state, "name": name, "since": at}
-    new.pop("reason", None)
-    if reason:
-        new["reason"] = reason
+    new = {**state, "name": name, "since": at, "reason": reason}
+    if not reason:
+        del new["reason"]
     if name == WORKING:
         new["started_at"] = state.get("started_at") or at
     return new
@@ -154,12 +149,10 @@ def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True
         name, reason = FAILED, f"its controller ended while it was {state['name']}"
     if run["finished_at"] is not None and name == WORKING and attended is False:
         name, reason = FAILED, "it was ended without a verdict"
-    overdue, orphan = False, name in (WORKING, COLLECTING) and attended is False
+    orphan = name in (WORKING, COLLECTING) and attended is False
+    overdue, resume = orphan and not in_time, resume if orphan and in_time else ""
     if orphan:
-        overdue = not in_time
-        reason = "its controller is gone, "
-        reason += "its deadline has passed: judge it with `make report`" if overdue else resume
-    resume = resume if orphan and not overdue else ""
+        reason = f"its controller is gone, {resume or 'its deadline has passed: judge it with `make report`'}"
     return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")), overdue, resume)
 
 

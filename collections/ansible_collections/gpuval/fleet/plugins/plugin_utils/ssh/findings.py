@@ -278,16 +278,15 @@ def _finding(state: str, message: str) -> ProbeFinding:
 
 def of_socket_error(error: OSError, at: Where, seconds: float) -> ProbeFinding:
     """Why the TCP connection failed."""
-    reason, address = error.strerror, at.address
     if isinstance(error, socket.gaierror):
-        return _finding("unknown_name", f"the name {at.host} cannot be resolved: {reason}")
+        return _finding("unknown_name", f"the name {at.host} cannot be resolved: {error.strerror}")
     if isinstance(error, ConnectionRefusedError):
-        return _finding("refused", f"{address} refused the connection")
+        return _finding("refused", f"{at.address} refused the connection")
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return _finding("timeout", f"{address} did not answer within {seconds:g} s")
+        return _finding("timeout", f"{at.address} did not answer within {seconds:g} s")
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
-        return _finding("no_route", f"{address} is unreachable: {reason}")
-    return ProbeFinding("ssh_error", f"{address}: {reason or error}", "fix the cause named above")
+        return _finding("no_route", f"{at.address} is unreachable: {error.strerror}")
+    return ProbeFinding("ssh_error", f"{at.address}: {error.strerror or error}", "fix the cause named above")
 
 
 def hung(at: Where, seconds: float, doing: str) -> ProbeFinding:

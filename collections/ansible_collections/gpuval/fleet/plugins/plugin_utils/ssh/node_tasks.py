@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.ansible_internal import PlayWorker, show_message
-from ..core.parent_process import Parent
+from ..core.processes import Parent
 from ..core.step_options import load_step
 
 #: A worker that still runs this long after its deadline is killed.

@@ -14,8 +14,7 @@ from ..records.evidence import MAX_RECORD_BYTES, RunEvidence, parse_key, take_re
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store import stored_runs
-from ..store.reading import read_all
-from ..store.stored_runs import Damaged
+from ..store.stored_runs import Damaged, read_all
 from .status import StoredStatus
 
 #: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,43 +18,37 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 FEW = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaselineOptions(RunOptions):
-    state: Literal["present", "spreads", "compared"] = "present"
-    name: str = "site"
-    directory: Path = Path("baselines")
-    before: PathText = ""
-    after: PathText = ""
-
-
-def baseline(action: RunAction, options: BaselineOptions) -> dict[str, Any]:
-    result = _compare(options) if options.state == "compared" else _make(action, options)
-    action.display.display(*result["lines"])
+def baseline(
+    action: RunAction,
+    options: RunOptions,
+    *,
+    state: Literal["present", "spreads", "compared"] = "present",
+    name: str = "site",
+    directory: Path = Path("baselines"),
+    before: PathText = "",
+    after: PathText = "",
+) -> dict[str, Any]:
+    if state == "compared":
+        if not (before and after):
+            raise SettingError("two files are compared: give baseline_before and baseline_after")
+        old, new = baseline_file.read(Path(before)), baseline_file.read(Path(after))
+        changes = compare.diff(old, new)
+        lines = [f"from {old.title} to {new.title}:", *compare.lines(changes)]
+        result = {"changed": False, "lines": lines, "clear": sum(change.is_clear for change in changes)}
+    else:
+        if not NAME.fullmatch(name):
+            raise SettingError(f"baseline_name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
+        report, version = run_folder.read_report(action.folder(options)), baseline_file.next_version(directory, name)
+        document = make_baseline.make(
+            report, name=name, version=version, created_at=run_folder.now(), spreads_only=state == "spreads"
+        )
+        path = directory / baseline_file.file_name(document)
+        if not action.check_mode:
+            run_folder.write_json(path, document)
+        lines = _lines(document, path, directory)
+        result = {"changed": True, "path": str(path), "version": version, "lines": lines}
+    action.display.display(*lines)
     return result
-
-
-def _make(action, options):
-    if not NAME.fullmatch(options.name):
-        raise SettingError(f"baseline_name {options.name!r}: letters, digits, '.', '_' and '-' only, at most 63")
-    report, into = run_folder.read_report(action.folder(options)), options.directory
-    version = baseline_file.next_version(into, options.name)
-    document = make_baseline.make(
-        report, name=options.name, version=version, created_at=run_folder.now(),
-        spreads_only=options.state == "spreads",
-    )  # fmt: skip
-    path = into / baseline_file.file_name(document)
-    if not action.check_mode:
-        run_folder.write_json(path, document)
-    return {"changed": True, "path": str(path), "version": version, "lines": _lines(document, path, into)}
-
-
-def _compare(options):
-    if not (options.before and options.after):
-        raise SettingError("two files are compared: give baseline_before and baseline_after")
-    before, after = (baseline_file.read(Path(getattr(options, key))) for key in ("before", "after"))
-    changes = compare.diff(before, after)
-    lines = [f"from {before.title} to {after.title}:", *compare.lines(changes)]
-    return {"changed": False, "lines": lines, "clear": sum(one.is_clear for one in changes)}
 
 
 def _lines(document, path, into):
@@ -63,15 +56,10 @@ def _lines(document, path, into):
     base = document["made_from"]
     left_out = ", ".join(f"{count} {verdict}" for verdict, count in base["left_out"].items())
     spreads = [spread for sku in document.get("spreads", ()) for spread in sku["part_spreads"]]
-    summary = (
-        f"spreads of {len(spreads)} figures, without their values,"
-        if spreads
-        else f"{len(document['figures'])} figures"
-    )
-    lines = [
-        f"{path}: {summary} of {base['nodes']} accepted nodes of run {base['run_id']}"
-        + (f" ({left_out} left out)" if left_out else "")
-    ]
+    only_spreads = f"spreads of {len(spreads)} figures, without their values,"
+    summary = only_spreads if spreads else f"{len(document['figures'])} figures"
+    lines = [f"{path}: {summary} of {base['nodes']} accepted nodes of run {base['run_id']}"]
+    lines[0] += f" ({left_out} left out)" if left_out else ""
     if base["nodes"] < FEW:
         lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
     if spreads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..watch.scheduler import scheduler_of
 NAMED_NODES = 20
 
 
-@dataclass(frozen=True, kw_only=True)
 class BundleLogsOptions(RunOptions, ClusterAccess):
     placement: str = "ssh"
     seconds: float = 120.0
@@ -34,7 +33,10 @@ def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]
         action.display.warning(f"{unknown}. What the nodes have comes into {folder}")
     if action.check_mode:
         return {"changed": False, "msg": "check mode: nothing is written"}
-    nodes = sorted({*_expected(folder), *action.task_vars["ansible_play_hosts_all"]})
+    names = {*action.task_vars["ansible_play_hosts_all"]}
+    with suppress(RunError, Invalid):  # there is none, or it is damaged
+        names |= RunFolder(folder).read_run()["nodes"].keys()
+    nodes = sorted(names)
     store = project_path(options.store["state_dir"]) / "store"
     secrets = log_bundle.secrets_of_store(store)
     keep = partial(log_bundle.write_archive, folder), partial(log_bundle.write_state, folder)
@@ -48,10 +50,3 @@ def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]
         lines.append(f"- and {len(made['without']) - NAMED_NODES} more, see nodes.json")
     action.display.display(*lines)
     return {"changed": True, **made, "msg": lines[0]}
-
-
-def _expected(folder):
-    try:
-        return list(RunFolder(folder).read_run()["nodes"])
-    except (RunError, Invalid):  # there is none, or it is damaged
-        return []

@@ -24,7 +24,7 @@ from ..core.text import listed, meant, some_of
 from ..jobs import stages as job_stages
 from ..judge import actions, baseline, criteria, declared, plausible, sku_catalogue
 from ..report import webhook
-from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
+from ..runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
 from ..ssh.findings import key_file_problem
 from ..ssh.prober import SSH
@@ -59,8 +59,8 @@ CHECKS = {
     "gpuval_webhook_key": webhook.check_key,
     "gpuval_webhook_url": webhook.check_url,
     "run_recurring_settings": settings.check_names,
-    "storage_floors": partial(floors.check, "storage_floors"),
-    "storage_shared_floors": partial(floors.check, "storage_shared_floors"),
+    "storage_floors": partial(settings.check_floors, "storage_floors"),
+    "storage_shared_floors": partial(settings.check_floors, "storage_shared_floors"),
 }
 #: The same for settings that name files, which only playbooks that use them need.
 FILES = {
@@ -108,21 +108,20 @@ class SettingsCheck:
         known, task_vars = settings.declared(), self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
         wrong: dict[str, list[str]] = dict.fromkeys(_problems_of_extensions(known), hosts)
-        placed: set[str] = set()
-        clusters: set[str] = set()
+        sets: list[set[str]] = [set() for _ in range(4)]
+        placed, clusters, own, keys = sets
         names: dict[str, tuple[str, Mapping]] = {}
-        own: set[str] = set()
         seen: dict[str, list[str]] = {}
-        keys: set[str] = set()
         for node in hosts:
             values = values_of(self.action, node, task_vars)
             names.update((name, (node, values)) for name in values if name not in names)
             if values.get(settings.OWN):
-                own.update(self._own(values))
+                site_names = _templated(templar_of(self.action, values), values, settings.OWN)
+                # what is no list is a problem of that setting
+                own.update(map(str, site_names if isinstance(site_names, (list, tuple)) else ()))
             for name in injected_settings(values):
-                wrong.setdefault(
-                    f"{name} comes from the node's own facts: set inject_facts_as_vars = false", []
-                ).append(node)
+                problem = f"{name} comes from the node's own facts: set inject_facts_as_vars = false"
+                wrong.setdefault(problem, []).append(node)
             chosen = settings.changed(values, known)
             placed.add(str(values.get("gpuval_placement")))
             clusters.add(repr([values.get(name) for name in CLUSTER]))
@@ -146,11 +145,13 @@ class SettingsCheck:
         if len(placed) == 1 and len(clusters) > 1 and any(scheduler_of(name).in_pods for name in known_placements):
             wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = hosts
         if len(placed) > 1:
-            wrong[
-                "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
-                "with gpuval_hosts or --limit"
-            ] = hosts
-        return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
+            remedy = "validate SSH hosts and clusters one after the other, with gpuval_hosts or --limit"
+            wrong[f"gpuval_placement is not the same for all: {remedy}"] = hosts
+        problems = [
+            problem if len(nodes) == len(hosts) else f"{problem} ({some_of(nodes, MOST_NAMED)})"
+            for problem, nodes in wrong.items()
+        ]
+        return problems, sorted(self._remarks)
 
     def _look_at_key_file(self, values, seen):
         """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
@@ -166,37 +167,24 @@ class SettingsCheck:
             if problem := key_file_problem(name):
                 self._remarks.add(_placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
-    def _own(self, values):
-        """The site's own names. What is no list is a problem of that setting."""
-        try:
-            own = templar_of(self.action, values).template(values[settings.OWN])
-        except AnsibleError:
-            return []
-        return [str(name) for name in own] if isinstance(own, (list, tuple)) else []
-
     def _problems(self, values, chosen, known):
         templar = templar_of(self.action, values)
-        found, templated = [], {}
+        found, templated, right = [], {}, {}
         for name, raw in chosen.items():
             try:
                 value = templar.template(raw)
-            except AnsibleValueOmittedError:
-                continue
-            except AnsibleUndefinedVariable as error:
-                if name in known.shared:  # others may stand on facts, or on roles that this playbook leaves out
+            except AnsibleError as error:
+                # others may stand on facts, or on roles that this playbook leaves out
+                elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in known.shared
+                if not (elsewhere or isinstance(error, AnsibleValueOmittedError)):
                     found.append(f"{name}: its template fails, {error.message}")
                 continue
-            except AnsibleError as error:
-                found.append(f"{name}: its template fails, {error.message}")
+            if value is None:
                 continue
-            if value is not None:
-                templated[name] = value
-        right = {}
-        for name, value in templated.items():
+            templated[name] = value
             wrong, converted = self._look_at(name, value, values, known)
             found += wrong
-            if not wrong:
-                right[name] = converted
+            right |= {} if wrong else {name: converted}
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
         found += settings.gang_problems(right, known, seconds)
         jobs = job_stages.names(self._jobs(values))
@@ -210,9 +198,8 @@ class SettingsCheck:
             found.append(f"gpuval_store_address: {TWO_STORES}")
         raw, confirmed = (right.get(f"storage_raw_devices{end}") or [] for end in ("", "_confirmed"))
         if sorted(raw) != sorted(confirmed):
-            found.append(
-                "storage_raw_devices: their content is destroyed: name the same in storage_raw_devices_confirmed"
-            )
+            remedy = "name the same in storage_raw_devices_confirmed"
+            found.append(f"storage_raw_devices: their content is destroyed: {remedy}")
         if right.get("gpuval_webhook_url") and not templated.get("gpuval_webhook_key"):
             found.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
         return found
@@ -242,7 +229,7 @@ class SettingsCheck:
             f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"
             for name in several
         ]
-        return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
+        return problems + [f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice]
 
     def _unmet_needs(self, templar, values):
         """What stages need that no other brings. Nothing where the playbook opens no run, or tags choose some: the
@@ -338,14 +325,5 @@ def _search_round_seconds(templar, values):
 
 def _placed(problem, values):
     """The problem, behind the file and line of the setting with which it begins."""
-    place = place_of(values, _name(problem))
+    place = place_of(values, re.match(r"\w*", problem)[0])
     return f"{place}: {problem}" if place else problem
-
-
-def _name(problem):
-    """The setting with whose name a problem begins."""
-    return re.match(r"\w*", problem)[0]
-
-
-def _of_nodes(nodes, hosts):
-    return "" if len(nodes) == len(hosts) else f" ({some_of(nodes, MOST_NAMED)})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -28,7 +27,6 @@ from ..watch import cleaning
 ANSWER_SECONDS = 60
 
 
-@dataclass(frozen=True, kw_only=True)
 class CleanRunOptions(RunOptions):
     state: Literal["closed", "reported"] = "closed"
     namespace: str = ""
@@ -41,16 +39,15 @@ class CleanRunOptions(RunOptions):
 
 
 def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
-    return _report(action, options) if options.state == "reported" else _close(action, options)
-
-
-def _close(action, options):
+    if options.state == "reported":
+        return _report(action, options)
     results, run_id = options.results_dir, options.run_id
-    store = origin.store_of(options.store, project_path(options.store["state_dir"]))
+    store = origin.store_of(options.store)
     found = cleanable.find(results, action.inventory, options.namespace, store)
     action.display.display(*found.notes())
     asked = found.active if options.all_runs else []
-    if not run_id and not found.latest and not _opened(results, action.inventory):
+    latest = run_folder.latest_run(results, action.inventory)  # its run.json may be missing
+    if not run_id and not found.latest and (latest is None or latest.is_imported):
         _ensure_may_end(action, options, results, asked)
         _name_active(action, results, found.active)
         nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}
@@ -79,8 +76,10 @@ def _close(action, options):
         raise run_folder.RunError(
             f"run {run_id} is in namespace {place}, not {options.namespace}: clean with the settings that it had"
         )
-    changed = run["finished_at"] is None
-    _name_ended(action, folder, run)
+    changed, seen = run["finished_at"] is None, folder.seen()
+    if changed and not seen.never_started:
+        what = "a clean would end" if action.check_mode else "this clean ends"
+        action.display.display(f"{what} {_described(folder, seen)}")
     if not action.check_mode:
         _end(action, folder, run, access)
     _name_active(action, results, active)
@@ -91,13 +90,13 @@ def _close(action, options):
     if not options.run_id:  # what earlier runs left goes too
         run_ids += [other for other in found.left if other not in (run_id, *active)]
     closed = [run_folder.find(results, other) for other in run_ids]
-    if not action.check_mode:
-        for other in closed:  # the nodes' halves go with the runs' folders there
-            changed |= _forget_keys(other)
+    for closed_folder in [] if action.check_mode else closed:  # the nodes' halves go with the runs' folders there
+        changed |= _forget_keys(closed_folder)
     earlier = [] if options.run_id else [one for one in found.all if one not in (run_id, *active)]
     deleted = 0
-    if options.clean_store and not action.check_mode:
-        deleted = sum(_delete_objects(access, run_folder.find(results, one)) for one in (run_id, *earlier))
+    for other in (run_id, *earlier) if options.clean_store and not action.check_mode else ():
+        with contextlib.suppress(run_folder.RunError):  # another one's that was never whole
+            deleted += access.delete_run(run_folder.find(results, other).read_run()["folder"])
     return {
         "changed": changed or deleted > 0,
         "run_ids": run_ids,
@@ -137,15 +136,6 @@ def _name_active(action, results, active):
         action.display.warning(f"the embedded store goes on, since it serves run {run_id}: to end that, {command}")
 
 
-def _name_ended(action, folder, run):
-    """What the clean interrupts, before it does."""
-    seen = folder.seen()
-    if run["finished_at"] is not None or seen.never_started:
-        return
-    what = "a clean would end" if action.check_mode else "this clean ends"
-    action.display.display(f"{what} {_described(folder, seen)}")
-
-
 def _end(action, folder, run, access):
     """End the run for its controller, for one that would resume it, and for readers of the store."""
     seen, ended = folder.seen(), run["finished_at"] is None
@@ -156,20 +146,14 @@ def _end(action, folder, run, access):
     if not ended:
         return
     folder.write_run(run)
-    _publish_end(action, access, run)
+    if access.running():  # a reader that has only the store sees that the run has ended
+        try:
+            put_run(access.store(), run)
+        except StoreError as error:
+            action.display.warning(f"the store still has run {run['run_id']} as unfinished: {error}")
     for below, of_round in rounds_of(folder):
         if of_round["finished_at"] is None:
             below.write_run({**of_round, "finished_at": run["finished_at"]})
-
-
-def _publish_end(action, access, run):
-    """A reader that has only the store sees that the run has ended."""
-    if not access.running():
-        return
-    try:
-        put_run(access.store(), run)
-    except StoreError as error:
-        action.display.warning(f"the store still has run {run['run_id']} as unfinished: {error}")
 
 
 def _report(action, options):
@@ -178,12 +162,17 @@ def _report(action, options):
     if options.run_ids:
         outcomes = cleaning.spare(outcomes, options.nodes)
     outcomes |= cleaning.absent(options.nodes, played, action.task_vars["groups"]["all"])
-    results = options.results_dir
+    results, at = options.results_dir, run_folder.now()
     busy = cleanable.at_work(results, options.run_ids, played) if options.run_ids else {}
     goes_on = {run_id: (nodes, cleanable.command(results, run_id)) for run_id, nodes in busy.items()}
     summary = cleaning.summarize(options.run_ids, outcomes, trial=action.check_mode, goes_on=goes_on)
-    if not action.check_mode:
-        _remember(options, outcomes, whole=not summary.open and cleaning.LEFT_OUT not in summary.counts)
+    # A node that is clean once need not be looked for when the inventory has it no more; nor a run all of whose are.
+    clean = dict.fromkeys((name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN), at)
+    runs = [run_folder.find(results, run_id) for run_id in options.run_ids] or run_folder.known_runs(results)
+    for folder in [] if action.check_mode else [folder for folder in runs if folder.run_file.exists()]:
+        run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **clean})
+        if not summary.open and cleaning.LEFT_OUT not in summary.counts:
+            folder.mark_cleaned()
     action.display.display(*summary.lines)
     return {
         "changed": False,
@@ -192,18 +181,6 @@ def _report(action, options):
         "not_clean": summary.open,
         "msg": f"not clean: {', '.join(summary.open)}" if summary.open else summary.lines[0],
     }
-
-
-def _remember(options, outcomes, *, whole):
-    """A node that is clean once need not be looked for when the inventory has it no more; nor a run whose nodes all
-    are."""
-    results, at = options.results_dir, run_folder.now()
-    clean = [name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN]
-    for folder in [run_folder.find(results, one) for one in options.run_ids] or run_folder.known_runs(results):
-        if folder.run_file.exists():
-            run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
-            if whole:
-                folder.mark_cleaned()
 
 
 def _outcome(hostvars, name):
@@ -226,10 +203,8 @@ def rounds_of(folder):
     """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
     found = []
     for below in document.known_folders(folder):
-        try:
+        with contextlib.suppress(run_folder.RunError):  # damaged, or never whole: nothing goes on by it
             found.append((below, below.read_run()))
-        except run_folder.RunError:  # damaged, or never whole: nothing goes on by it
-            continue
     return found
 
 
@@ -240,21 +215,6 @@ def round_ids_of(folder):
     with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
     return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
-
-
-def _opened(results, inventory):
-    """Whether the latest run, of which run.json may be missing, is this controller's."""
-    latest = run_folder.latest_run(results, inventory)
-    return latest is not None and not latest.is_imported
-
-
-def _delete_objects(access, folder):
-    """Remove a run's objects from the store; returns how many."""
-    try:
-        name = folder.read_run()["folder"]
-    except run_folder.RunError:  # another one's that was never whole
-        return 0
-    return access.delete_run(name)
 
 
 def holders(folder):

@@ -9,7 +9,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,27 +23,8 @@ from ..core.errors import GpuvalError, reason_of
 from ..core.escape import clean_text
 from ..core.step_options import PathText, StoreOptions
 from ..gang import document as gang_document
-from ..gang import evidence
-from ..records.evidence import (
-    CHANGED,
-    LATE,
-    MAX_BYTES,
-    MAX_LOG_BYTES,
-    MAX_NODE_BYTES,
-    NOT_COLLECTED,
-    NOTED_ANEW,
-    UNREAD,
-    EvidenceRefused,
-    RunEvidence,
-    accept_series,
-    as_written,
-    check_attempts,
-    digest_of,
-    is_stale,
-    is_whole,
-    parse_key,
-    take_record,
-)
+from ..gang import evidence as gang_evidence
+from ..records import evidence
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import job_secrets, publishing
@@ -54,7 +34,7 @@ from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..store import unread
 from ..store.access import object_key, open_store
 from ..store.guard import shortage
-from ..store.reading import READERS, read_all
+from ..store.stored_runs import READERS, read_all
 from ..watch import collecting
 
 #: A node's last uploads may still be on the way when its last record is there.
@@ -69,7 +49,6 @@ COLLECTED_FILE = "collected.json"
 REMEMBER_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class CollectRunOptions(RunOptions):
     store: StoreOptions
     fetch_tasks: PathText | None = None
@@ -119,10 +98,10 @@ class RunCollection:
             try:
                 results.append(self._collect_run(part))
             except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
-                reason = f"{NOT_COLLECTED} in {part.path}: {reason_of(error)}"
+                reason = f"{evidence.NOT_COLLECTED} in {part.path}: {reason_of(error)}"
                 folder.add_problems([{"node": None, "stage": None, "reason": reason}])
                 self.action.display.warning(reason)
-        evidence.lay_out(folder, folder.read_run(), gangs)
+        gang_evidence.lay_out(folder, folder.read_run(), gangs)
         return {
             "changed": any(part["collected"] for part in results),
             "collected": sum(part["collected"] for part in results),
@@ -132,23 +111,28 @@ class RunCollection:
 
     def _collect_run(self, folder):
         self.run_folder, self.run_info = folder, folder.read_run()
-        self.evidence = RunEvidence(launches=folder.read_launches())
+        self.evidence = evidence.RunEvidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / COLLECTED_FILE
-        self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
+        # by its key the stamp of each object that the watch, or a collection, has read of the store
+        watched = run_folder.read_object(folder.state / "watch.json").get("seen", {})
+        self.seen = {
+            key: stamp
+            for key, stamp in {**watched, **run_folder.read_object(self.seen_file)}.items()
+            if (parts := evidence.parse_key(self.run_info["folder"], key)) and self._holds(*parts)
+        }
         self.refused, self.unread, self.has_read = {}, {}, False
-        self.collected = 0
-        self.stored = set()
-        if not self.frozen:  # a run that is validated again takes what came after its first verdict
-            problems = folder.read_problems()
-            lasting = [problem for problem in problems if not problem["reason"].startswith(NOTED_ANEW)]
-            if lasting != problems:
-                run_folder.write_json(folder.problems_file, lasting)
+        self.collected, self.stored = 0, set()
+        problems = folder.read_problems()
+        lasting = [problem for problem in problems if not problem["reason"].startswith(evidence.NOTED_ANEW)]
+        if lasting != problems and not self.frozen:  # validated again, a run takes what came after its first verdict
+            run_folder.write_json(folder.problems_file, lasting)
         self._read_store()
         fetched = []
         if self.options.fetch_tasks:
-            lacking = self._lacking()
-            deadline = time.monotonic() + UPLOAD_SECONDS
-            while not self.error and any(map(self._uploads, lacking)) and time.monotonic() < deadline:
+            lacking, deadline = self._lacking(), time.monotonic() + UPLOAD_SECONDS
+            while not self.error and time.monotonic() < deadline:
+                if all(folder.read_launch(name).get("store_reachable") is False for name in lacking):
+                    break
                 time.sleep(0.5)
                 self._read_store()
                 lacking = self._lacking()
@@ -171,7 +155,9 @@ class RunCollection:
 
     def _without_store(self, folder, error):
         self.error, (self.reason, steps) = error, unread.in_words(error, folder)
-        self.action.display.warning(f"{UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}")
+        self.action.display.warning(
+            f"{evidence.UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}"
+        )
 
     def _note_unread(self):
         """The store is a problem of the run, and of each stage whose end is not here for that; objects that
@@ -179,26 +165,26 @@ class RunCollection:
         if not self.error:
             for error in list(self.unread.values())[:1]:
                 first = unread.in_words(error, self.run_folder)[0]
-                self.evidence.add_problem(f"{UNREAD}: {len(self.unread)} object(s): {first}")
+                self.evidence.add_problem(f"{evidence.UNREAD}: {len(self.unread)} object(s): {first}")
             for (kind, stage, node), error in self.unread.items():
-                expected = self.run_info["nodes"].get(node, {"stages": ()})["stages"]
-                if stage in expected and self._lacks_object(kind, stage, node):
-                    reason = f"{UNREAD}: {kind}: {unread.in_words(error, self.run_folder)[0]}"
+                if stage not in self.run_info["nodes"].get(node, {"stages": ()})["stages"]:
+                    continue
+                lacks = not self._holds(kind, stage, node)
+                if kind == "records":
+                    record, launch = self._document(node, stage, kind), self.run_folder.read_launch(node)
+                    lacks = collecting.is_awaited(stage, record, launch)
+                if lacks:
+                    reason = f"{evidence.UNREAD}: {kind}: {unread.in_words(error, self.run_folder)[0]}"
                     self.action.display.warning(f"{node}: {stage}: {reason}")
                     self.evidence.add_problem(reason, node=node, stage=stage)
             return
-        reason = f"{UNREAD}: {self.reason}"
+        reason = f"{evidence.UNREAD}: {self.reason}"
         self.evidence.add_problem(reason)
         for name, expected in self.run_info["nodes"].items():
             launch = self.run_folder.read_launch(name)
             for stage in expected["stages"] if launch.get("state") in LAUNCHED else ():
                 if collecting.is_awaited(stage, self._document(name, stage, "records"), launch):
                     self.evidence.add_problem(reason, node=name, stage=stage)
-
-    def _lacks_object(self, kind, stage, node):
-        if kind != "records":
-            return not self._holds(kind, stage, node)
-        return collecting.is_awaited(stage, self._document(node, stage, kind), self.run_folder.read_launch(node))
 
     def _remember(self):
         """What was refused is written first: an object that counts as read is not checked again."""
@@ -212,23 +198,14 @@ class RunCollection:
                 "the next collection reads all again: the disk of the results is full, free space"
             )
 
-    def _read_before(self):
-        """What the watch, or a collection, has read of the store: the stamp of each object by its key."""
-        watched = run_folder.read_object(self.run_folder.state / "watch.json").get("seen", {})
-        return {**watched, **run_folder.read_object(self.seen_file)}
-
-    def _is_whole(self, key):
-        parts = parse_key(self.run_info["folder"], key)
-        return parts is not None and self._holds(*parts)
-
     def _holds(self, kind, stage, node):
-        return is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
+        return evidence.is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
 
     def _from_store(self):
         listed = [
             (entry, parts)
             for entry in self.store.list(f"{self.run_info['folder']}/")
-            if (parts := parse_key(self.run_info["folder"], entry.key))
+            if (parts := evidence.parse_key(self.run_info["folder"], entry.key))
         ]
         self.stored |= {parts for _entry, parts in listed}
         places = {entry.key: parts for entry, parts in listed}
@@ -246,7 +223,9 @@ class RunCollection:
             self.unread[places[entry.key]] = error
 
         try:
-            for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]], note):
+            for entry, raw in read_all(
+                self.store, changed, lambda entry: evidence.MAX_BYTES[places[entry.key][0]], note
+            ):
                 if raw is None:
                     continue
                 if raw:  # an empty body lacks nothing in a store that breaks off all
@@ -272,12 +251,12 @@ class RunCollection:
         """Without the largest logs and series of a node that has written more than it may."""
         used, fitting = Counter(), []
         for entry, (kind, stage, node) in sorted(listed, key=lambda pair: (pair[1][0] != "records", pair[0].size)):
-            used[node] += min(entry.size, MAX_BYTES[kind])
-            if kind == "records" or used[node] <= MAX_NODE_BYTES:
+            used[node] += min(entry.size, evidence.MAX_BYTES[kind])
+            if kind == "records" or used[node] <= evidence.MAX_NODE_BYTES:
                 fitting.append(entry)
             elif self.refused.get(entry.key) != entry.stamp:
                 self._refuse(entry)
-                reason = f"{kind} left out: the node has written more than {human_bytes(MAX_NODE_BYTES)}"
+                reason = f"{kind} left out: the node has written more than {human_bytes(evidence.MAX_NODE_BYTES)}"
                 self.evidence.add_problem(reason, node=node, stage=stage)
         return fitting
 
@@ -289,7 +268,9 @@ class RunCollection:
                 return self._collect(key, parts, raw)
         except OSError as error:
             if error.errno not in FULL:
-                self.evidence.add_problem(f"{NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage)
+                self.evidence.add_problem(
+                    f"{evidence.NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage
+                )
                 return None
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
@@ -323,9 +304,6 @@ class RunCollection:
         except (StoreError, schemas.Invalid) as error:
             self.action.display.warning(f"what was collected here was not written to the store: {error}")
 
-    def _uploads(self, name):
-        return self.run_folder.read_launch(name).get("store_reachable") is not False
-
     def _lacking(self):
         """Nodes of this play that were launched and may hold what is not here."""
         present, lacking = set(self.action.task_vars["ansible_play_hosts"]), []
@@ -337,7 +315,11 @@ class RunCollection:
 
             def log_of(stage, name=name):
                 path = self.run_folder.evidence_file(name, stage, "logs")
-                return _tail(path)
+                if not os.access(path, os.R_OK) or not path.is_file():
+                    return None
+                with path.open("rb") as stream:
+                    stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
+                    return stream.read().decode(errors="replace")
 
             def series_of(stage, name=name):
                 return self._document(name, stage, "series")
@@ -353,11 +335,7 @@ class RunCollection:
         """Ask the nodes themselves, side by side."""
         tasks = NodeTasks(self.action, self.action.task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
         path, fetched = self.run_folder.path, []
-        arguments = {
-            "run_id": path.name,
-            "results_dir": str(path.parent),
-            "store": self.options.store,
-        }
+        arguments = {"run_id": path.name, "results_dir": str(path.parent), "store": self.options.store}
         unread_nodes = {node for _kind, _stage, node in self.unread}
         by_store = {name: not self.error and name not in unread_nodes for name in names}
 
@@ -386,7 +364,7 @@ class RunCollection:
                     for problem in result.get("problems", ()):
                         self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
-                        parts = parse_key(self.run_info["folder"], key)
+                        parts = evidence.parse_key(self.run_info["folder"], key)
                         self.collected += bool(self._keep(key, parts, base64.b64decode(text)))
         finally:
             tasks.close()
@@ -396,20 +374,20 @@ class RunCollection:
         """Whether what is here was changed by it; None for what is refused."""
         kind, stage, node = parts
         if kind == "records":
-            record = take_record(self.evidence, self.run_info, key, raw)
+            record = evidence.take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
-            before, written = run_folder.read_object(path) if self._holds(*parts) else None, as_written(record)
-            if before and is_stale(record, before):
+            before, written = run_folder.read_object(path) if self._holds(*parts) else None, evidence.as_written(record)
+            if before and evidence.is_stale(record, before):
                 return False
-            if self.frozen and written != before and digest_of(record) != self.judged.get(node, {}).get(stage):
+            if self.frozen and written != before and evidence.digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES
-                self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
+                self.evidence.add_problem(evidence.LATE if late else evidence.CHANGED, node=node, stage=stage)
                 return None
             try:
-                check_attempts(record, before)
-            except EvidenceRefused as refusal:
+                evidence.check_attempts(record, before)
+            except evidence.EvidenceRefused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
             if written != before:  # the file's time is when the record came
@@ -422,22 +400,14 @@ class RunCollection:
         if self.frozen and self._holds(*parts):
             return False
         if kind == "logs":
-            text = raw[:MAX_LOG_BYTES].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+            text = raw[: evidence.MAX_LOG_BYTES].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
             text = "\n".join(map(clean_text, text.removesuffix("\n").split("\n")))  # other separators hide a secret
             run_folder.write_bytes(path, (self.redaction(text) + "\n").encode())
             return True
         try:
-            series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
-        except EvidenceRefused as refusal:
+            series = evidence.accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
+        except evidence.EvidenceRefused as refusal:
             self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
             return None
         run_folder.write_json(path, series)
         return True
-
-
-def _tail(path):
-    if not os.access(path, os.R_OK) or not path.is_file():
-        return None
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
-        return stream.read().decode(errors="replace")

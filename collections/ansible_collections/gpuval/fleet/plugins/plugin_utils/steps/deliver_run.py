@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ansible.errors import AnsibleError
@@ -24,7 +23,6 @@ from ..runs.action import RunAction, RunOptions
 from ..runs.node_ids import MAX_SHOWN
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeliverRunOptions(RunOptions):
     name: str = ""
     format: Literal["folder", "tar.gz", "zip"] = "folder"
@@ -47,9 +45,17 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     name = options.name or run["run_id"]
     if node_ids.unsafe(name):
         raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
-    hosts = _hosts(action, run)
+    hostvars = action.task_vars["hostvars"]
+    # the nodes that are still in the inventory, and the play's hosts
+    names = dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]])
+    hosts = {name: hostvars[name] for name in names if name in hostvars}
     variables = {name: _variables(values) for name, values in hosts.items()}
-    held = node_ids.held(_mapping(run, variables), run["nodes"])
+    reader = node_ids.NodeIdReader(project_path)
+    mappings = [reader(values.get("gpuval_node_ids")) for values in variables.values()]
+    mapping = node_ids.merged({id(mapping): mapping for mapping in mappings}.values())
+    # nodes that the mapping of now lacks keep the id from the start of the run
+    earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
+    held = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
     ids = _ids(action, held, options.unmapped)
     sensitive = _sensitive(options, variables)
     place = destination.parse(options.destination) if options.destination else None
@@ -65,7 +71,14 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
         return {**result, "changed": not request.target.exists(), "msg": what}
     try:
         built = build.build(request, sensitive, action.display.display)
-        sent = _send(action, place, connection, request, built)
+        source = built.path if request.form == "folder" else built.path.parent
+        below = request.name if request.form == "folder" else ""
+        sent = None
+        if place and connection is not None:
+            target = "/".join(part for part in (place[2], below) if part)
+            sent = destination.send(connection, source, built.files, target, action.display.display)
+        elif place:
+            sent = destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
     except OSError as error:
         folders = {"gpuval_results_dir": folder.results}
         if place and place[0] == "folder":
@@ -86,13 +99,6 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     }
 
 
-def _hosts(action, run):
-    """The variables of the run's nodes that are still in the inventory, and of the play's hosts."""
-    hostvars = action.task_vars["hostvars"]
-    names = dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]])
-    return {name: hostvars[name] for name in names if name in hostvars}
-
-
 def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
     variables = {name: values[name] for name in VARIABLES if name in values}
     for name in values:
@@ -100,18 +106,6 @@ def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
             with contextlib.suppress(AnsibleError):  # a template that has no value, of no use here
                 variables[name] = values[name]
     return variables
-
-
-def _mapping(run, variables):
-    """The mapping of now; nodes without one keep the id from the start of the run."""
-    reader = node_ids.NodeIdReader(project_path)
-    mapping = node_ids.merged(
-        list(
-            {id(one): one for one in (reader(values.get("gpuval_node_ids")) for values in variables.values())}.values()
-        )
-    )
-    earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
-    return node_ids.merged([mapping, earlier])
 
 
 def _ids(action, held, unmapped):
@@ -139,12 +133,10 @@ def _sensitive(options, variables):
         sensitive.add_variables(node, values)
     sensitive.secrets |= log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
     sensitive.secrets |= {options.store[key] for key in STORE_KEYS} - {""} | job_secrets.hidden(options.store)
-    sensitive.secrets |= {getattr(options, key) for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {
-        ""
-    }
+    sensitive.secrets |= {options.s3_access_key, options.s3_secret_key, options.s3_session_token} - {""}
     sensitive.secrets |= {value for name, value in os.environ.items() if is_secret_variable(name)} - {""}
-    sensitive.add_variables("", {"gpuval_s3_endpoint": options.s3_endpoint})
-    sensitive.add_variables("", {"gpuval_s3_endpoint": options.store["endpoint"]})
+    for endpoint in (options.s3_endpoint, options.store["endpoint"]):
+        sensitive.add_variables("", {"gpuval_s3_endpoint": endpoint})
     return sensitive
 
 
@@ -160,28 +152,11 @@ def _connection(action, options, place):
             f"delivery_s3_endpoint {options.s3_endpoint} has no TLS: the delivery crosses the network in "
             "clear. Use https://, with delivery_s3_ca_file for a certificate of your own."
         )
-    connection = Connection(
-        bucket=place[1],
-        endpoint=options.s3_endpoint or None,
-        region=options.s3_region,
-        access_key=options.s3_access_key or None,
-        secret_key=options.s3_secret_key or None,
-        session_token=options.s3_session_token or None,
-        ca_file=options.s3_ca_file or None,
-    )
+    names = ("endpoint", "access_key", "secret_key", "session_token", "ca_file")
+    values = {name: getattr(options, f"s3_{name}") or None for name in names}
+    connection = Connection(bucket=place[1], region=options.s3_region, **values)
     destination.check_keys(connection)
     return connection
-
-
-def _send(action, place, connection, request, built):
-    if place is None:
-        return None
-    source = built.path if request.form == "folder" else built.path.parent
-    below = request.name if request.form == "folder" else ""
-    if connection is not None:
-        target = "/".join(part for part in (place[2], below) if part)
-        return destination.send(connection, source, built.files, target, action.display.display)
-    return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
 
 
 def _verdict(run, report):
@@ -194,15 +169,12 @@ def _verdict(run, report):
 def _summary(held, ids, built, sent, where):
     lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
     lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
-    if held.unmapped:
-        lines.append(f"- under their own names: {some_of(held.unmapped, MAX_SHOWN)}")
-    if held.unknown:
-        lines.append(f"- in the mapping but not in the run: {some_of(held.unknown, MAX_SHOWN)}")
-    if built.ordinary:
-        lines.append(
-            "- common words, converted as names of nodes but kept in running text: "
-            f"{some_of(built.ordinary, MAX_SHOWN)}"
-        )
+    names = {
+        "under their own names": held.unmapped,
+        "in the mapping but not in the run": held.unknown,
+        "common words, converted as names of nodes but kept in running text": built.ordinary,
+    }
+    lines += [f"- {what}: {some_of(listed, MAX_SHOWN)}" for what, listed in names.items() if listed]
     if built.own_terms:
         lines.append(
             f"- {built.own_terms} secret(s) of yours are words of gpuval's own files: redacted in logs, but not "

@@ -49,19 +49,34 @@ def doctor(action: RunAction) -> dict[str, Any]:
 def _services(action, placements, hosts):
     values = hosts[0]
     services = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor.services")
-    rows = [*_settings(action), *_extensions()]
+    of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
+    problems, remarks = of_settings.SettingsCheck(action, files=True).examine()
+    problems = [*problems[:MOST_LINES], *([f"and {len(problems) - MOST_LINES} more"] if problems[MOST_LINES:] else [])]
+    rows = [DoctorRow("settings", FAILED, problem) for problem in problems]
+    rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
+    if not rows:
+        rows = [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
+    own = {kind: extensions.own(kind) for kind in extensions.KINDS}
+    if text := "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names):
+        rows.append(DoctorRow("extensions", OK, text))
     for name in ("results_dir", "state_dir"):
         folder = _one(action, values, f"gpuval_{name}")
         rows.append(services.disk(f"gpuval_{name}", project_path(str(folder))))
     rows.append(services.rclone())
-    rows += services.schedulers(action, placements, _asked(action, values))
+    names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
+    rows += services.schedulers(action, placements, {name: _one(action, values, name) for name in names})
     local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
     try:
         if local and placements == {"ssh"}:
             names = ("gpuval_workload_python", "gpuval_stages", "run_workloads", "gpuval_runtime")
             rows.append(services.workloads(*(_one(action, local, name) for name in names)))
         over_ssh = [one for one in hosts if _is_over_ssh(action, one)]
-        stored = _store(action, services, values)
+        spec = {name: option for name, option in step_spec(load_step("serve_store")).items() if name in STORE_OPTIONS}
+        checked = ArgumentSpecValidator(spec).validate({name: _one(action, values, f"gpuval_{name}") for name in spec})
+        stored = [DoctorRow("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
+        stored = stored or services.store(
+            *(checked.validated_parameters[name] for name in STORE_OPTIONS), check_mode=action.check_mode
+        )
         rows += stored
         if over_ssh and all(row.state != FAILED for row in stored):  # the stages of a run are the same for all
             loading = [_one(action, over_ssh[0], name) for name in ("run_stages", "run_workloads")]
@@ -71,34 +86,6 @@ def _services(action, placements, hosts):
     return rows
 
 
-def _store(action, services, values):
-    spec = {name: option for name, option in step_spec(load_step("serve_store")).items() if name in STORE_OPTIONS}
-    given = {name: _one(action, values, f"gpuval_{name}") for name in spec}
-    checked = ArgumentSpecValidator(spec).validate(given)
-    if checked.error_messages:
-        return [DoctorRow("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
-    chosen = checked.validated_parameters
-    return services.store(chosen["store"], chosen["deadline_seconds"], check_mode=action.check_mode)
-
-
-def _settings(action):
-    """What every playbook checks first."""
-    of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
-    problems, remarks = of_settings.SettingsCheck(action, files=True).examine()
-    rows = [DoctorRow("settings", FAILED, problem) for problem in problems[:MOST_LINES]]
-    if len(problems) > MOST_LINES:
-        rows.append(DoctorRow("settings", FAILED, f"and {len(problems) - MOST_LINES} more"))
-    rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
-    return rows or [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
-
-
-def _extensions():
-    """What the folders of gpuval_extensions have; no row without any."""
-    own = {kind: extensions.own(kind) for kind in extensions.KINDS}
-    text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names)
-    return [DoctorRow("extensions", OK, text)] if text else []
-
-
 def _one(action, values, name):
     return templar_of(action, values).template(values.get(name))
 
@@ -106,9 +93,3 @@ def _one(action, values, name):
 def _is_over_ssh(action, values):
     connection = str(_one(action, values, "ansible_connection") or action.connection)
     return _one(action, values, "gpuval_placement") == "ssh" and connection.rpartition(".")[2] != "local"
-
-
-def _asked(action, values):
-    """How to get at the API of a cluster."""
-    names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
-    return {name: _one(action, values, name) for name in names}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..core.paths import project_path
+from ..core.step_options import StepOptions
 from ..provision import ProvisionError, cluster, plan
 from ..provision.api import DigitalOceanApi, path_of
 from ..runs.action import RunAction
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoksClusterOptions:
+class DoksClusterOptions(StepOptions):
     state: Literal["present", "absent", "listed"]
     token: str
     name: str = ""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.store import StoreError
 from ..artifacts import model_source
-from ..core.step_options import StoreOptions
+from ..core.step_options import StepOptions, StoreOptions
 from ..runs import datasets
 from ..runs.action import RunAction
 from ..store import transfer_estimate
@@ -18,8 +17,7 @@ from ..store.access import open_store
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 
 
-@dataclass(frozen=True, kw_only=True)
-class EstimateTransferOptions:
+class EstimateTransferOptions(StepOptions):
     model: str = ""
     datasets: Sequence[Mapping[str, Any]] = ()
     images: Sequence[str] = ()
@@ -33,20 +31,19 @@ def estimate_transfer(action: RunAction, options: EstimateTransferOptions) -> di
     access = open_store(options.store)
     if action.check_mode and not access.running():
         return {"changed": False, "msg": "check mode: the embedded store does not run"}
+    folders = [model_source.folder_name(options.model)] if options.model else []
+    folders += [source.folder for source in datasets.parse(options.datasets)]
+    declared, bandwidth = options.bits_per_second, None
     try:
-        return _compare(action, access, options)
+        store = access.store()
+        model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
+        total = sum(size for _key, size in model) + _images(store, options.images)
+        planned = transfer_estimate.Transfer(options.nodes, total, options.deadline_seconds)
+        if not planned.is_trivial:
+            measured = None if declared > 0 else transfer_estimate.measure(store, model)
+            bandwidth = transfer_estimate.choose(declared, measured, access.link_bits_per_second())
     except StoreError as error:  # an estimate; other tasks report what is wrong with the store
         return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
-
-
-def _compare(action, access, options):
-    store = access.store()
-    folders = [model_source.folder_name(options.model)] if options.model else []
-    folders += [one.folder for one in datasets.parse(options.datasets)]
-    model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
-    total = sum(size for _key, size in model) + _images(store, options.images)
-    planned = transfer_estimate.Transfer(options.nodes, total, options.deadline_seconds)
-    bandwidth = None if planned.is_trivial else _bandwidth(access, store, model, options)
     message, warning = transfer_estimate.describe(planned, bandwidth)
     if warning:
         action.display.warning(warning)
@@ -59,12 +56,6 @@ def _compare(action, access, options):
         "bits_per_second": bandwidth.bits_per_second if bandwidth else None,
         "seconds": planned.seconds(bandwidth) if bandwidth else None,
     }
-
-
-def _bandwidth(access, store, model, options):
-    declared = options.bits_per_second
-    measured = None if declared > 0 else transfer_estimate.measure(store, model)
-    return transfer_estimate.choose(declared, measured, access.link_bits_per_second())
 
 
 def _images(store, references):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from ..core.paths import project_path
 from ..core.step_options import StoreOptions
 from ..runs import folder as run_folder
 from ..runs import origin
@@ -16,7 +14,6 @@ from ..store.access import open_store
 from ..watch import imported_run
 
 
-@dataclass(frozen=True, kw_only=True)
 class FindRunOptions(RunOptions):
     folder: str = ""
     store: StoreOptions | None = None
@@ -31,7 +28,17 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
         if not action.check_mode:
             file_recovery.recover(own, open_store(options.store), action.display.warning)
         action.name_newer(options.run_id, own)
-        _ensure_over(own, options.store)
+        run, seen = own.read_run(), own.seen()
+        if seen.attended and seen.name not in (run_state.JUDGED, run_state.FAILED):
+            raise run_folder.RunError(
+                f"run {run['run_id']} is {seen.line()}: its report comes at its end. `make status` shows it now"
+            )
+        kept = run.get("origin", {}).get("store")
+        chosen = origin.store_of(options.store)
+        if kept and kept != chosen:
+            raise run_folder.RunError(
+                f"run {run['run_id']} has its records in {kept}, and the settings name {chosen}: use those of the run"
+            )
         return _found(own)
     if not (options.run_id or options.folder) and run_folder.known_runs(results):
         action.folder(options)  # the runs here are of other inventories, or none began; says so
@@ -52,20 +59,6 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
         "changed": True,
         "store_started": started,
     }
-
-
-def _ensure_over(folder, store):
-    """What its controller works on is judged when that ends, and published where it was."""
-    run, seen = folder.read_run(), folder.seen()
-    if seen.attended and seen.name not in (run_state.JUDGED, run_state.FAILED):
-        raise run_folder.RunError(
-            f"run {run['run_id']} is {seen.line()}: its report comes at its end. `make status` shows it now"
-        )
-    its, this = run.get("origin", {}).get("store"), origin.store_of(store, project_path(store["state_dir"]))
-    if its and its != this:
-        raise run_folder.RunError(
-            f"run {run['run_id']} has its records in {its}, and the settings name {this}: use those of the run"
-        )
 
 
 def _found(folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class JudgeRunOptions(RunOptions):
     baseline: PathText = ""
     finish: bool = True

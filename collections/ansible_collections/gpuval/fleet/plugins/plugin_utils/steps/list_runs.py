@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,11 @@ from ..runs import origin, overview
 from ..runs.action import RunAction, RunOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListRunsOptions(RunOptions):
-    jobs: Sequence[PathText] = ()
-    rerun: PathText = ""
-
-
-def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
-    if options.rerun:
-        return _rerun(action, options, action.task_vars["hostvars"])
+def list_runs(
+    action: RunAction, options: RunOptions, *, jobs: Sequence[PathText] = (), rerun: PathText = ""
+) -> dict[str, Any]:
+    if rerun:
+        return _rerun(action, action.own_folder(options), jobs, Path(rerun))
     results = options.results_dir
     found = overview.rows(results, action.inventory)
     others = run_folder.of_others(results, action.inventory)
@@ -37,9 +32,9 @@ def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
     return {"changed": False, "runs": found, "msg": message}
 
 
-def _rerun(action, options, hosts):
-    folder, target = action.own_folder(options), Path(options.rerun)
-    known = {*extensions.found("stages"), *job_stages.names(map(project_path, options.jobs))}
+def _rerun(action, folder, jobs, target):
+    hosts = action.task_vars["hostvars"]
+    known = {*extensions.found("stages"), *job_stages.names(map(project_path, jobs))}
     names, settings = overview.rest(
         folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
     )

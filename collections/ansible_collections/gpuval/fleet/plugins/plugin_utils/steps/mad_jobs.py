@@ -7,13 +7,13 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core.paths import project_path
-from ..core.step_options import PathText
+from ..core.step_options import PathText, StepOptions
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..mad import checkout, context, jobs, planning, repository
@@ -32,8 +32,7 @@ FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadJobsOptions:
+class MadJobsOptions(StepOptions):
     repository: str
     revision: str = ""
     tags: Sequence[str] = ("all",)
@@ -58,9 +57,16 @@ class MadJobsOptions:
 
 def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     _check(options)
-    folder = _fresh(options.state_dir)
+    place = options.state_dir / "mad"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    jobs.remove_leftovers(options.state_dir, time.time() - KEPT_SECONDS)  # those of runs that are long over
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
     found = repository.read(_root(options, folder))
-    secrets_file = _secrets_file(options, found.root)
+    secrets_file = (
+        located(found.root, checkout.CREDENTIALS_FILE) if (found.root / checkout.CREDENTIALS_FILE).exists() else None
+    )
+    if options.secrets_file:  # the user's own
+        secrets_file = project_path(options.secrets_file)
     known = job_secrets.read(secrets_file) if secrets_file else {}
     asked = context.parse(options.context)
     scheduler = scheduler_of(options.placement)
@@ -124,37 +130,20 @@ def _check(options):
         raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (`make mad REPO=...`)")
 
 
-def _fresh(state_dir: Path) -> Path:
-    """An empty folder; those of runs that are long over are removed."""
-    place = state_dir / "mad"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    jobs.remove_leftovers(state_dir, time.time() - KEPT_SECONDS)
-    return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
-
-
 def _root(options, folder):
     """The folder of the repository, cloned if it is an address."""
     given, revision = options.repository, options.revision
     if not checkout.is_address(given):
         if revision:
-            raise MadError(
-                "gpuval_mad_revision: gpuval_mad_repository is a folder: check it out there, or name its address"
-            )
+            remedy = "check it out there, or name its address"
+            raise MadError(f"gpuval_mad_revision: gpuval_mad_repository is a folder: {remedy}")
         return project_path(given)
     if CREDENTIALS_IN_URL.match(given):
-        raise MadError(
-            "gpuval_mad_repository: credentials in an address end up in logs: use a credential helper or SSH"
-        )
+        remedy = "use a credential helper or SSH"
+        raise MadError(f"gpuval_mad_repository: credentials in an address end up in logs: {remedy}")
     target = folder / "repository"
     checkout.clone(given, target, revision, what="gpuval_mad_repository", transports=checkout.ALL_TRANSPORTS)
     return target
-
-
-def _secrets_file(options, root):
-    """The file of credentials: the user's, else the repository's; None for none."""
-    if options.secrets_file:
-        return project_path(options.secrets_file)
-    return located(root, checkout.CREDENTIALS_FILE) if (root / checkout.CREDENTIALS_FILE).exists() else None
 
 
 def _vendor(sku):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..cluster.api import ClusterAccess
@@ -16,7 +15,6 @@ from ..watch.scheduler import scheduler_of
 MAX_SHOWN = 300
 
 
-@dataclass(frozen=True, kw_only=True)
 class MarkNodesOptions(RunOptions, ClusterAccess):
     scheduler: str = "kubernetes"
     taint_incomplete: bool = False
@@ -41,7 +39,11 @@ def mark_nodes(action: RunAction, options: MarkNodesOptions) -> dict[str, Any]:
     still = {name: sorted(checks) for name, checks in done.still.items()}
     if still:
         state, remedy = scheduler.still_words
-        shown = some_of(f"{name} ({_shown(checks)})" for name, checks in still.items())
+        open_checks = {
+            name: ", ".join(entry.strip("/") for entry in checks if entry != failed_checks.UNKNOWN)
+            for name, checks in still.items()
+        }
+        shown = some_of(f"{name} ({one_line(text, MAX_SHOWN) or 'a whole run'})" for name, text in open_checks.items())
         kept = f"{state}: {shown}: a run in which they pass all of it {remedy}"
         action.display.warning(kept)
         message += f"; {kept}, or mark_nodes with state: absent"
@@ -64,8 +66,3 @@ def mark_nodes(action: RunAction, options: MarkNodesOptions) -> dict[str, Any]:
         "foreign": done.foreign,
         "msg": message,
     }
-
-
-def _shown(entries):
-    known = ", ".join(entry.strip("/") for entry in entries if entry != failed_checks.UNKNOWN)
-    return one_line(known, MAX_SHOWN) or "a whole run"

@@ -20,10 +20,8 @@ def network_matrix(
     ports: Sequence[int] = (),
     endpoints: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`plan` is what the step plan_peers returned; the run's folder, where there is a run, gets a copy.
-
-    Reads network_applied, network_listened and network_probed of each host, which the role `network` registers.
-    """
+    """`plan` is what the step plan_peers returned; the run's folder, where there is a run, gets a copy. Reads
+    network_applied, network_listened and network_probed of each host, which the role `network` registers."""
     fleet = read_fleet(plan, ports, endpoints, action.task_vars["hostvars"])
     faults = findings.find(fleet)
     folders = [options.results_dir / FOLDER]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,25 +14,18 @@ from ..runs.action import RunAction, RunOptions
 DELIVERED_FILE = "webhook.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotifyRunOptions(RunOptions):
-    url: str
-    key: str
-
-
-def notify_run(action: RunAction, options: NotifyRunOptions) -> dict[str, Any]:
+def notify_run(action: RunAction, options: RunOptions, url: str, key: str) -> dict[str, Any]:
     result = {"changed": False, "delivered": False, "attempts": 0}
     if action.check_mode:
         return {**result, "skipped": True}
     try:
-        return {**result, **_notify(action, options)}
+        return {**result, **_notify(action, action.folder(options), url, key)}
     except (GpuvalError, OSError) as error:
         action.display.warning(f"the webhook did not get the end of the run: {error}")
         return result
 
 
-def _notify(action, options):
-    folder = action.folder(options)
+def _notify(action, folder, url, key):
     if folder.is_imported or folder.read_run()["finished_at"] is None:
         return {}
     event = webhook.event_of(run_folder.read_report(folder))
@@ -41,10 +33,10 @@ def _notify(action, options):
     delivered = folder.state / DELIVERED_FILE
     if run_folder.read_object(delivered).get("id") == event["id"]:
         return {"event_id": event["id"], "delivered": True}
-    sent = webhook.deliver(options.url, options.key, event)
+    sent = webhook.deliver(url, key, event)
     if sent.problem:
         action.display.warning(
-            f"the webhook {urlsplit(options.url).hostname} did not accept the end of the run: {sent.problem} "
+            f"the webhook {urlsplit(url).hostname} did not accept the end of the run: {sent.problem} "
             f"({sent.attempts} attempt(s)). The verdict is as it is; `make report` sends it again"
         )
         return {"event_id": event["id"], "attempts": sent.attempts}

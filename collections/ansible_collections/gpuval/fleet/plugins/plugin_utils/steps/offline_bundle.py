@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 
 from ..artifacts import model_source
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import StepOptions, StoreOptions
 from ..runs import folder as run_folder
 from ..runs.action import RunAction
 from ..store import rclone
@@ -25,8 +24,7 @@ from ..store.embedded import EmbeddedStore
 CARRIED = ("models", "images")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfflineBundleOptions:
+class OfflineBundleOptions(StepOptions):
     state: Literal["present", "uploaded"] = "present"
     output: Path = Path("dist/gpuval-bundle.tar")
     without: Sequence[Literal["source", "wheels", "models", "images"]] = ()
@@ -36,10 +34,8 @@ class OfflineBundleOptions:
 
 def offline_bundle(action: RunAction, options: OfflineBundleOptions) -> dict[str, Any]:
     access = open_store(options.store)
-    return _upload(action, access, options.store) if options.state == "uploaded" else _make(action, access, options)
-
-
-def _make(action, access, options):
+    if options.state == "uploaded":
+        return _upload(action, access, options.store)
     tool = project_path("tools/bundle.py")
     if not tool.is_file():
         raise run_folder.RunError(
@@ -61,7 +57,13 @@ def _make(action, access, options):
             scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
             rclone.fetch(access.connection(), _wanted(access.store(), folder, options.without), scratch)
             command.append(f"--store={scratch}")
-        _run(action, command)
+        last = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout or ():  # shown as it comes: a large bundle takes a while
+                last = line.strip() or last
+                action.display.display(line.rstrip())
+        if process.returncode != 0:
+            raise run_folder.RunError(f"the bundle was not made: {last}")
     finally:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -77,17 +79,6 @@ def _wanted(store, folder, without):
     if "images" not in without:
         keys += [entry.key for entry in store.list("images/")]
     return keys
-
-
-def _run(action, command):
-    """Shows the tool's output line by line: a large bundle takes a while."""
-    last = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        for line in process.stdout:
-            last = line.strip() or last
-            action.display.display(line.rstrip())
-    if process.returncode != 0:
-        raise run_folder.RunError(f"the bundle was not made: {last}")
 
 
 def _upload(action, access, options):

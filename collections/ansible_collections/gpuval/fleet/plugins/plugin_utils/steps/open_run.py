@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from ..core import extensions
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.host_values import templar_of
-from ..core.paths import project_path
-from ..core.release import version
+from ..core.paths import project_path, version
 from ..core.step_options import PathText, StoreOptions
 from ..gang import naming
 from ..gang.forming import LEAST
 from ..judge import baseline, criteria, declared, setups, sku_catalogue
-from ..runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
+from ..runs import applied_criteria, labels, node_ids, opening, origin, plans
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
@@ -35,7 +33,6 @@ criteria.beside_shipped(())
 sku_catalogue.shipped()
 
 
-@dataclass(frozen=True, kw_only=True)
 class OpenRunOptions(RunOptions):
     baseline: PathText = ""
     folder: str = ""
@@ -69,35 +66,43 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     left_alone = bool(options.limit and options.gang_stages and not together)
     profile = plans.with_datasets(options.profile_stages, together, options.workloads, in_pods=bool(options.namespace))
     select = functools.partial(
-        plans.select,
-        profile,
-        declarations=options.workloads,
-        run_tags=options.run_tags,
-        skip_tags=options.skip_tags,
+        plans.select, profile, declarations=options.workloads, run_tags=options.run_tags, skip_tags=options.skip_tags
     )
     stages, gang_stages = select(together)
     if options.gangs_alone and not gang_stages:
         raise run_folder.RunError(f"the tags leave no stage of gangs to run: {', '.join(options.gang_stages)}")
-    narrowed = [
-        reason
-        for reason, applies in (
-            ("limit", bool(options.limit)),
-            ("stages", options.gangs_alone or left_alone or not options.accepts),
-            ("tags", [*stages, *gang_stages] != [*profile, *together]),
-        )
-        if applies
-    ]
+    reasons = {
+        "limit": bool(options.limit),
+        "stages": options.gangs_alone or left_alone or not options.accepts,
+        "tags": [*stages, *gang_stages] != [*profile, *together],
+    }
+    narrowed = [reason for reason, applies in reasons.items() if applies]
     ids = node_ids.NodeIdReader(project_path)
     nodes = {name: _expected(name, action.task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
-        _recover(action, results, options)
+        newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
+        is_named = options.run_id not in ("", run_folder.LATEST)
+        for folder in [run_folder.find(results, options.run_id)] if is_named else newest:  # that may be resumed
+            if folder.is_known and not (folder.is_imported or action.check_mode):
+                file_recovery.recover(folder, open_store(options.store), action.display.warning)
         run_id = opening.choose_run_id(
             results, options.run_id, nodes, options.profile, narrowed, action.inventory, extensions.digests() or None
         )
         folder = run_folder.find_or_place(results, run_id, action.inventory)
-        known = _known(action, folder)
+        if folder.is_imported:
+            raise run_folder.RunError(
+                f"{folder.path} is another controller's run, imported by `make report`: give another gpuval_run_id, or "
+                "none, to validate here"
+            )
+        known = folder.read_run() if folder.is_known else None
+        if known:
+            run_folder.ensure_of(folder, action.inventory)
         wanted = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
-        less = shortened.of_stages([*stages, *gang_stages], action.task_vars, functools.partial(_template, action))
+        # expressions of the collection's own roles
+        template = templar_of(action, action.task_vars).template
+        less = opening.shortened(
+            [*stages, *gang_stages], action.task_vars, lambda text: template(trust_as_template(text))
+        )
         wanted |= {"shortened": less} if less else {}
         if not together and options.gang_stages:
             wanted["gang_stages"] = select(options.gang_stages)[1]
@@ -113,8 +118,15 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
                 f"--limit leaves {', '.join(hosts)} alone: {', '.join(options.gang_stages)} need two nodes and "
                 "are left out; choose others of its kind beside it"
             )
-        if not action.check_mode:
-            _keep_criteria(action, folder, run, options, is_new=known is None)
+        if not action.check_mode:  # freeze what the run is judged by
+            _files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
+            for remark in remarks:
+                action.display.warning(remark)
+            if held:
+                baseline.read(Path(held), run["run_id"])
+            is_part = known is None and options.limit
+            standings = applied_criteria.standings_before(folder.results, run) if is_part else []
+            applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
     summary = _summary(run, known, joined, attended)
     action.display.display(summary)
     return {
@@ -128,54 +140,12 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     }
 
 
-def _recover(action, results, options):
-    """Restore damaged files of the run that may be resumed, from its store."""
-    if options.run_id == run_folder.NEW:
-        return
-    if options.run_id in ("", run_folder.LATEST):
-        folder = run_folder.latest_run(results, action.inventory, opened=True)
-    else:
-        folder = run_folder.find(results, options.run_id)
-    if folder and folder.is_known and not action.check_mode:
-        file_recovery.recover(folder, open_store(options.store), action.display.warning)
-
-
-def _known(action, folder):
-    """The run of the folder as it was opened before, if it was. Raises RunError for one that cannot be resumed."""
-    if folder.is_imported:
-        raise run_folder.RunError(
-            f"{folder.path} is another controller's run, imported by `make report`: give another gpuval_run_id, or "
-            "none, to validate here"
-        )
-    if not folder.is_known:
-        return None
-    known = folder.read_run()
-    run_folder.ensure_of(folder, action.inventory)
-    return known
-
-
-def _keep_criteria(action, folder, run, options, *, is_new):
-    """Freeze what the run is judged by."""
-    _files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
-    for remark in remarks:
-        action.display.warning(remark)
-    if held:
-        baseline.read(Path(held), run["run_id"])
-    standings = applied_criteria.standings_before(folder.results, run) if is_new and options.limit else []
-    applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
-
-
-def _template(action, text):
-    """The value of an expression of the collection's own roles."""
-    return templar_of(action, action.task_vars).template(trust_as_template(text))
-
-
 def _opened(action, folder, run, options):
     """The run with its state and its origin, written."""
     worker = run_state.this_process(os.getppid(), run_folder.now())
     its_origin = {
         "inventory": origin.kept(action.inventory, options.results_dir),
-        "store": origin.store_of(options.store, project_path(options.store["state_dir"])),
+        "store": origin.store_of(options.store),
         "namespace": options.namespace,
     }
     state = run_state.opened(run, worker, worker["since"])
@@ -229,8 +199,8 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "setups": setups.of_stages(workloads, stages),
         "nodes": nodes,
     }
-    wanted |= {"extensions": digests} if (digests := extensions.digests()) else {}
-    return {**wanted, "only_idle": True} if options.only_idle else wanted
+    further = {"extensions": extensions.digests(), "only_idle": options.only_idle}
+    return {**wanted, **{key: value for key, value in further.items() if value}}
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):
@@ -244,10 +214,9 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     except (TypeError, ValueError):
         raise run_folder.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
     expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
-    if gang_stages:
-        expected["gang_stages"] = gang_stages
     try:
         given = {
+            "gang_stages": gang_stages,
             "versions": declared.parse_versions(hostvars.get("gpuval_versions")),
             "declared": declared.of_host(hostvars),
             "nics": declared.parse_nics(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),

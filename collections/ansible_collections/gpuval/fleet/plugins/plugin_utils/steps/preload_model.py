@@ -7,7 +7,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,14 @@ from ...module_utils.store import StoreError
 from ..artifacts import dataset_source, model_source
 from ..artifacts.round_trip import round_trip
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import StepOptions, StoreOptions
 from ..core.text import some_of
 from ..runs import datasets, plans
 from ..runs.action import RunAction
 from ..store.access import open_store
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreloadModelOptions:
+class PreloadModelOptions(StepOptions):
     model: str = "tiny"
     datasets: Sequence[Mapping[str, Any]] = ()
     stages: Sequence[str] = ()
@@ -62,14 +62,8 @@ def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, 
     ready = []
     if model:
         named = {"source": model, "revision": options.revision}
-        resolve = partial(
-            model_source.resolve,
-            model,
-            revision=options.revision,
-            token=options.token,
-            silence_seconds=options.silence_seconds,
-            say=action.display.display,
-        )
+        limits = {"silence_seconds": options.silence_seconds, "say": action.display.display}
+        resolve = partial(model_source.resolve, model, revision=options.revision, token=options.token, **limits)
         ready.append(_ensure(action, access, f"model {folders[0]}", folders[0], named, resolve, options))
     for row in sets:
         named = {"source": row.source, "revision": row.sha256}
@@ -86,7 +80,8 @@ def _ensure(action, access, label, folder, source, resolve, options):
     store, prefix = access.store(), f"models/{folder}/"
     listed = _listed(store, prefix)
     again = options.round_trip or options.force
-    if not again and _whole(store, prefix, listed, source):
+    is_known = manifest.NAME in listed and _recorded(store, prefix) == source
+    if is_known and not again and not _held_against_manifest(store, prefix, listed)[0]:
         return _ready(action, label, folder, listed, changed=False)
     if action.check_mode:
         return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
@@ -102,9 +97,21 @@ def _ensure(action, access, label, folder, source, resolve, options):
         action.display.display(f"{label}: uploading to the store from {source['source']}")
         if options.force or _recorded(store, prefix) != source:
             store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
-        move = partial(_round_trip, action) if options.round_trip else _upload
-        with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())):
-            move(store, access, prefix, model, source, options)
+        trip = (
+            round_trip(options.python, model, access, action.display.display) if options.round_trip else nullcontext()
+        )
+        with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())), trip:
+            sums = model_source.make_manifest(model)
+            # from here until the end the model does not count as whole
+            store.delete_prefix(f"{prefix}{manifest.NAME}")
+            model_source.upload(model, access.connection(), transfers=options.transfers)
+            listed = _listed(store, prefix)
+            sizes = {name: path.stat().st_size for name, path in model.files.items()}
+            if lost := model_source.missing(sizes, listed, sizes):
+                raise model_source.ModelError(f"the upload is incomplete: {some_of(lost)}; run again")
+            record = json.dumps({**source, "origin": model.origin})
+            store.put(_record_key(prefix), record.encode(), "application/json")
+            store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return _ready(action, label, folder, _listed(store, prefix), changed=True, origin=model.origin)
@@ -114,13 +121,8 @@ def _list(action, store):
     models = {}
     for prefix in store.level("models/")[0]:
         listed, recorded = _listed(store, prefix), _recorded(store, prefix) or {}
-        raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
-        try:
-            missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else [manifest.NAME]
-        except (manifest.ModelManifestError, UnicodeDecodeError):
-            missing = [manifest.NAME]
-        model = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
-        model["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
+        missing, sha256 = _held_against_manifest(store, prefix, listed)
+        model = {**_size(listed), "missing": missing, "source": recorded.get("source", ""), "sha256": sha256}
         models[prefix.removeprefix("models/").rstrip("/")] = model
     for folder, model in models.items():
         state = f"lacks {some_of(model['missing'])}" if model["missing"] else f"sha256 {model['sha256']}"
@@ -141,35 +143,14 @@ def _ready(action, label, folder, listed, **result):
     return {"folder": folder, **size, **result, "msg": message}
 
 
-def _round_trip(action, store, access, prefix, model, source, options):
-    with round_trip(options.python, model, access, action.display.display):
-        _upload(store, access, prefix, model, source, options)
-
-
-def _upload(store, access, prefix, model, source, options):
-    sums = model_source.make_manifest(model)
-    store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
-    model_source.upload(model, access.connection(), transfers=options.transfers)
-    listed = _listed(store, prefix)
-    sizes = {name: path.stat().st_size for name, path in model.files.items()}
-    lost = model_source.missing(sizes, listed, sizes)
-    if lost:
-        raise model_source.ModelError(f"the upload is incomplete: {some_of(lost)}; run again")
-    record = {**source, "origin": model.origin}
-    store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
-    store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
-
-
-def _whole(store, prefix, listed, source):
-    """The model asked for, with every file of its manifest; whether each is right, the nodes' checksums say."""
-    if manifest.NAME not in listed or _recorded(store, prefix) != source:
-        return False
-    raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
-    try:
-        expected = manifest.parse(raw.decode())
-    except (manifest.ModelManifestError, UnicodeDecodeError):
-        return False
-    return not model_source.missing(expected, listed)
+def _held_against_manifest(store, prefix, listed):
+    """Which files of a folder are missing, the manifest among them, and the digest of that. Whether each file is right,
+    the nodes' checksums say."""
+    raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES) or b""
+    missing = [manifest.NAME]
+    with suppress(manifest.ModelManifestError, UnicodeDecodeError):
+        missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else missing
+    return missing, hashlib.sha256(raw).hexdigest() if raw else ""
 
 
 def _record_key(prefix):
@@ -179,10 +160,8 @@ def _record_key(prefix):
 
 def _recorded(store, prefix):
     """Source and revision of what the store holds; None when it is not known."""
-    if not any(entry.key == _record_key(prefix) for entry in store.list(_record_key(prefix))):
-        return None
     try:
-        record = json.loads(store.get(_record_key(prefix), max_bytes=65536))
+        record = json.loads(store.get_if_there(_record_key(prefix), max_bytes=65536) or b"")
         return {"source": record["source"], "revision": record["revision"]}
     except (ValueError, KeyError, TypeError):
         return None

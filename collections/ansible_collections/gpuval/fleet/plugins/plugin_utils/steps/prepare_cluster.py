@@ -78,7 +78,13 @@ def _prepare(action, cluster, options):
         )
     )
     if not (created and action.check_mode):
-        _try_namespace(cluster)
+        # Lists of a namespace that is missing are empty and no error: only making something there tells.
+        manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
+        try:
+            cluster.create(manifest, dry_run=True)
+        except ObjectRefused as error:
+            if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
+                raise
     if not created:
         settings = pod_settings.parse(options.pods)
         references = [image.reference for image in images.parse(options.images)]
@@ -100,13 +106,3 @@ def _try_pod(action, cluster, settings, named):
             raise ObjectRefused(text, error.code) from None
         if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):
             action.display.warning(text)
-
-
-def _try_namespace(cluster):
-    """Lists of a namespace that is missing are empty and no error: only making something there tells."""
-    manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
-    try:
-        cluster.create(manifest, dry_run=True)
-    except ObjectRefused as error:
-        if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
-            raise

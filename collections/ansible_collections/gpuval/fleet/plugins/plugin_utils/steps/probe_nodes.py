@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ..watch.launching import PROBE_FILE
 from ..watch.scheduler import scheduler_of
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProbeNodesOptions(RunOptions):
     placement: str = "ssh"
     state_dir: Path = Path(".gpuval")

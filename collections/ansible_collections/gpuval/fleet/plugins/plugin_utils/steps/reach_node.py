@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,6 @@ def in_round(folder, node, stage=""):
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReachNodeOptions(RunOptions, ClusterAccess):
     what: Literal["shell", "follow"]
     node: str = ""

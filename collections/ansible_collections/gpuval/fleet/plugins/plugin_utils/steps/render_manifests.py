@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import yaml
@@ -25,7 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class RenderManifestsOptions(RunOptions):
     run: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = "gpuval"

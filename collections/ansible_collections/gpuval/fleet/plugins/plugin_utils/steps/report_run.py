@@ -40,9 +40,8 @@ def report_run(
     report = run_folder.read_report(folder)
     if state == "announced":
         return _announce(action, folder, report)
-    kept = perf_file
     built = images.read_catalogue(project_path(store["state_dir"])) if store else {}
-    forms = write_forms(report, folder.path, kept, built).values()
+    forms = write_forms(report, folder.path, perf_file, built).values()
     paths = [*(path for path in forms if path.parent == folder.path), folder.path / "report.json"]
     was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
     run = folder.conclude()
@@ -62,18 +61,19 @@ def report_run(
                 )
             _upload(action, store, folder, run, [*paths, publishing.verdict_file(folder)])
             if run["finished_at"] is not None and not was_judged:
-                _end_urls(action, store, folder)
+                # no node has anything more to write, unless another run is at work with the store
+                active = cleanable.find(folder.results, action.inventory, "", origin.store_of(store)).active
+                try:
+                    if not {*active} - {folder.path.name}:
+                        open_store(store).end_urls()
+                except StoreError as error:
+                    action.display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
     if health_file and run["finished_at"]:
-        _keep_health(action, health_file, report)
+        try:
+            health.update(health_file, report)
+        except (GpuvalError, OSError) as error:  # the verdict is announced next
+            action.display.warning(f"the verdicts are not in gpuval_health_file: {error}")
     return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
-
-
-def _keep_health(action, path, report):
-    """A file that cannot be written costs a warning: the verdict is announced next."""
-    try:
-        health.update(path, report)
-    except (GpuvalError, OSError) as error:
-        action.display.warning(f"the verdicts are not in gpuval_health_file: {error}")
 
 
 def _upload(action, store, folder, run, report_files):
@@ -94,33 +94,15 @@ def _upload(action, store, folder, run, report_files):
         action.display.warning(warning.format(error))
 
 
-def _end_urls(action, store, folder):
-    """The run is judged: no node has anything more to write, unless another run is at work with the store."""
-    place = origin.store_of(store, project_path(store["state_dir"]))
-    active = cleanable.find(folder.results, action.inventory, "", place).active
-    try:
-        if not {*active} - {folder.path.name}:
-            open_store(store).end_urls()
-    except StoreError as error:
-        action.display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
-
-
-def _add_to_job(action, report):
-    """In GitHub Actions the verdict is on the page of the job, too."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
-        return
-    try:
-        with Path(path).open("a", encoding="utf-8") as stream:
-            stream.write(job_summary(report))
-    except OSError as error:
-        action.display.warning(f"the verdict was not written to the job summary {path}: {error.strerror}")
-
-
 def _announce(action, folder, report):
     if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
         action.display.display(*acceptance(folder.path / "report.json").split("\n"))
-    _add_to_job(action, report)
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):  # in GitHub Actions the verdict is on the page of the job, too
+        try:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(job_summary(report))
+        except OSError as error:
+            action.display.warning(f"the verdict was not written to the job summary {path}: {error.strerror}")
     verdict = report["verdict"]
     return {
         "changed": False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..cluster.api import ClusterAccess
@@ -18,7 +18,6 @@ from ..watch.scheduler import scheduler_of
 from ..watch.watch import WatchOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunGangsOptions(WatchOptions, ClusterAccess, GangSettings):
     baseline: PathText = ""
 

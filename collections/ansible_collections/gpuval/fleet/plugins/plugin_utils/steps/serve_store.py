@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ...module_utils.store import StoreError
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import StepOptions, StoreOptions
 from ..runs import cleanable, origin, plans
 from ..runs import folder as run_folder
 from ..runs.action import RunAction
@@ -17,8 +16,7 @@ from ..store.access import open_store
 from ..watch import launching
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeStoreOptions:
+class ServeStoreOptions(StepOptions):
     state: Literal["started", "stopped"] = "started"
     run_id: str = ""
     rotate_keys: bool = False
@@ -30,7 +28,14 @@ class ServeStoreOptions:
 def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]:
     access = open_store(options.store)
     if options.state == "stopped":
-        return _stop(action, access, options)
+        results = options.unless_needed_in
+        if results and cleanable.find(results, (), "", origin.store_of(options.store)).active:
+            return {"changed": False, "stopped": False, "msg": "a run needs the store: it goes on"}
+        if action.check_mode:
+            return {"changed": access.objects is not None and access.running()}
+        stopped = access.stop()
+        rotated = access.rotate() if options.rotate_keys else False
+        return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}
     in_clear = preflight.tls_remark(options.store["endpoint"])
     if in_clear:
         action.display.warning(in_clear)
@@ -39,22 +44,19 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
     if options.run_id:
         _ensure_loadable(action, access, options)
     try:
-        found = _examined(action, access, options.deadline_seconds)
+        found = preflight.examine(access, options.deadline_seconds)
     except StoreError as error:
         error.subject = "store"
         raise
+    if found.problems:
+        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
+        failure = StoreError(f"preflight: {found.problems[0]}")
+        failure.subject = "store"
+        raise failure
     action.display.display("preflight: the store takes uploads by signed URL and can be read")
     for remark in found.remarks:
         action.display.warning(remark)
     return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
-
-
-def _examined(action, access, deadline_seconds):
-    found = preflight.examine(access, deadline_seconds)
-    if found.problems:
-        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
-        raise StoreError(f"preflight: {found.problems[0]}")
-    return found
 
 
 def _ensure_loadable(action, access, options):
@@ -62,29 +64,9 @@ def _ensure_loadable(action, access, options):
     folder = run_folder.find(project_path(options.store["results_dir"]), options.run_id)
     if folder.seen().started:
         return
-    nodes = folder.read_run()["nodes"]
-    if all(
-        plans.loads(node["stages"]) and not access.reachable_from_nodes(_transport(action, name))
-        for name, node in nodes.items()
-    ):
-        raise plans.PlanError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
-
-
-def _transport(action, name):
-    connection = action.task_vars["hostvars"].get(name, {}).get("ansible_connection") or action.connection
-    return str(connection).rpartition(".")[2]
-
-
-def _stop(action, access, options):
-    if options.unless_needed_in and _needed(options):
-        return {"changed": False, "stopped": False, "msg": "a run needs the store: it goes on"}
-    if action.check_mode:
-        return {"changed": access.objects is not None and access.running()}
-    stopped = access.stop()
-    rotated = access.rotate() if options.rotate_keys else False
-    return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}
-
-
-def _needed(options):
-    results, state = options.unless_needed_in, project_path(options.store["state_dir"])
-    return bool(cleanable.find(results, (), "", origin.store_of(options.store, state)).active)
+    hostvars = action.task_vars["hostvars"]
+    for name, node in folder.read_run()["nodes"].items():
+        connection = str(hostvars.get(name, {}).get("ansible_connection") or action.connection)
+        if not plans.loads(node["stages"]) or access.reachable_from_nodes(connection.rpartition(".")[2]):
+            return
+    raise plans.PlanError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")

@@ -56,19 +56,13 @@ def show_history(
     lines.append(f"({synced.read:,} of {synced.listed:,} objects of {synced.runs:,} runs were read)")
     action.display.display(*lines)
     if output and not is_export:
-        written = _write(action, output, document)
+        files = output_files.documents(output, document)
+        changed = [path for path, data in files.items() if not path.exists() or path.read_bytes() != data]
+        for path in [] if action.check_mode else changed:
+            folder.write_bytes(path, files[path])
+        written = [str(path) for path in changed]
     return {
         "changed": bool(written), "history": lines, "files": written, "read": synced.read, "listed": synced.listed,
         "runs": synced.runs, "forgotten": synced.forgotten, "flaky": document["flaky_count"],
         "drifts": document["drift_count"],
     }  # fmt: skip
-
-
-def _write(action, path: Path, document) -> list[str]:
-    """The files that are new or say something else than before."""
-    files = output_files.documents(path, document)
-    changed = [target for target, data in files.items() if not target.exists() or target.read_bytes() != data]
-    if not action.check_mode:
-        for target in changed:
-            folder.write_bytes(target, files[target])
-    return [str(target) for target in changed]

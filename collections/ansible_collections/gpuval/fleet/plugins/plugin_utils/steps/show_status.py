@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ...module_utils.store import StoreError
 from ..core.escape import console_line
-from ..core.parent_process import Parent
+from ..core.processes import Parent
 from ..core.step_options import StoreOptions
 from ..core.text import some_of
 from ..runs import folder, overview, publishing
@@ -29,7 +29,6 @@ BEYOND_SECONDS = 1800.0
 MOST_REFUSED = 20
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowStatusOptions(RunOptions):
     store: StoreOptions
     folder: str = ""
@@ -52,8 +51,7 @@ class StatusDisplay:
         self.action, self.options, self.lines = action, options, []
 
     def show(self):
-        action, options = self.action, self.options
-        results = options.results_dir
+        action, options, results = self.action, self.options, self.options.results_dir
         self.own = folder.own(results, options.run_id, options.folder, action.inventory, opened=True)
         if self.own:
             action.name_newer(options.run_id, self.own)
@@ -67,8 +65,11 @@ class StatusDisplay:
         if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
             here = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
             return self._concluded(run_status.status_of(self._with_own(here)))
-        self.store = access.store()
-        self.reader = StatusReader(self.store, self._run())
+        store = access.store()
+        run, lines = (self.own.read_run(), []) if self.own else stored_runs.find(store, options.run_id, options.folder)
+        for line in lines:
+            self._say(line)
+        self.reader = StatusReader(store, run)
         status = self._look()
         self._show(status)
         if options.watch and not status.over:
@@ -99,14 +100,6 @@ class StatusDisplay:
         self._say(message)
         result = {"changed": False, "msg": message, "run_id": run["run_id"], "verdict": verdict["verdict"]}
         return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
-
-    def _run(self):
-        if self.own:
-            return self.own.read_run()
-        run, lines = stored_runs.find(self.store, self.options.run_id, self.options.folder)
-        for line in lines:
-            self._say(line)
-        return run
 
     def _look(self):
         known = self.reader.look()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -16,7 +15,6 @@ from ..runs.action import RunAction, RunOptions
 from ..watch import launching, window
 
 
-@dataclass(frozen=True, kw_only=True)
 class UpdateRunOptions(RunOptions):
     max_nodes_at_once: int | None = None
     max_transfers: int | None = None
@@ -59,7 +57,7 @@ def _end_gangs(action, options):
 
 
 def _set_window(action, options):
-    limits = {name: getattr(options, name) for name in ("max_nodes_at_once", "max_transfers")}
+    limits = {"max_nodes_at_once": options.max_nodes_at_once, "max_transfers": options.max_transfers}
     if all(value is None for value in limits.values()):
         raise AnsibleActionFail("nothing to set: give a number of nodes (`make window N=20`), of transfers, or both")
     for name, value in limits.items():
@@ -72,19 +70,14 @@ def _set_window(action, options):
     status = folder.seen()
     if status.overdue:
         raise AnsibleActionFail(f"run {run['run_id']} has no window any more, it is {status.line()}")
-    unset = window.Window(-1, -1)
-    before = window.read(folder, unset)
-    nodes, transfers = limits.values()
+    before, (nodes, transfers) = window.read(folder, window.Window(-1, -1)), limits.values()
     after = window.Window(
         before.nodes if nodes is None else nodes, before.transfers if transfers is None else transfers
     )
     if after != before and not action.check_mode:
         window.write(folder, nodes, transfers)
-    parts = [
-        f"{number or 'all'} {what}"
-        for number, what in ((nodes, "node(s) at once"), (transfers, "node(s) loading images at once"))
-        if number is not None
-    ]
+    named = ((nodes, "node(s) at once"), (transfers, "node(s) loading images at once"))
+    parts = [f"{number or 'all'} {what}" for number, what in named if number is not None]
     when = "from the next round of its watch"
     if status.attended is False:
         when = f"once {status.resume or state.RESUME}: no controller works on it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.api import ClusterAccess
@@ -14,7 +13,6 @@ from ..watch.scheduler import scheduler_of
 from ..watch.watch import WatchOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class WatchRunOptions(WatchOptions, ClusterAccess):
     pass
 
@@ -25,17 +23,13 @@ def watch_run(action: RunAction, options: WatchRunOptions) -> dict[str, Any]:
         return {"changed": False, "started": [], "requests": 0, "msg": "its nodes are done: it is collected"}
     watcher = scheduler_of(options.placement)(action, options)
     if action.check_mode:
-        return _show(action, watcher.plans())
+        plans = watcher.plans()
+        for name, plan in plans.items() if action.diff else ():
+            action.display.display(f"{name}:", *plan.split("\n"))
+        return {"changed": True, "started": [], "msg": f"plans of {len(plans)} node(s)"}
     checks = criteria.beside_shipped(options.criteria)
     folder.advance(run_state.WORKING)
     run_folder.remember(folder)
     with watcher:
         started = watcher.watch(folder, options, checks)
         return {"changed": bool(started), "started": started, "requests": watcher.requests}
-
-
-def _show(action, plans):
-    if action.diff:
-        for name, plan in plans.items():
-            action.display.display(f"{name}:", *plan.split("\n"))
-    return {"changed": True, "started": [], "msg": f"plans of {len(plans)} node(s)"}

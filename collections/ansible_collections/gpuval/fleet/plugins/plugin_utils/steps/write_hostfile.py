@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..core.paths import project_path
@@ -18,7 +17,6 @@ from ..runs.action import RunAction, RunOptions
 BAD = "the search for the bad node found it"
 
 
-@dataclass(frozen=True, kw_only=True)
 class WriteHostfileOptions(RunOptions):
     baseline: PathText = ""
     path: PathText = ""

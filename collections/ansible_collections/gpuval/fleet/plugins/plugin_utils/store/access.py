@@ -9,9 +9,8 @@ from typing import Any
 
 from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, session
 from ..runs.folder import RunError
-from .backend import StoreBackend
+from .backend import S3Service, StoreBackend
 from .embedded import EmbeddedStore
-from .service import S3Service
 
 if BOTO3_ERROR is None:
     session()  # with the import, which is before Ansible forks a worker for each task that needs them
@@ -48,20 +47,13 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
     """The run as stored, for a controller without its results/: less what is this controller's own."""
     public = {key: value for key, value in run.items() if key != "origin"}
-    store.put(_run_key(run), json.dumps(public, indent=1).encode(), "application/json")
-
-
-def _run_key(run: Mapping[str, Any]) -> str:
-    return f"{run['folder']}/run.json"
+    store.put(f"{run['folder']}/run.json", json.dumps(public, indent=1).encode(), "application/json")
 
 
 def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
-    """Raises RunError where the store has a run of this name, in this folder, that was opened another time.
-
-    Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
-    """
-    key = _run_key(run)
-    raw = store.get_if_there(key, max_bytes=MAX_RUN_BYTES)
+    """Raises RunError where the store has a run of this name, in this folder, that was opened another time. Its records
+    would pass for evidence of this one: another controller's, or of this one before its results went away."""
+    raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_RUN_BYTES)
     if raw is None:
         return
     try:

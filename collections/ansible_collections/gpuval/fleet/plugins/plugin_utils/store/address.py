@@ -53,16 +53,13 @@ def listening_addresses(
         raise StoreError(
             f"gpuval_store_address {address!r}: a host name or an IP address, without scheme, port or brackets"
         )
-    if literal is not None:
-        candidates = {str(literal)}
-    else:
-        try:
-            candidates = lookup(address)
-        except OSError as error:
-            raise StoreError(
-                f"gpuval_store_address {address} has no address here ({error.strerror or error}): set it to the IP "
-                "address by which the nodes reach this controller"
-            ) from error
+    try:
+        candidates = {str(literal)} if literal is not None else lookup(address)
+    except OSError as error:
+        raise StoreError(
+            f"gpuval_store_address {address} has no address here ({error.strerror or error}): set it to the IP "
+            "address by which the nodes reach this controller"
+        ) from error
     outward = sorted(text for text in candidates if _may_be_reached(text))
     if not outward:
         raise StoreError(

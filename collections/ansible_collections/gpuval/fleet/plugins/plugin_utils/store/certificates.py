@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -68,8 +69,10 @@ def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None =
         authority = _make_authority(now)
         _write_pair(files.authority, files.authority_key, *authority)
     server = _load(files.server, files.server_key)
-    if server and _lasts(server[0], now) and _issued_by(server[0], authority[0]) and _names(server[0]) == set(needed):
-        return False
+    if server and _lasts(server[0], now) and _names(server[0]) == set(needed):
+        with suppress(ValueError, TypeError, InvalidSignature):  # of another authority
+            server[0].verify_directly_issued_by(authority[0])
+            return False
     _write_pair(files.server, files.server_key, *_make_server(authority[0], authority[1], needed, now))
     return True
 
@@ -139,14 +142,6 @@ def _names(certificate):
 
 def _lasts(certificate, now):
     return certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc >= now + NEEDED
-
-
-def _issued_by(certificate, authority):
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def _load(certificate_file, key_file):

@@ -23,31 +23,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import psutil
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
-from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
+from ...module_utils.store import CLIENT_ERRORS, Connection, Entry, Store, StoreError, as_store_error
 from ..core import files
 from ..core.paths import project_path
 from ..core.text import some_of
-from ..runs import cleanable
+from ..runs import cleanable, origin
 from ..runs import folder as run_folder
+from ..runs import state as run_state
 from . import certificates
-from .address import (
-    HIGHEST_PORT,
-    LOOPBACK,
-    bracketed,
-    canonical,
-    interface_bits_per_second,
-    listening_addresses,
-)
+from .address import HIGHEST_PORT, LOOPBACK, bracketed, canonical, interface_bits_per_second, listening_addresses
 from .backend import StoreBackend
 from .certificates import CertificateFiles
-from .file_reads import FileReads
-from .guard import FileGuard, shortage
+from .guard import UPLOAD, FileGuard, shortage
 from .rclone import find_rclone
 
 START_SECONDS = 15.0
@@ -60,6 +54,42 @@ READ_ONLY = ("--read-only", "--include", "/*/models/**")
 LOG_END = 500
 #: Each refused handshake is a line.
 LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class FileReads(Store):
+    """The store as its own machine reads it: lists and gets objects from `objects`, the bucket's folder, as the server
+    does, at a thirtieth of the cost. All else are requests to it."""
+
+    def __init__(self, connection: Connection, objects: Path) -> None:
+        super().__init__(connection)
+        self._objects = f"{objects}/"
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        """Raises StoreError where the server does not answer: nodes could not write."""
+        with as_store_error():
+            self.client.head_bucket(Bucket=self.connection.bucket)
+        beginning = self._objects + prefix
+        paths = (
+            f"{folder}/{name}"
+            for folder, _, names in os.walk(beginning.rpartition("/")[0])
+            for name in names
+            if not name.startswith(UPLOAD)
+        )
+        for path in sorted(path for path in paths if path.startswith(beginning)):
+            try:
+                status = os.stat(path)  # noqa: PTH116 - Path takes as long again, for each record at each poll
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            modified = EPOCH + timedelta(milliseconds=status.st_mtime_ns // 1_000_000)
+            yield Entry(path.removeprefix(self._objects), "", status.st_size, modified)
+
+    def get(self, key: str, *, max_bytes: int) -> bytes:
+        try:
+            with Path(self._objects + key).open("rb") as stream:
+                return stream.read(max_bytes + 1)
+        except OSError:  # the server's answer says why
+            return super().get(key, max_bytes=max_bytes)
 
 
 @dataclass
@@ -87,6 +117,13 @@ class EmbeddedState:
     #: Address by which nodes reach it; empty: loopback only.
     address: str = ""
 
+    def servers(self) -> tuple[EmbeddedServer, EmbeddedServer]:
+        return self.writer, self.reader
+
+    def place(self) -> tuple[str, int, int]:
+        """Where both listen."""
+        return self.address, self.writer.port, self.reader.port
+
 
 class EmbeddedStore(StoreBackend):
     """Start, find and stop the embedded store below `directory`. Data lies in `directory/data/<bucket>/`.
@@ -111,15 +148,10 @@ class EmbeddedStore(StoreBackend):
         creates_bucket: bool = False,
         results: Path | None = None,
     ) -> None:
-        self.directory = directory
-        self.bucket = bucket
-        self.wanted_address = canonical(address)
-        self.wanted_port = port
-        self.creates_bucket = creates_bucket
-        self.results = results
-        self.certificates = CertificateFiles(directory)
-        self.data = directory / "data"
-        self.objects = self.data / bucket
+        self.directory, self.bucket, self.results = directory, bucket, results
+        self.wanted_address, self.wanted_port, self.creates_bucket = canonical(address), port, creates_bucket
+        self.certificates, self._file = CertificateFiles(directory), directory / "store.json"
+        self.data, self.objects = directory / "data", directory / "data" / bucket
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
@@ -147,8 +179,7 @@ class EmbeddedStore(StoreBackend):
 
     def ports(self) -> tuple[int, int]:
         """The ports of writer and reader, for a firewall."""
-        state = self._read()
-        return state.writer.port, state.reader.port
+        return self._read().place()[1:]
 
     def reachable_from_nodes(self, transport: str) -> bool:
         """The loopback is this machine's alone."""
@@ -157,8 +188,8 @@ class EmbeddedStore(StoreBackend):
     def firewall_hint(self) -> str:
         if not self.address():
             return ""
-        writer, reader = self.ports()
-        return f"check that the controller's firewall allows TCP {writer} and {reader} to {self.address()}"
+        ports = " and ".join(map(str, self.ports()))
+        return f"check that the controller's firewall allows TCP {ports} to {self.address()}"
 
     def link_bits_per_second(self) -> float | None:
         speeds = map(interface_bits_per_second, listening_addresses(self.address()) if self.address() else ())
@@ -178,17 +209,31 @@ class EmbeddedStore(StoreBackend):
             before = self._read() if self._file.exists() else None
             state = copy.deepcopy(before) if before else EmbeddedState()
             self.ensure_may_move()
-            self._make_bucket()
+            buckets = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
+            if buckets and self.bucket not in buckets and not self.creates_bucket:
+                raise StoreError(
+                    f"the embedded store has no bucket {self.bucket}, it has {some_of(buckets)}: correct "
+                    "gpuval_bucket, or set gpuval_create_bucket: true"
+                )
+            (self.objects / "models").mkdir(parents=True, exist_ok=True)
             hosts = self._hosts(state)
-            self._choose_ports(state, hosts)
-            moves, ran = before is None or _place(before) != _place(state), self.running()
+            if self.wanted_port:
+                if not 0 < self.wanted_port < HIGHEST_PORT:
+                    raise StoreError(
+                        f"gpuval_store_port {self.wanted_port}: set it from 1 to {HIGHEST_PORT - 1} (the store also "
+                        "uses the next port), or to 0 to let the store choose"
+                    )
+                state.writer.port, state.reader.port = self.wanted_port, self.wanted_port + 1
+            for server in state.servers():
+                server.port = server.port or _free_port([LOOPBACK, *hosts])
+            moves, ran = before is None or before.place() != state.place(), self.running()
             try:
-                for server in (state.writer, state.reader) if moves else ():
+                for server in state.servers() if moves else ():
                     self._stop(server)  # the new port of one may be the old one of the other
                 started = self._start_servers(state, hosts)
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
-                for server in () if ran and not moves else (state.writer, state.reader):
+                for server in () if ran and not moves else state.servers():
                     with suppress(StoreError):  # what is to be reported is why it could not start
                         self._stop(server)
                 if moves:
@@ -197,11 +242,8 @@ class EmbeddedStore(StoreBackend):
         return started
 
     def _start_servers(self, state: EmbeddedState, hosts: list[str]) -> bool:
-        renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
-        started = [
-            self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
-            self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
-        ]
+        renewed = bool(state.address) and certificates.ensure(self.certificates, [state.address, *hosts])
+        started = [self._ensure(state, server, hosts, renewed=renewed) for server in state.servers()]
         return any(started)
 
     def _move_back(self, before: EmbeddedState | None, *, ran: bool) -> None:
@@ -219,17 +261,17 @@ class EmbeddedStore(StoreBackend):
         if not self._file.exists():
             return []
         state = self._read()
-        address = self.wanted_address and self.wanted_address != state.address
-        port = self.wanted_port and self.wanted_port != state.writer.port
-        moves = [f"gpuval_store_address {self.wanted_address}"] if address else []
-        return moves + ([f"gpuval_store_port {self.wanted_port}"] if port else [])
+        places = {"address": (self.wanted_address, state.address), "port": (self.wanted_port, state.writer.port)}
+        return [f"gpuval_store_{name} {new}" for name, (new, old) in places.items() if new and new != old]
 
     def ensure_may_move(self) -> None:
         """Raises StoreError where a start would move the store away from an active run: its nodes hold signed URLs."""
         moves = self.moves()
         if not moves or self.results is None:
             return
-        runs = cleanable.using_embedded(self.results, self.directory.parent, os.getppid())
+        active = cleanable.active(self.results, origin.embedded_in(self.directory.parent))
+        # but those that this controller alone opened
+        runs = [folder.path.name for folder in active if not run_state.only_opened(folder.read_run(), os.getppid())]
         if not runs:
             return
         state = self._read()
@@ -240,15 +282,6 @@ class EmbeddedStore(StoreBackend):
             f"after a change of the controller's address, end the run: {some_of(ends, 3)}"
         )
 
-    def _make_bucket(self) -> None:
-        buckets = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
-        if buckets and self.bucket not in buckets and not self.creates_bucket:
-            raise StoreError(
-                f"the embedded store has no bucket {self.bucket}, it has {some_of(buckets)}: correct gpuval_bucket, or "
-                "set gpuval_create_bucket: true"
-            )
-        (self.objects / "models").mkdir(parents=True, exist_ok=True)
-
     def stop(self) -> bool:
         """Stop both servers."""
         if not self._file.exists():
@@ -257,7 +290,7 @@ class EmbeddedStore(StoreBackend):
             if not self._file.exists():  # another clean was first
                 return False
             state = self._read()
-            stopped = [self._stop(server) for server in (state.writer, state.reader)]
+            stopped = [self._stop(server) for server in state.servers()]
             state.writer.pid = state.reader.pid = 0
             self._write(state)
         return any(stopped)
@@ -282,7 +315,7 @@ class EmbeddedStore(StoreBackend):
         with self.held():
             state = self._read()
             state.signer = Keys()
-            self._ensure(state, state.writer, "writer", self._hosts(state), (), renewed=True)
+            self._ensure(state, state.writer, self._hosts(state), renewed=True)
 
     def rotate(self) -> bool:
         """Delete keys, certificates, address and ports: earlier signatures become void. Only for a stopped store."""
@@ -299,10 +332,7 @@ class EmbeddedStore(StoreBackend):
         return self._file.exists()
 
     def running(self) -> bool:
-        if not self._file.exists():
-            return False
-        state = self._read()
-        return any(self._process(server) is not None for server in (state.writer, state.reader))
+        return self._file.exists() and any(self._process(server) for server in self._read().servers())
 
     def delete_run(self, folder: str) -> int:
         """Works on a stopped store too."""
@@ -321,10 +351,6 @@ class EmbeddedStore(StoreBackend):
         with suppress(OSError):  # another run's folder is below it
             path.rmdir()
         return count
-
-    @property
-    def _file(self) -> Path:
-        return self.directory / "store.json"
 
     def _connection(self, state: EmbeddedState, server: EmbeddedServer) -> Connection:
         scheme = "https" if state.address else "http"
@@ -345,42 +371,23 @@ class EmbeddedStore(StoreBackend):
             hosts = listening_addresses(self.wanted_address)
             state.address = self.wanted_address
             return hosts
-        if not state.address:
-            return []
-        try:
-            return listening_addresses(state.address)
-        except StoreError:  # this machine has a new address, and the old one is unused
-            state.address = ""
-            return []
+        with suppress(StoreError):
+            return listening_addresses(state.address) if state.address else []
+        state.address = ""  # this machine has a new address, and the old one is unused
+        return []
 
-    def _choose_ports(self, state: EmbeddedState, hosts: list[str]) -> None:
-        if self.wanted_port:
-            if not 0 < self.wanted_port < HIGHEST_PORT:
-                raise StoreError(
-                    f"gpuval_store_port {self.wanted_port}: set it from 1 to {HIGHEST_PORT - 1} (the store also uses "
-                    "the next port), or to 0 to let the store choose"
-                )
-            state.writer.port, state.reader.port = self.wanted_port, self.wanted_port + 1
-        for server in (state.writer, state.reader):
-            if not server.port:
-                server.port = _free_port([LOOPBACK, *hosts])
-
-    def _arguments(
-        self, server: EmbeddedServer, name: str, hosts: list[str], options: tuple[str, ...], *, tls: bool
-    ) -> list[str]:
+    def _arguments(self, state: EmbeddedState, server: EmbeddedServer, hosts: list[str], log: Path) -> list[str]:
+        options = READ_ONLY if server is state.reader else ()
         listeners = [word for host in (LOOPBACK, *hosts) for word in ("--addr", f"{bracketed(host)}:{server.port}")]
         files = self.certificates
         secured = ["--cert", str(files.server), "--key", str(files.server_key), "--min-tls-version", "tls1.2"]
         return [
-            *("serve", "s3", *options, *listeners, *(secured if tls else ())),
+            *("serve", "s3", *options, *listeners, *(secured if state.address else ())),
             *("--cache-dir", str(self.directory / "cache"), "--vfs-cache-mode", "off", "--dir-cache-time", "1s"),
-            *("--log-file", str(self._log(name)), *LOG_LIMITS),
+            *("--log-file", str(log), *LOG_LIMITS),
             # Hashes as ETags are recomputed for every listing: minutes per node that lists a large model.
             *("--etag-hash", "", str(self.data)),
         ]
-
-    def _log(self, name: str) -> Path:
-        return self.directory / f"{name}.log"
 
     def _check_address(self, state: EmbeddedState) -> None:
         """See that the store answers by the address too, as a node would call it."""
@@ -422,22 +429,16 @@ class EmbeddedStore(StoreBackend):
         with files.locked(lock, 3 * START_SECONDS, late):
             yield
 
-    def _ensure(
-        self,
-        state: EmbeddedState,
-        server: EmbeddedServer,
-        name: str,
-        hosts: list[str],
-        options: tuple[str, ...],
-        *,
-        renewed: bool,
-    ) -> bool:
-        arguments = self._arguments(server, name, hosts, options, tls=bool(state.address))
+    def _ensure(self, state: EmbeddedState, server: EmbeddedServer, hosts: list[str], *, renewed: bool) -> bool:
+        log = self.directory / ("writer.log" if server is state.writer else "reader.log")
+        arguments = self._arguments(state, server, hosts, log)
         # One that serves otherwise (address, port, certificate, an older version of this program) is replaced.
-        if not renewed and self._serves(server, arguments) and self._answers(state, server):
-            return False
+        with suppress(psutil.Error):
+            running = self._process(server)
+            serves = running is not None and running.cmdline()[-len(arguments) :] == arguments
+            if serves and not renewed and self._answers(state, server):
+                return False
         self._stop(server)
-        log = self._log(name)
         accepted = [server, state.signer] if server is state.writer else [server]
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
@@ -449,14 +450,9 @@ class EmbeddedStore(StoreBackend):
         }
         begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
             process = subprocess.Popen(
-                [find_rclone(), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=environment,
-                start_new_session=True,
-                cwd=self.directory,
+                [find_rclone(), *arguments], env=environment, start_new_session=True, cwd=self.directory, **streams
             )
         server.pid = process.pid
         try:
@@ -500,13 +496,6 @@ class EmbeddedStore(StoreBackend):
             return None
         return process if "s3" in command and command[-1] == str(self.data) else None
 
-    def _serves(self, server: EmbeddedServer, arguments: list[str]) -> bool:
-        process = self._process(server)
-        try:
-            return process is not None and process.cmdline()[-len(arguments) :] == arguments
-        except psutil.Error:
-            return False
-
     def _stop(self, server: EmbeddedServer) -> bool:
         process = self._process(server)
         if process is None:
@@ -517,10 +506,6 @@ class EmbeddedStore(StoreBackend):
             if _has_ended(process):
                 return True
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
-
-
-def _place(state: EmbeddedState) -> tuple[str, int, int]:
-    return state.address, state.writer.port, state.reader.port
 
 
 def _end_of(log: Path, begin: int) -> str:

@@ -8,7 +8,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
@@ -40,35 +40,27 @@ class Examined:
 
 def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
     """Start the store where that is ours to do, and use it as a run does. One that cannot be used is stopped again.
-
-    Raises StoreError for a store that does not answer.
-    """
+    Raises StoreError for a store that does not answer."""
     started, usable = access.start(), False
     try:
-        examined = _examined(access, deadline_seconds)
-        usable = not examined.problems
+        store = access.store()
+        try:
+            created = store.ensure_bucket(create=access.creates_bucket)
+        except StoreError as error:
+            raise StoreError(". ".join(filter(None, (str(error), clock(store))))) from error
+        problems, remarks = findings(access, store), []
+        lacking = access.shortage()
+        if problems and lacking:
+            problems = [f"{lacking} ({problems[0]})"]
+        if not problems:
+            writes = "" if access.objects else writing_reader(access, store)
+            expire = "" if credentials_outlive(store, deadline_seconds) else EXPIRE
+            remarks = [remark for remark in (lacking, clock(store), writes, expire) if remark]
+        usable = not problems
     finally:
         if started and not usable:
             access.stop()
-    return replace(examined, changed=started or examined.changed)
-
-
-def _examined(access: StoreBackend, deadline_seconds: float) -> Examined:
-    store = access.store()
-    try:
-        created = store.ensure_bucket(create=access.creates_bucket)
-    except StoreError as error:
-        raise StoreError(". ".join(filter(None, (str(error), clock(store))))) from error
-    problems, remarks = findings(access, store), []
-    lacking = access.shortage()
-    if problems and lacking:
-        problems = [f"{lacking} ({problems[0]})"]
-    if not problems:
-        writes = "" if access.objects else writing_reader(access, store)
-        remarks = [remark for remark in (lacking, clock(store), writes) if remark]
-        if not credentials_outlive(store, deadline_seconds):
-            remarks.append(EXPIRE)
-    return Examined(store, created, problems, remarks)
+    return Examined(store, started or created, problems, remarks)
 
 
 def tls_remark(endpoint: str) -> str:
@@ -145,10 +137,8 @@ def writing_reader(access: StoreBackend, store: Store) -> str:
 
 
 def upload(store: Store, key: str) -> int:
-    """Upload the key's own name by a signed URL, as nodes upload. Returns the HTTP status.
-
-    Raises StoreError where there is no answer; it does not hold the URL, which is a secret.
-    """
+    """Upload the key's own name by a signed URL, as nodes upload. Returns the HTTP status. Raises StoreError where
+    there is no answer; it does not hold the URL, which is a secret."""
     connection = store.connection
     try:
         context = ssl.create_default_context(cafile=connection.ca_file)

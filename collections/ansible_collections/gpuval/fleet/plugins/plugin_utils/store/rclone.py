@@ -28,15 +28,8 @@ def find_rclone() -> str:
 
 def rclone_config(connection: Connection) -> str:
     """An rclone configuration with one remote, `models`. Holds keys: for a file of mode 0600 only."""
-    lines = [
-        "[models]",
-        "type = s3",
-        "provider = Other",
-        f"endpoint = {connection.endpoint or ''}",
-        f"region = {connection.region}",
-        "force_path_style = true",
-        "no_check_bucket = true",
-    ]
+    lines = ["[models]", "type = s3", "provider = Other", "force_path_style = true", "no_check_bucket = true"]
+    lines += [f"endpoint = {connection.endpoint or ''}", f"region = {connection.region}"]
     if connection.access_key:
         lines += [f"access_key_id = {connection.access_key}", f"secret_access_key = {connection.secret_key}"]
         if connection.session_token:
@@ -47,10 +40,8 @@ def rclone_config(connection: Connection) -> str:
 
 
 def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run rclone; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile.
-
-    Raises StoreError if it does not end within COPY_SECONDS.
-    """
+    """Run rclone; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile. Raises StoreError
+    if it does not end within COPY_SECONDS."""
     ca_file = connection.ca_file if connection else None
     trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
     with tempfile.TemporaryDirectory(prefix="gpuval-copy-") as scratch:
@@ -73,9 +64,7 @@ def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.Co
 
 def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
     """Copy a folder, or one file, by `call_rclone`. Files that are there with the same checksum are not sent again.
-
-    Raises StoreError.
-    """
+    Raises StoreError."""
     process = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
     if process.returncode != 0:
         words = " ".join(process.stderr.split())[-800:]

@@ -1,10 +1,12 @@
-"""Runs in the store: the list of them, and the documents of one."""
+"""Runs in the store: the list of them, the documents of one, and many of its objects read at once."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -15,7 +17,6 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..runs import folder as run_folder
 from ..runs.publishing import RUN_FILE
-from .reading import read_all
 
 #: Max size of run.json and the controller's documents: a thousand nodes fit.
 MAX_DOCUMENT_BYTES = 32 << 20
@@ -23,6 +24,9 @@ MAX_DOCUMENT_BYTES = 32 << 20
 MAX_DEPTH = 8
 MAX_FOLDERS = 20_000
 MAX_LISTED = 10
+READERS = 8
+#: Objects read ahead of their intake.
+AHEAD_BYTES = 64 << 20
 
 
 class Damaged(run_folder.RunError):
@@ -89,7 +93,8 @@ def take_run(raw: bytes, folder: str) -> dict[str, Any]:
 
 def read_run(store: Store, folder: str) -> dict[str, Any] | None:
     """The run in a folder; None if there is none. Raises RunError."""
-    raw = _asked(lambda: store.get_if_there(f"{folder}/{RUN_FILE}", max_bytes=MAX_DOCUMENT_BYTES))
+    with _naming_settings():
+        raw = store.get_if_there(f"{folder}/{RUN_FILE}", max_bytes=MAX_DOCUMENT_BYTES)
     return None if raw is None else take_run(raw, folder)
 
 
@@ -156,28 +161,21 @@ def all_runs(store: Store) -> tuple[list[StoredRun], list[str]]:
     """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
     runs: list[StoredRun] = []
     refused: list[str] = []
-    entries = _asked(lambda: [entry for _, entry in run_files(store)])
-    reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
-    while True:
-        read = _asked(lambda: next(reading, None))
-        if read is None:
-            return runs, refused
-        entry, raw = read
-        if raw is None:
-            continue
-        try:
-            run = take_run(raw, entry.key.removesuffix(f"/{RUN_FILE}"))
-        except run_folder.RunError as error:
-            refused.append(f"left out: {error}")
-            continue
-        runs.append(StoredRun(run, _time(run["created_at"])))
+    with _naming_settings():
+        entries = [entry for _, entry in run_files(store)]
+        for entry, raw in read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES):
+            try:
+                run = take_run(raw, entry.key.removesuffix(f"/{RUN_FILE}")) if raw is not None else None
+            except run_folder.RunError as error:
+                refused.append(f"left out: {error}")
+                continue
+            runs += [StoredRun(run, _time(run["created_at"]))] if run else []
+    return runs, refused
 
 
 def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
-    """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too.
-
-    One request for each folder; ``listed`` gets the number of entries. Raises RunError if there are too many.
-    """
+    """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too. One
+    request for each folder; ``listed`` gets the number of entries. Raises RunError if there are too many."""
     waiting, looked = deque([("", 0)]), 0
     while waiting:
         prefix, depth = waiting.popleft()
@@ -206,10 +204,50 @@ def delete(store: Store, folder: str) -> int:
     return len(entries) + sum(store.delete_prefix(name) for name in inside)
 
 
-def _asked(question: Any) -> Any:
-    """The answer of a store that may not be the right one."""
+def read_all(
+    store: Store,
+    entries: Iterable[Entry],
+    limit_of: Callable[[Entry], int],
+    unread: Callable[[Entry, StoreError], object] | None = None,
+) -> Iterator[tuple[Entry, bytes | None]]:
+    """Each entry with its first bytes, up to one more than `limit_of` allows; None if it was deleted meanwhile. In the
+    order of the entries. Raises StoreError of a read, or calls `unread` with it, for an entry without bytes."""
+    waiting: deque[tuple[Entry, int, Future[bytes | None]]] = deque()
+    ahead = 0
+
+    def bytes_of(entry: Entry, future: Future[bytes | None]) -> bytes | None:
+        try:
+            return future.result()
+        except StoreError as error:
+            if unread is None:
+                raise
+            unread(entry, error)
+            return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        try:
+            for entry in entries:
+                limit = limit_of(entry)
+                size = min(entry.size, limit + 1)
+                while waiting and (len(waiting) >= 4 * READERS or ahead + size > AHEAD_BYTES):
+                    first, its_size, future = waiting.popleft()
+                    ahead -= its_size
+                    yield first, bytes_of(first, future)
+                waiting.append((entry, size, pool.submit(store.get_if_there, entry.key, max_bytes=limit)))
+                ahead += size
+            while waiting:
+                first, _, future = waiting.popleft()
+                yield first, bytes_of(first, future)
+        finally:
+            for _, _, future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def _naming_settings() -> Iterator[None]:
+    """A StoreError from within names the settings: the store may not be the right one."""
     try:
-        return question()
+        yield
     except StoreError as error:
         raise StoreError(
             f"the store cannot be read: {error}. Check gpuval_bucket, gpuval_s3_endpoint and its keys."

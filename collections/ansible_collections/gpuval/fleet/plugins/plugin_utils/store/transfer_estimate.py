@@ -105,9 +105,7 @@ def measure(
     store: Store, objects: Sequence[tuple[str, int]], seconds: float = MEASURE_SECONDS, streams: int = MEASURE_STREAMS
 ) -> float | None:
     """Read parts of these objects (key, bytes) for a short time; returns bits per second, None if nothing was read.
-
-    Raises the store's errors.
-    """
+    Raises the store's errors."""
     pieces = [
         (key, start, min(start + MEASURE_PIECE_BYTES, size))
         for key, size in sorted(objects, key=lambda entry: -entry[1])

@@ -21,10 +21,8 @@ def in_words(error: StoreError, folder: RunFolder) -> tuple[str, str]:
 
 
 def _whose_clock(folder: RunFolder) -> str:
-    """By when nodes wrote their records and when these came here, whether the controller's clock is right.
-
-    A record may have been fetched long after it was written; none can be here before.
-    """
+    """By when nodes wrote their records and when these came here, whether the controller's clock is right. A record may
+    have been fetched long after it was written; none can be here before."""
     apart: dict[str, float] = {}
     for path in folder.path.glob("nodes/*/*.json"):
         written = str(read_object(path).get("updated_at", ""))

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ...module_utils.store import Store, StoreError
-from ..core.parent_process import Parent
+from ..core.processes import Parent
 from ..core.step_options import PathText, StoreOptions
 from ..judge.check import Check
 from ..records import launch_errors
@@ -56,7 +56,6 @@ class WatchLimits:
     max_transfers: int = 16
 
 
-@dataclass(frozen=True, kw_only=True)
 class WatchOptions(RunOptions, WatchLimits):
     """Options of steps that watch a run; those that name SSH or pods have no effect on other placements."""
 

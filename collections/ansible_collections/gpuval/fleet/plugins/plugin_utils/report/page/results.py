@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.child_process import processors
 from ...core.escape import NODE_NAME
+from ...core.processes import processors
 from . import curves
 
 MAX_PROCESSES = 4

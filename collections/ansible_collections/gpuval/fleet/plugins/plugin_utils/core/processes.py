@@ -1,4 +1,4 @@
-"""A function at work in a child process, beside this one: judging a fleet takes two processors instead of one."""
+"""Processes around this one: ansible-playbook, which started it, and a child that computes beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-#: Fewer nodes are not worth a process.
+from ansible.errors import AnsibleError
+
+#: Judging fewer nodes is not worth a process.
 MIN_NODES = 48
 
 Item = TypeVar("Item")
@@ -24,10 +26,8 @@ def processors(nodes: int) -> int:
 
 @contextmanager
 def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], Result]]:
-    """What returns the result of ``function``, which a child computes from now on, by fork as Ansible's own.
-
-    For few ``nodes``, on one processor, or if the child fails, this process computes it when it is asked for.
-    """
+    """What returns the result of ``function``, which a child computes from now on, by fork as Ansible's own. For few
+    ``nodes``, on one processor, or if the child fails, this process computes it when it is asked for."""
     if processors(nodes) < 2:
         yield function
         return
@@ -57,3 +57,20 @@ def by_halves(function: Callable[[Sequence[Item]], Result], nodes: Sequence[Item
     half = len(nodes) // 2
     with beside(lambda: function(nodes[half:]), len(nodes)) as others:
         return function(nodes[:half]), others()
+
+
+class AbandonedError(AnsibleError):
+    """ansible-playbook is gone: no process reads a result, and the next command may be running already. Its workers are
+    in sessions of their own, and outlive one that is killed."""
+
+
+class Parent:
+    """The process that this one was started by."""
+
+    def __init__(self) -> None:
+        self._pid = os.getppid()
+
+    def check(self) -> None:
+        """Raise AbandonedError once it is gone."""
+        if os.getppid() != self._pid:
+            raise AbandonedError("ansible-playbook has ended without its worker")
