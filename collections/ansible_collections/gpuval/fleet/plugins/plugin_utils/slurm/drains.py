@@ -67,18 +67,18 @@ def decide(
     node: SlurmNode,
     judged: Mapping[str, Any],
     run: Mapping[str, Any],
-    known: frozenset[str] | None,
+    open_before: frozenset[str] | None,
     *,
     incomplete: bool = False,
 ) -> Drain:
-    """For a node of a report of ``run``; ``known`` is what was open until now. ``incomplete``: drain for it, too, where
-    the node itself is implicated."""
+    """For a node of a report of ``run``; ``open_before`` is what was open until now. ``incomplete``: drain for it, too,
+    where the node itself is implicated."""
     verdict = judged["verdict"]
     drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
     if node.is_away and not node.run_id:
         return Drain(FOREIGN if drains else "", node.reason)
     drained = bool(node.run_id)
-    decision = failed_checks.decide(known, judged, failed=drained, whole=failed_checks.is_whole(run, judged))
+    decision = failed_checks.decide(open_before, judged, failed=drained, whole=failed_checks.is_whole(run, judged))
     if drains and not (drained and verdict != FAIL):
         word = re.sub(r"[^A-Za-z0-9._-]", "_", str(judged.get("class") or verdict))[:64]
         reason = f"gpuval:{run['run_id']}:{word}"
@@ -96,55 +96,58 @@ def mark(
 ) -> NodeVerdicts:
     """Drain and resume the nodes of a report, or the chosen ones. Raises SlurmError where Slurm cannot be asked."""
     slurm = Slurm()
-    run, done, seen = report["run"], NodeVerdicts(), read(slurm)
-    wanted: dict[str, Drain] = {}
+    run, verdicts, node_by_name = report["run"], NodeVerdicts(), read(slurm)
+    drain_by_name: dict[str, Drain] = {}
     opened: dict[str, dict[str, frozenset[str]]] = {}
     shared = Counter(judged["name"].partition(".")[0] for judged in report["nodes"])
     for judged in report["nodes"]:
         name, short = judged["name"], judged["name"].partition(".")[0]
-        if name not in seen and shared[short] == 1:  # one of two domains is not Slurm's
+        if name not in node_by_name and shared[short] == 1:  # one of two domains is not Slurm's
             name = short
         if chosen and judged["name"] not in chosen:
             continue
-        if name not in seen:
-            done.missing.append(judged["name"])
+        if name not in node_by_name:
+            verdicts.missing.append(judged["name"])
             continue
-        known = open_of(results, seen[name].run_id)
-        if seen[name].run_id and known["finished_at"] > (run["finished_at"] or ""):
+        earlier = open_of(results, node_by_name[name].run_id)
+        if node_by_name[name].run_id and earlier["finished_at"] > (run["finished_at"] or ""):
             continue  # a later run drained it
-        drain = decide(seen[name], judged, run, known["nodes"].get(name), incomplete=incomplete)
+        drain = decide(node_by_name[name], judged, run, earlier["nodes"].get(name), incomplete=incomplete)
         if drain.state == FOREIGN:
-            done.foreign.append(f"{name} ({one_line(drain.reason, 80) or 'no reason'})")
+            verdicts.foreign.append(f"{name} ({one_line(drain.reason, 80) or 'no reason'})")
         elif drain.state == KEEP and judged["verdict"] != FAIL:
-            done.still[name] = drain.open
+            verdicts.still[name] = drain.open
         elif drain.state in (DRAIN, RESUME):
-            wanted[name] = drain
-            done.changes[name] = (seen[name].text, f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n")
+            drain_by_name[name] = drain
+            verdicts.changes[name] = (
+                node_by_name[name].text,
+                f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n",
+            )
         if drain.state in (DRAIN, KEEP):
             opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
     if not trial:
         for run_id, nodes in opened.items():
             _keep_open(results, run_id, run["finished_at"] or "", nodes)
-        _apply(slurm, wanted, done)
-    return done
+        _apply(slurm, drain_by_name, verdicts)
+    return verdicts
 
 
 def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> NodeVerdicts:
     """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
     asked."""
-    slurm, done = Slurm(), NodeVerdicts()
-    seen = read(slurm)
-    chosen = {name if name in seen else name.partition(".")[0] for name in chosen}
-    for name, node in seen.items():
+    slurm, verdicts = Slurm(), NodeVerdicts()
+    node_by_name = read(slurm)
+    chosen = {name if name in node_by_name else name.partition(".")[0] for name in chosen}
+    for name, node in node_by_name.items():
         if not node.run_id or (run_ids and node.run_id not in run_ids) or (chosen and name not in chosen):
             continue
         if node.states & OUT:
-            done.foreign.append(f"{name} ({'+'.join(sorted(node.states))})")
+            verdicts.foreign.append(f"{name} ({'+'.join(sorted(node.states))})")
         else:
-            done.changes[name] = (node.text, f"{RESUME}\n")
+            verdicts.changes[name] = (node.text, f"{RESUME}\n")
     if not trial:
-        _apply(slurm, dict.fromkeys(done.changes, Drain(RESUME)), done)
-    return done
+        _apply(slurm, dict.fromkeys(verdicts.changes, Drain(RESUME)), verdicts)
+    return verdicts
 
 
 def read(slurm: Slurm) -> dict[str, SlurmNode]:
@@ -152,10 +155,10 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
     return {node["name"]: SlurmNode(frozenset(node["state"]), node["reason"]) for node in slurm.nodes()}
 
 
-def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodeVerdicts) -> None:
-    """Drain and resume, nodes with the same reason at once. Nodes that could not be changed are none of ``done``."""
+def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdicts) -> None:
+    """Drain and resume, nodes with the same reason at once. What could not be changed is none of ``verdicts``."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, drain in wanted.items():
+    for name, drain in drain_by_name.items():
         groups.setdefault((drain.state, drain.reason if drain.state == DRAIN else ""), []).append(name)
     until = time.monotonic() + ALL_SECONDS
     problems: list[str] = []
@@ -171,8 +174,8 @@ def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodeVerdicts) -> Non
                 except SlurmError as error:
                     problem = str(error)
             problems.append(f"{one_line(','.join(chosen), 200)}: {problem}")
-            done.changes = {name: change for name, change in done.changes.items() if name not in chosen}
-    done.problem = "; ".join(problems)
+            verdicts.changes = {name: change for name, change in verdicts.changes.items() if name not in chosen}
+    verdicts.problem = "; ".join(problems)
 
 
 def open_of(results: Path, run_id: str) -> dict[str, Any]:

@@ -168,9 +168,9 @@ class SlurmPlacement(JobPlacement):
         if limit.seconds < seconds:
             limit = self._checked(limit, order, launch["stages"])
         lasts = min(seconds, limit.seconds)
-        given = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
+        members = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
         code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
-        parameters = {"members": given} if len(names) > 1 else given[view.name]
+        parameters = {"members": members} if len(names) > 1 else members[view.name]
         gpus = min(nodes.gpus(self._nodes[name])[1] for name in names)
         data = script.batch(parameters, code["runner"], code["workloads"], mark, gpus=gpus)
         idle = bool(self._run.get("only_idle"))
@@ -182,21 +182,21 @@ class SlurmPlacement(JobPlacement):
         expected to take; where it may not, the job asks for all of the run's time."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
         needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
-        given = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
+        text = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
         if needed <= limit.seconds:
-            self._warn(f"{given}, less than the run has left")
+            self._warn(f"{text}, less than the run has left")
             return limit
-        given += f", and the stages take about {duration(needed)}"
+        text += f", and the stages take about {duration(needed)}"
         if limit.holds:
-            raise SlurmError(given, short=True)
-        self._warn(f"{given}: the job does not start unless its QOS exempts it")
+            raise SlurmError(text, short=True)
+        self._warn(f"{text}: the job does not start unless its QOS exempts it")
         return WallLimit()
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> dict[str, Any]:
         """What the job gives to the program on the node."""
         name, number, plan = view.name, launch["attempt"], order.plan
-        given = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
-        given["folders"] = self._store.sizes(launching.folders(plan))
+        documents = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
+        documents["folders"] = self._store.sizes(launching.folders(plan))
         if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.for_attempt(plan, launch["stages"], number)
@@ -210,7 +210,7 @@ class SlurmPlacement(JobPlacement):
             "requirements": order.requirements,
             "force": order.force,
             "secrets": self._store.secrets(plan),
-            **given,
+            **documents,
         }
 
     def _order(self, name: str) -> JobOrder:
@@ -402,11 +402,11 @@ class SlurmPlacement(JobPlacement):
         self._poll(time.monotonic())
         complete = {view.name for view in self._views.values() if view.complete}
         complete -= {self._key(view)[0] for view in self._views.values() if not view.complete}
-        left = [job.id for job in self._jobs.values() if job.waits or not (job.ended or job.node in complete)]
+        unawaited = [job.id for job in self._jobs.values() if job.waits or not (job.ended or job.node in complete)]
         try:
-            self._slurm.cancel(left)
+            self._slurm.cancel(unawaited)
         except SlurmError as error:
-            self._warn(f"jobs {left} are left, `make clean` cancels them: {error}")
+            self._warn(f"jobs {unawaited} are left, `make clean` cancels them: {error}")
         for view, _attempt, _until in self._launches:
             if self._away and not view.launched:
                 self._failed(view, "slurm_away", self._away)
