@@ -46,17 +46,16 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
 def both_ways(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Links that are bad in both directions, each once, and links that are bad in one."""
     linked = set(pairs)
-    mutual = [(one, two) for one, two in pairs if one < two and (two, one) in linked]
-    single = [(one, two) for one, two in pairs if (two, one) not in linked]
-    return mutual, single
+    mutual = [(source, target) for source, target in pairs if source < target and (target, source) in linked]
+    return mutual, [(source, target) for source, target in pairs if (target, source) not in linked]
 
 
 def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[tuple[float, int], Odd]]:
     into: dict[str, list[bool]] = {}
     out: dict[str, list[bool]] = {}
-    for (source, two), bad in live.items():
+    for (source, target), bad in live.items():
         out.setdefault(source, []).append(bad)
-        into.setdefault(two, []).append(bad)
+        into.setdefault(target, []).append(bad)
     candidates = []
     for node in sorted({name for pair in open_pairs for name in pair}):
         sides = {"to": into.get(node, []), "from": out.get(node, [])}

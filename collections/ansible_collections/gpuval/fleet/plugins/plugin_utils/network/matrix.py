@@ -56,12 +56,12 @@ def rows(fleet: Fleet) -> list[dict[str, Any]]:
     """A row of COLUMNS for each tested link."""
     return [
         {
-            "from": one,
-            "to": two,
+            "from": source,
+            "to": target,
             **{column: getattr(asked, column) for column in COLUMNS[2:-1]},
             "ports": {str(port): state for port, state in sorted(asked.ports.items())},
         }
-        for (one, two), asked in fleet.pairs().items()
+        for (source, target), asked in fleet.pairs().items()
     ]
 
 

@@ -74,7 +74,7 @@ def _cover(names: Sequence[str], zones: Mapping[str, str], links: dict[str, set[
             _join(links, first, second)
 
 
-def _join(links: dict[str, set[str]], node: str, two: str) -> None:
-    if node != two:
-        links[node].add(two)
-        links[two].add(node)
+def _join(links: dict[str, set[str]], node: str, peer: str) -> None:
+    if node != peer:
+        links[node].add(peer)
+        links[peer].add(node)

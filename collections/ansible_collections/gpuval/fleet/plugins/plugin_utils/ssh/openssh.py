@@ -118,7 +118,7 @@ def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
     default = plain.get("kexalgorithms")
     if not default or "curve25519-sha256" not in default[0].split(","):
         return []
-    if any(one.get("kexalgorithms") != default for one in settings):
+    if any(of_node.get("kexalgorithms") != default for of_node in settings):
         return []
     options = ["-o", "KexAlgorithms=^curve25519-sha256"]
     return [*options, "-o", "WarnWeakCrypto=no"] if "warnweakcrypto" in plain else options

@@ -146,8 +146,8 @@ def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, li
         "ssh_host_ed25519_key": host.private,
         "ssh_host_ed25519_key.pub": f"{host.public} {node}\n",
         "known_hosts": "".join(
-            f"{','.join(host_id(name, port) for name in dict.fromkeys([one, *listed]))} {keys.host(one).public}\n"
-            for one, listed in addresses.items()
+            f"{','.join(host_id(name, port) for name in dict.fromkeys([peer, *listed]))} {keys.host(peer).public}\n"
+            for peer, listed in addresses.items()
         ),
         "sshd_config": _template("sshd_config").format(inside=INSIDE, port=port),
         "ssh_config": ssh_config(addresses, port),
