@@ -153,6 +153,7 @@ def _lower_keys(mapping: Any) -> dict[str, Any]:
     return {str(key).lower(): value for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
+_LIMITS = ("socket_power", "ppt0.socket_power_limit", "max_power", "ppt0.max_power_limit")
 #: By paths in the answers to `amd-smi static`, `list` and `metric`.
 AMD_SMI_FIELDS: Fields = (
     ("name", values.text, "static.asic.market_name", "static.board.product_name"),
@@ -167,21 +168,8 @@ AMD_SMI_FIELDS: Fields = (
     ("temperature_celsius", values.number, "metric.temperature.hotspot", "metric.temperature.edge"),
     ("memory_temperature_celsius", values.number, "metric.temperature.mem"),
     ("utilisation_ratio", values.ratio, "metric.usage.gfx_activity"),
-    (
-        "power_draw_watts",
-        values.watts,
-        "metric.power.socket_power",
-        "metric.power.current_socket_power",
-        "metric.power.average_socket_power",
-    ),
-    (
-        "power_limit_watts",
-        values.watts,
-        "static.limit.socket_power",
-        "static.limit.ppt0.socket_power_limit",
-        "static.limit.max_power",
-        "static.limit.ppt0.max_power_limit",
-    ),
+    ("power_draw_watts", values.watts, *(f"metric.power.{kind}socket_power" for kind in ("", "current_", "average_"))),
+    ("power_limit_watts", values.watts, *(f"static.limit.{name}" for name in _LIMITS)),
     ("core_clock_hertz", values.hertz, "metric.clock.gfx_0.clk", "metric.clock.GFX_0.clk"),
     ("core_clock_max_hertz", values.hertz, "metric.clock.gfx_0.max_clk", "metric.clock.GFX_0.max_clk"),
     ("memory_clock_hertz", values.hertz, "metric.clock.mem_0.clk", "metric.clock.MEM_0.clk"),
@@ -197,6 +185,7 @@ AMD_SMI_FIELDS: Fields = (
     ("partition_mode", values.lower, "static.partition.compute_partition", "static.partition.accelerator_partition"),
     ("module_id", values.count, "static.asic.oam_id"),
 )
+_PACKAGE = " graphics package power (w)"
 #: By keys of a card, in small letters.
 ROCM_SMI_FIELDS: Fields = (
     ("name", values.text, "card series", "device name"),
@@ -207,14 +196,9 @@ ROCM_SMI_FIELDS: Fields = (
     ("memory_bytes", values.count, "vram total memory (b)"),
     ("memory_used_bytes", values.count, "vram total used memory (b)"),
     ("temperature_celsius", values.number, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)"),
-    (
-        "power_draw_watts",
-        values.watts,
-        "current socket graphics package power (w)",
-        "average graphics package power (w)",
-    ),
+    ("power_draw_watts", values.watts, "current socket" + _PACKAGE, "average" + _PACKAGE),
     ("partition_mode", values.lower, "compute partition"),
-    ("power_limit_watts", values.watts, "max graphics package power (w)"),
+    ("power_limit_watts", values.watts, "max" + _PACKAGE),
 )
 PCI_VENDOR = "0x1002"
 CARD = re.compile(r"card\d+")

@@ -95,8 +95,7 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
         labels, names = entry.get("Labels"), entry.get("Names")
         if isinstance(labels, str):  # docker: a=b,c=d
             labels = dict(pair.partition("=")[::2] for pair in labels.split(","))
-        if isinstance(names, list):
-            names = names[0] if names else ""
+        names = next(iter(names), "") if isinstance(names, list) else names
         if isinstance(labels, dict) and labels.get("gpuval.run"):
             pairs.append((str(names or entry.get("ID") or entry.get("Id") or "?"), str(labels["gpuval.run"])))
     return pairs
@@ -132,10 +131,8 @@ def _run_id(tree: Tree, pid: int) -> str:
             environ = stream.read(1 << 20)
     except OSError:
         return ""
-    for entry in environ.split(b"\0"):
-        if entry.startswith(MARKER):
-            return entry[len(MARKER) :].decode("utf-8", "replace").partition("/")[0]
-    return ""
+    marked = next((entry for entry in environ.split(b"\0") if entry.startswith(MARKER)), MARKER)
+    return marked[len(MARKER) :].decode("utf-8", "replace").partition("/")[0]
 
 
 def _owner(tree: Tree, pid: int) -> str:
@@ -149,11 +146,8 @@ def _owner(tree: Tree, pid: int) -> str:
 
 
 def _container(tree: Tree, pid: int) -> str:
-    for line in (tree.read(f"/proc/{pid}/cgroup") or "").splitlines():
-        match = _CONTAINER.search(line)
-        if match:
-            return match.group(1) or match.group(2)
-    return ""
+    matches = map(_CONTAINER.search, (tree.read(f"/proc/{pid}/cgroup") or "").splitlines())
+    return next((match[1] or match[2] for match in matches if match), "")
 
 
 def _container_name(run: Run, identifier: str) -> tuple[str, str]:
