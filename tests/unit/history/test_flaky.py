@@ -1,6 +1,6 @@
 """Flaky machines: back and forth without new hardware, or only on a further attempt."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import Judged, flakiness
 from hypothesis import given
 from hypothesis import strategies as st
 

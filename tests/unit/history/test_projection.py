@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import Judged, flakiness
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
 from tests.kit.builders import accepted, facts_record, healthy, judge, make_record, make_run, metric

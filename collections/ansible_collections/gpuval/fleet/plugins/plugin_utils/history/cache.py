@@ -154,16 +154,10 @@ def connect(temporary: Path) -> Any:
     if not ERRORS:
         raise HistoryError(f"the history needs DuckDB on the controller ({lacking}): run `make setup`")
     temporary.mkdir(parents=True, exist_ok=True)
-    return duckdb.connect(
-        config={
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "memory_limit": MEMORY,
-            "threads": str(min(THREADS, os.cpu_count() or 1)),
-            "temp_directory": str(temporary),
-            "preserve_insertion_order": "false",
-        }
-    )
+    no_extensions = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    threads = str(min(THREADS, os.cpu_count() or 1))
+    limits = {"memory_limit": MEMORY, "threads": threads, "temp_directory": str(temporary)}
+    return duckdb.connect(config={**no_extensions, **limits, "preserve_insertion_order": "false"})
 
 
 def json_lines(path: Path) -> str:

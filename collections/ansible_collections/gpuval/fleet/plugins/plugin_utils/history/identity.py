@@ -1,10 +1,8 @@
-"""The machine behind each node name in each run, and the GPU behind each part: SQL over the cached reports.
-
-A machine is identified by its serial; by its machine id if it has no serial or only one serial ever came with that id;
-by the node's name if its facts have neither. An identity shared by two nodes of one run is a cloned disk or a
-placeholder, and is ignored. In a run without facts, a name keeps its machine of the run before, else of the run after.
-A GPU is identified by its serial, its UUID, or its index in the machine.
-"""
+"""The machine behind each node name in each run, and the GPU behind each part: SQL over the cached reports. A machine
+is identified by its serial; by its machine id if it has no serial or only one serial ever came with that id; by the
+node's name if its facts have neither. An identity shared by two nodes of one run is a cloned disk or a placeholder, and
+is ignored. In a run without facts, a name keeps its machine of the run before, else of the run after. A GPU is
+identified by its serial, its UUID, or its index in the machine."""
 
 from __future__ import annotations
 

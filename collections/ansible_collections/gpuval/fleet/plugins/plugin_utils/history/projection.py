@@ -37,10 +37,8 @@ def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
         if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
     ]
     return {
-        "verdict": node["verdict"],
-        "class": one_line(node.get("class") or "", MAX_WORD) or None,
-        "flaky": node["flaky"],
-        "renumbered": sorted(renumbered(node["checks"])),
+        "verdict": node["verdict"], "class": one_line(node.get("class") or "", MAX_WORD) or None,
+        "flaky": node["flaky"], "renumbered": sorted(renumbered(node["checks"])),
         "failed": sorted(failed, key=lambda check: check["verdict"])[:MAX_CHECKS],
         "versions": _bounded(node.get("versions", {})),
         "refused": [
@@ -50,7 +48,7 @@ def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "records": [_record(stage, node) for stage in node["stages"] if stage["state"] != "missing"],
         **_identity(node),
-    }
+    }  # fmt: skip
 
 
 def _record(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:

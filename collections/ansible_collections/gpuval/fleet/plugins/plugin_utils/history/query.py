@@ -18,8 +18,7 @@ from ..judge.check import Check
 from ..judge.peer_groups import LEAST, MOST
 from . import HistoryError, identity
 from .cache import TABLES, Cache, parquet
-from .flaky import Judged, flakiness
-from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, trend_of
+from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Judged, flakiness, trend_of
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
@@ -63,9 +62,8 @@ class Question:
         """Raises HistoryError for invalid arguments."""
         node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
         if sum(map(bool, (node, serial, sku))) > 1:
-            raise HistoryError(
-                "set only one of history_node, history_serial and history_sku (make: NODE=, SERIAL=, SKU=)"
-            )
+            settings = "history_node, history_serial and history_sku (make: NODE=, SERIAL=, SKU=)"
+            raise HistoryError(f"set only one of {settings}")
         if since:
             try:
                 moment = datetime.fromisoformat(since)
@@ -98,10 +96,8 @@ class History:
         self.empty = not cached
         if self.empty:
             return
-        self.execute(
-            "CREATE OR REPLACE TEMP TABLE runs (folder VARCHAR, no INTEGER, run_id VARCHAR, time VARCHAR, "
-            "profile VARCHAR, shown BOOLEAN)"
-        )
+        columns = "folder VARCHAR, no INTEGER, run_id VARCHAR, time VARCHAR, profile VARCHAR, shown BOOLEAN"
+        self.execute(f"CREATE OR REPLACE TEMP TABLE runs ({columns})")
         for number, (state, _) in enumerate(cached):
             row = [state["folder"], number, state["run_id"], state["created_at"], state["profile"]]
             self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, state["created_at"] >= question.since])
@@ -141,9 +137,8 @@ class History:
         since = f" since {question.since}" if question.since else ""
         text = f"no run{since} knows the {question.subject} {question.value!r}"
         if question.subject == "serial":
-            return (
-                f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as in its facts"
-            )
+            remedy = "give the serial or machine id of a machine, or the serial or UUID of a GPU, as in its facts"
+            return f"{text}: {remedy}"
         rows = self.execute(f"SELECT DISTINCT {question.subject} FROM machines ORDER BY 1 LIMIT 9").fetchall()
         return f"{text}; known are {', '.join(name for (name,) in rows[:8])}{' and more' if len(rows) > 8 else ''}"
 
@@ -247,17 +242,15 @@ class History:
 
     def _run_rows(self) -> list[dict[str, Any]]:
         """A row for each run: how many of the nodes had which verdict, and on which drivers."""
+        verdicts = [f"count(*) FILTER (n.verdict = '{word}') AS \"{word}\"" for word in ("PASS", "FAIL", "INCOMPLETE")]
+        versions = [
+            f"coalesce(list_sort(list(DISTINCT {value}) FILTER ({value} IS NOT NULL)), []) AS {name}"
+            for name, value in (("driver", "n.versions['driver']"), ("firmware", "n.versions['vbios']"))
+        ]
         return self._table(
-            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (n.verdict = 'PASS') AS "PASS",
-                count(*) FILTER (n.verdict = 'FAIL') AS "FAIL",
-                count(*) FILTER (n.verdict = 'INCOMPLETE') AS "INCOMPLETE",
+            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, {", ".join(verdicts)},
                 count(*) FILTER (n.verdict IS NULL) AS not_judged, count(*) FILTER (n.flaky) AS flaky,
-                list_sort(list(DISTINCT m.sku)) AS skus,
-                coalesce(list_sort(list(DISTINCT n.versions['driver']) FILTER (n.versions['driver'] IS NOT NULL)), [])
-                    AS driver,
-                coalesce(list_sort(list(DISTINCT n.versions['vbios']) FILTER (n.versions['vbios'] IS NOT NULL)), [])
-                    AS firmware,
-                sum(len(n.refused))::INTEGER AS refused
+                list_sort(list(DISTINCT m.sku)) AS skus, {", ".join(versions)}, sum(len(n.refused))::INTEGER AS refused
             FROM {_JUDGED_NODES} GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
         )
 
@@ -355,9 +348,8 @@ class History:
         """Put into each drift its part, its runs, and which versions and places changed from one to the next."""
         if not drifts:
             return
-        self.execute(
-            "CREATE OR REPLACE TEMP TABLE flagged (one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN)"
-        )
+        columns = "one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN"
+        self.execute(f"CREATE OR REPLACE TEMP TABLE flagged ({columns})")
         keys = [
             (number, drift.pop("group_key"), drift.pop("subject_key"), drift["of"] == "fleet")
             for number, drift in enumerate(drifts)

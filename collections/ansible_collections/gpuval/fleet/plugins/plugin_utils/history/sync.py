@@ -17,9 +17,7 @@ from . import HistoryError, projection
 from .cache import ERRORS, Cache, CachedRun
 
 MAX_REPORT_BYTES = 2 << 30
-MAX_PROBLEMS = 100
-PIECE = 8 << 20
-LOCK_SECONDS = 600
+MAX_PROBLEMS, PIECE, LOCK_SECONDS = 100, 8 << 20, 600
 
 #: What a report that is none raises.
 DAMAGES: tuple[type[Exception], ...] = (ValueError, RecursionError, KeyError, TypeError)

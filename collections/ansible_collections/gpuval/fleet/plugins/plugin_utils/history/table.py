@@ -22,8 +22,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     query = document["asked"]
     subject = "the fleet" if query["subject"] == "fleet" else f"{query['subject']} {one_line(query['value'], 128)}"
     since = f" since {query['since'][:10]}" if query["since"] else ""
-    rows = document["rows"]
-    if not rows:
+    if not (rows := document["rows"]):
         return [f"history of {subject}{since}: no run in the bucket; `make validate` starts one"]
     runs = len({row["run_id"] for row in rows})
     first = f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}"
@@ -87,8 +86,7 @@ def _figure(run: Mapping[str, Any], unit: str) -> str:
 
 
 def _flaky(document: Mapping[str, Any]) -> list[str]:
-    machines = document["flaky"]
-    if not machines:
+    if not (machines := document["flaky"]):
         return ["flaky: none"]
     texts = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
     for entry in machines[:MAX_LISTED]:
@@ -110,8 +108,7 @@ def _drifts(document: Mapping[str, Any]) -> list[str]:
         f"{rules['min_runs']} runs or more, over {units.number_text(100 * rules['min_total_ratio'])} % and beyond "
         f"their noise with {units.number_text(100 * rules['confidence'])} % confidence"
     )
-    drifts = document["drifts"]
-    if not drifts:
+    if not (drifts := document["drifts"]):
         return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({method})"]
     texts = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({method})"]
     for drift in drifts[:MAX_LISTED]:
@@ -130,7 +127,6 @@ def place(drift: Mapping[str, Any]) -> str:
 
 
 def drift_text(drift: Mapping[str, Any]) -> str:
-    """The size of the drift with its confidence interval."""
     first, last = (_human(drift["values"][end], drift["unit"]) for end in (0, -1))
     total, per_run, low, high = (_percent(drift[f"{name}_ratio"]) for name in ("total", "per_run", "low", "high"))
     runs = f"over {len(drift['values'])} runs ({per_run} per run; {low} to {high})"
@@ -151,8 +147,7 @@ def _direction(drift: Mapping[str, Any]) -> str:
 
 
 def _refused(document: Mapping[str, Any]) -> list[str]:
-    records = document["refused"]
-    if not records:
+    if not (records := document["refused"]):
         return []
     texts = [f"  {row['run_id']} {row['node']} {row['stage']}: {row['reason']}" for row in records[:MAX_LISTED]]
     count = document["refused_count"]
