@@ -13,8 +13,6 @@ from pathlib import Path
 from ...module_utils.image_archive import sha256_of
 from .images import ImagesError
 
-#: Folders of docker/ in every build context, besides the image's own.
-COMMON = ("common",)
 #: Requirements that several images share.
 SHARED = {"inference": ("training/torch.txt",)}
 #: The folder of a context that is not of docker/.
@@ -64,14 +62,12 @@ def gather(
     """Return the context of `docker/<folder>`, or of an absolute folder as it is. Raises ``ImagesError``."""
     root = docker / folder  # the folder alone where it is absolute
     if not (root / "Dockerfile").is_file():
-        remedy = "set container_image_folder to the folder docker/ of a checkout"
-        raise ImagesError(
-            f"{root} has no Dockerfile: {remedy}, or name one of its folders in gpuval_images.<name>.folder"
-        )
+        remedy = "set container_image_folder to the folder docker/ of a checkout, or name one of its folders in"
+        raise ImagesError(f"{root} has no Dockerfile: {remedy} gpuval_images.<name>.folder")
     if Path(folder).is_absolute():
         return BuildContext(WHOLE, _below(root, root, frozenset()))
     files = {name: docker / name for name in SHARED.get(folder, ())}
-    for part in (*COMMON, folder, "local"):
+    for part in ("common", folder, "local"):
         files |= _below(docker, docker / part, _LEFT_OUT)
     if wheels:
         wheel_files = sorted([*wheels.glob("*.whl"), *wheels.glob("*.tar.gz")]) if wheels.is_dir() else []

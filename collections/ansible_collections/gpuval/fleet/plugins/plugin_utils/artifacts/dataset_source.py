@@ -106,10 +106,9 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
                 if target.stat().st_size != size:
                     raise DatasetError(f"{shown} ends early: pack or copy the archive again")
     except _BROKEN as error:
-        raise DatasetError(
-            f"{problem} cannot be unpacked ({str(error)[:200] or type(error).__name__}): give a tar (also gzip, bzip2 "
-            "or xz) or zip that is complete and has no password, or a folder"
-        ) from error
+        remedy = "give a tar (also gzip, bzip2 or xz) or zip that is complete and has no password, or a folder"
+        reason = str(error)[:200] or type(error).__name__
+        raise DatasetError(f"{problem} cannot be unpacked ({reason}): {remedy}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise DatasetError(f"{problem}: the name {Path(error.filename).name!r} stands twice: pack it anew") from error
     except (OSError, RuntimeError, ValueError) as error:

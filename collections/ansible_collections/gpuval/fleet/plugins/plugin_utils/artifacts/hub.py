@@ -9,13 +9,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 
 from ..core.processes import Parent
 from ..store.rclone import COPY_SECONDS
@@ -23,6 +24,8 @@ from ..store.rclone import COPY_SECONDS
 LOOK_SECONDS, PROGRESS_SECONDS = 1.0, 30.0
 #: Also for the answer to the first request.
 SILENCE_SECONDS = 120.0
+#: Meta's checkpoints are other forms of the same weights, and double the size of a Llama.
+IGNORED = ["original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest.RUNS_CODE)]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ def fetch(
     *,
     revision: str | None,
     token: str | None,
-    ignored: Sequence[str],
     silence_seconds: float,
     say: Callable[[str], object],
 ) -> HubAnswer:
@@ -50,8 +52,7 @@ def fetch(
     log = root.parent / "hub.log"
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)
-    arguments = (writer, log, repository, root, revision, token, list(ignored))
-    child = fork.Process(target=_work, args=arguments, daemon=True)
+    child = fork.Process(target=_work, args=(writer, log, repository, root, revision, token), daemon=True)
     child.start()
     writer.close()
     parent, began = Parent(), time.monotonic()
@@ -75,19 +76,16 @@ def fetch(
                 spoke = now
         answer: HubAnswer = reader.recv()
     except EOFError:
-        return HubAnswer(error="its process ended early: out of memory or disk?")
-    else:
-        return answer
+        answer = HubAnswer(error="its process ended early: out of memory or disk?")
     finally:
         child.kill()
         child.join(10)  # one that waits for a dead file system outlives KILL
         reader.close()
         log.unlink(missing_ok=True)
+    return answer
 
 
-def _work(
-    writer: Pipe, log: Path, repository: str, root: Path, revision: str | None, token: str | None, ignored: list[str]
-) -> None:
+def _work(writer: Pipe, log: Path, repository: str, root: Path, revision: str | None, token: str | None) -> None:
     """The child: its output goes to `log`, where the client's warnings are."""
     with log.open("w", encoding="utf-8") as output:
         sys.stdout = sys.stderr = output
@@ -98,7 +96,7 @@ def _work(
         logging.getLogger("huggingface_hub").addHandler(logging.StreamHandler(output))
         try:
             commit = HfApi(token=token).model_info(repository, revision=revision, timeout=SILENCE_SECONDS).sha
-            snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=ignored)
+            snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=IGNORED)
             answer = HubAnswer(commit=commit or "")
         except Exception as error:  # the client raises its transport's own errors, which differ between versions
             answer = _refusal(error)
@@ -107,13 +105,12 @@ def _work(
 
 def _refusal(error: BaseException) -> HubAnswer:
     """By the error, or what it comes from: the client hides the hub's answer behind a file that is not cached."""
-    while True:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        before = error.__cause__ or error.__context__
-        if status or before is None:
-            words = error.strerror if isinstance(error, OSError) else None
-            return HubAnswer(error=words or type(error).__name__, status=status)
-        error = before
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    before = error.__cause__ or error.__context__
+    if not status and before is not None:
+        return _refusal(before)
+    words = error.strerror if isinstance(error, OSError) else None
+    return HubAnswer(error=words or type(error).__name__, status=status)
 
 
 def _written(root: Path) -> tuple[int, int]:

@@ -32,11 +32,9 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
     """Put the archive of an image and its description into the store. Returns whether it was sent. `entry` is that of
     the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone."""
     _, description, parts = images.object_keys(entry["name"], entry["id"])
-    path = images.archive_file(state, entry["sha256"])
-    listed = images.sbom_file(state, entry["sha256"])
+    path, listed = images.archive_file(state, entry["sha256"]), images.sbom_file(state, entry["sha256"])
     store = Store(access.connection(), timeout=ANSWER_SECONDS)
-    sent = not _is_there(store, entry, description)
-    if sent:
+    if sent := not _is_there(store, entry, description):
         store.delete_prefix(description)  # until the end the archive does not count as whole
         _upload(store, path, entry, say, in_parts=access.takes_parts)
         if listed.is_file():
@@ -49,42 +47,29 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
 def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
     if not path.is_file():
         raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
-    progress = _UploadProgress(entry, say)
-    config = TransferConfig(
-        multipart_threshold=PART_BYTES if in_parts else sys.maxsize,
-        multipart_chunksize=max(PART_BYTES, -(-entry["bytes"] // 9000)),  # S3 takes at most 10,000 parts
-        max_concurrency=4,
-    )
+    total, began, lock = entry["bytes"], time.monotonic(), threading.Lock()
+    sent, shown_at = 0, began
+
+    def add(count: int) -> None:
+        """Show the progress every few seconds; several threads call it."""
+        nonlocal sent, shown_at
+        with lock:
+            sent, now = sent + count, time.monotonic()
+            if now - shown_at >= PROGRESS_SECONDS:
+                shown_at, speed = now, sent / (now - began)
+                rest = f"{speed / 1e6:.0f} MB/s, {(total - sent) / speed:.0f} s left"
+                say(f"{entry['reference']}: {sent / 1e9:.1f} of {total / 1e9:.1f} GB sent, {rest}")
+
+    part_bytes = max(PART_BYTES, -(-total // 9000))  # S3 takes at most 10,000 parts
+    least = PART_BYTES if in_parts else sys.maxsize
+    config = TransferConfig(multipart_threshold=least, multipart_chunksize=part_bytes, max_concurrency=4)
     try:
-        store.client.upload_file(str(path), store.connection.bucket, entry["key"], Config=config, Callback=progress.add)
+        store.client.upload_file(str(path), store.connection.bucket, entry["key"], Config=config, Callback=add)
     except (*CLIENT_ERRORS, OSError) as error:
         raise images.ImagesError(f"the upload of {entry['reference']} broke off: {error}. Run again") from error
     sizes = [stored.size for stored in store.list(entry["key"]) if stored.key == entry["key"]]
-    if sizes != [entry["bytes"]]:
-        raise images.ImagesError(
-            f"the store has {sizes} bytes of {entry['reference']}, not {entry['bytes']}: run again"
-        )
-
-
-class _UploadProgress:
-    """Shows the progress of an upload every few seconds; called by several threads."""
-
-    def __init__(self, entry: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        self._entry, self._say, self._lock = entry, say, threading.Lock()
-        self._sent, self._began = 0, time.monotonic()
-        self._shown = self._began
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._sent += count
-            present, total = time.monotonic(), self._entry["bytes"]
-            if present - self._shown < PROGRESS_SECONDS:
-                return
-            self._shown = present
-            speed = self._sent / (present - self._began)
-            share = f"{self._sent / 1e9:.1f} of {total / 1e9:.1f} GB sent"
-            rest = f"{speed / 1e6:.0f} MB/s, {(total - self._sent) / speed:.0f} s left"
-            self._say(f"{self._entry['reference']}: {share}, {rest}")
+    if sizes != [total]:
+        raise images.ImagesError(f"the store has {sizes} bytes of {entry['reference']}, not {total}: run again")
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
@@ -102,8 +87,7 @@ def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
 def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
     """Link an archive of others into the controller's folder. Returns what it holds; raises ``ImagesError``."""
     try:
-        image = image_archive.image_of(path, reference)
-        sha256 = image_archive.sha256_of(path)
+        image, sha256 = image_archive.image_of(path, reference), image_archive.sha256_of(path)
     except image_archive.ArchiveError as error:
         raise images.ImagesError(str(error)) from error
     except OSError as error:

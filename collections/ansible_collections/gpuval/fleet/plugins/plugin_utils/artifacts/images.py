@@ -5,6 +5,7 @@ it."""
 from __future__ import annotations
 
 import functools
+import graphlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,8 +83,8 @@ def _source(name: str, value: Any) -> ImageSource:
     check(not unknown, "", f"unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     reference = str(value.get("reference") or "")
     is_image = _REFERENCE.fullmatch(reference) and len(reference) <= _MOST_CHARACTERS
-    form = "registry.example/name:tag, or name@sha256:..."
-    check(is_image, ".reference", f"{reference!r} is no image; one is {form}")
+    example = "registry.example/name:tag, or name@sha256:..."
+    check(is_image, ".reference", f"{reference!r} is no image; one is {example}")
     sources = [
         source
         for source in ("build", "copy", "archive")
@@ -143,23 +144,12 @@ def with_bases(images: Sequence[ImageSource], bases: Mapping[str, Any], vendor: 
     """Return the images to build or copy, with base and arguments, in build order. A base may be the name of another
     image; `bases` (gpuval.bases/1) has the default."""
     complete = {item.reference: _with_base(item, images, bases, vendor) for item in images if item.way != "registry"}
-    ordered: list[ImageSource] = []
-    below: list[str] = []
-
-    def add(item: ImageSource) -> None:
-        if item in ordered:
-            return
-        if item.reference in below:
-            raise ImagesError(f"these images are built on each other: {', '.join([*below, item.reference])}")
-        below.append(item.reference)
-        if item.base in complete:
-            add(complete[item.base])
-        below.pop()
-        ordered.append(item)
-
-    for item in complete.values():
-        add(item)
-    return ordered
+    graph = {reference: {item.base} & complete.keys() for reference, item in complete.items()}
+    try:
+        return [complete[reference] for reference in graphlib.TopologicalSorter(graph).static_order()]
+    except graphlib.CycleError as error:
+        circle = ", ".join(reversed(error.args[1]))
+        raise ImagesError(f"these images are built on each other: {circle}") from error
 
 
 def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> ImageSource:
@@ -176,8 +166,7 @@ def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[
         problem = f"no base is known for {item.folder} on {vendor}; give gpuval_images.{item.name}.base"
         raise ImagesError(f"gpuval_images.{item.name}: {problem}")
     for _ in range(len(vendor_bases) + 1):
-        ours = [other.reference for other in images if other.name == base and (other.vendor or vendor) == vendor]
-        if ours:
+        if ours := [other.reference for other in images if other.name == base and (other.vendor or vendor) == vendor]:
             base = ours[0]
             break
         if base not in vendor_bases:
@@ -214,8 +203,7 @@ def _planned(
     source = declared.get(reference)
     if source is None or source.way == "registry":
         return {"id": source.id if source else None, "archive": None}
-    built = catalogue.get(reference)
-    if built is None:
+    if (built := catalogue.get(reference)) is None:
         image = f"{reference} (gpuval_images.{source.name})"
         raise ImagesError(f"the image {image} is not in the store: run `make build` first")
     if built.get("sha256") is None:  # built on the nodes themselves
@@ -246,7 +234,6 @@ def object_keys(name: str, identity: str) -> tuple[str, str, str]:
 
 
 def archive_file(state_dir: Path, sha256: str) -> Path:
-    """Return where the controller keeps an archive."""
     return state_dir / "images" / f"{sha256}.tar"
 
 

@@ -25,8 +25,6 @@ TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"
 #: Formats of weights that hold data alone.
 WEIGHTS = (".safetensors", ".gguf")
-#: Meta's checkpoints are other forms of the same weights, and double the size of a Llama.
-HUB_IGNORED = ("original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest.RUNS_CODE))
 
 _HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
@@ -55,8 +53,7 @@ def folder_name(source: str) -> str:
     """Return the folder name in the store, without fetching anything. Raises ``ModelError`` for no known form."""
     if source == TINY:
         return TINY_FOLDER
-    on_hub = _hub(source)
-    if on_hub:
+    if on_hub := _hub(source):
         return "models--" + on_hub["repository"].replace("/", "--")
     if source.startswith("hf:") or not source.strip():
         raise ModelError(f"{source!r} is not a model: use tiny, org/name[@revision], or the path of a folder")
@@ -71,7 +68,7 @@ def check(source: str) -> None:
     """See that the source may be one, without the network. Raises ``ModelError``."""
     folder_name(source)
     if source != TINY and not _hub(source):
-        _check_folder(Path(source).expanduser())
+        _local_folder(source)
 
 
 def resolve(
@@ -89,18 +86,16 @@ def resolve(
     folder = folder_name(source)
     if source == TINY:
         return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
-    on_hub = _hub(source)
-    if not on_hub:
-        return _local(Path(source).expanduser(), folder, revision)
+    if not (on_hub := _hub(source)):
+        return _local(_local_folder(source), folder, revision)
     try:
         from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
     except ImportError as error:
         raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
     root, repository, version = scratch / folder, on_hub["repository"], revision or on_hub["revision"]
     answer = hub.fetch(
-        repository, root, revision=version or None, token=token or None, ignored=HUB_IGNORED,
-        silence_seconds=silence_seconds, say=say,
-    )  # fmt: skip
+        repository, root, revision=version or None, token=token or None, silence_seconds=silence_seconds, say=say
+    )
     if not answer.commit:
         address = constants.ENDPOINT.rpartition("@")[2].rpartition("//")[2]
         raise ModelError(_refusal(repository, version, token, address, answer))
@@ -140,13 +135,14 @@ def _hub(source: str) -> re.Match | None:
     return None if Path(source).expanduser().is_dir() else _HUB.fullmatch(source)
 
 
-def _check_folder(path: Path) -> None:
+def _local_folder(source: str) -> Path:
+    path = Path(source).expanduser()
     if not path.is_dir():
         raise ModelError(f"the model folder {path} does not exist on the controller: give a folder, org/name, or tiny")
+    return path
 
 
 def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
-    _check_folder(path)
     snapshots = path / "snapshots"
     if not snapshots.is_dir():
         return _model(folder, path, f"folder {path}")
@@ -165,9 +161,8 @@ def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
 def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.HubAnswer) -> str:
     """Why the hub at `address` did not give the repository, and what to do."""
     if answer.error == "GatedRepoError":
-        return (
-            f"{repository} is gated: accept its licence on the hub and give a token of that account (gpuval_hf_token)"
-        )
+        remedy = "accept its licence on the hub and give a token of that account (gpuval_hf_token)"
+        return f"{repository} is gated: {remedy}"
     if answer.error == "RevisionNotFoundError":
         return f"{repository} has no revision {revision!r}: give a branch, tag or commit of it (gpuval_model_revision)"
     if answer.error == "RepositoryNotFoundError":
@@ -204,19 +199,17 @@ def files_below(root: Path, is_wanted: Callable[[str], bool], skipped: Collectio
 
 
 def _model(folder: str, root: Path, origin: str) -> ModelSource:
-    files = files_below(
-        root,
-        lambda name: Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES),
-        _SKIPPED_FOLDERS,
-    )
+    def is_wanted(name: str) -> bool:
+        return Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES)
+
+    files = files_below(root, is_wanted, _SKIPPED_FOLDERS)
     code = [name for name in files if name.lower().endswith(manifest.RUNS_CODE)]
     left_out = [files.pop(name).name for name in code]
     if "config.json" not in files:
         raise ModelError(f"{root} has no config.json: give the folder of a model in Hugging Face format")
     if left_out and not any(name.endswith(WEIGHTS) for name in files):
-        raise ModelError(
-            f"{root} has its weights only in files that can run code when they are read ({', '.join(left_out[:3])}): "
-            "convert them to safetensors, or take a revision that has them"
-        )
+        problem = f"in files that can run code when they are read ({', '.join(left_out[:3])})"
+        remedy = "convert them to safetensors, or take a revision that has them"
+        raise ModelError(f"{root} has its weights only {problem}: {remedy}")
     remark = f"; {len(left_out)} files that can run code left out" if left_out else ""
     return ModelSource(folder, root, files, origin + remark)

@@ -46,19 +46,15 @@ def round_trip(python: str, model: ModelSource, access: StoreBackend, say: Calla
 
 
 def _run(python: str, model: ModelSource, access: StoreBackend, scratch: Path, workload: str, *arguments: str) -> str:
-    """What a workload says of the model in the scratch folder."""
     code, outcome = scratch / "workloads.zip", scratch / "result.json"
     code.write_bytes(payload.workloads_zip())
     outcome.unlink(missing_ok=True)
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "RCLONE_"))},
-        "PYTHONPATH": str(code),
-        "GPUVAL_RESULT_FILE": str(outcome),
-        "GPUVAL_MODELS_DIR": str(scratch / "models"),
+        "PYTHONPATH": str(code), "GPUVAL_RESULT_FILE": str(outcome), "GPUVAL_WORK_DIR": str(scratch),
+        "GPUVAL_MODELS_DIR": str(scratch / "models"), "GPUVAL_RCLONE_CONFIG": str(scratch / "rclone.conf"),
         "GPUVAL_MODELS_PREFIX": models_prefix(access.connection().bucket),
-        "GPUVAL_RCLONE_CONFIG": str(scratch / "rclone.conf"),
-        "GPUVAL_WORK_DIR": str(scratch),
-    }
+    }  # fmt: skip
     command = [python, "-m", f"gpuval_workloads.{workload}", "--model-folder", model.folder, *arguments]
     try:
         process = subprocess.run(

@@ -35,13 +35,9 @@ def document(reference: str, identity: str, listing: str) -> dict[str, Any]:
         else:
             purl = f"pkg:generic/{_part(name)}@{version}?vcs_url={_part(f'git+{fields[1]}@{version}')}"
         if len(components) < MAX_COMPONENTS:
-            component = {
-                "bom-ref": purl or f"os:{name}",
-                "type": TYPES.get(kind, "library"),
-                "name": name,
-                "version": version,
-            }
-            components[component["bom-ref"]] = {**component, **({"purl": purl} if purl else {})}
+            identifier, more = purl or f"os:{name}", {"purl": purl} if purl else {}
+            component = {"type": TYPES.get(kind, "library"), "name": name, "version": version, **more}
+            components[identifier] = {"bom-ref": identifier, **component}
     return {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",

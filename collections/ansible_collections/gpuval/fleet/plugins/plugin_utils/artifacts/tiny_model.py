@@ -1,9 +1,7 @@
-"""A tiny Llama in Hugging Face format, made on the spot.
-
-It has random weights and makes no sense, but it has the files, the shapes and the chat template of a real model,
-so that preloading, loading and serving are exercised without a download. Eight attention heads of 64 let it be served
-with tensor parallelism on two, four or eight GPUs. About 7 MB.
-"""
+"""A tiny Llama in Hugging Face format, made on the spot. It has random weights and makes no sense, but it has the
+files, the shapes and the chat template of a real model, so that preloading, loading and serving are exercised without a
+download. Eight attention heads of 64 let it be served with tensor parallelism on two, four or eight GPUs. About 7
+MB."""
 
 from __future__ import annotations
 
@@ -36,15 +34,12 @@ TOKENIZER_CONFIG = {
 #: Weights of a layer in the order in which they are drawn, with rows and columns; norms, which are ones, have none.
 LAYER = {
     "input_layernorm": None,
-    "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
-    "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
-    "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
-    "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
+    "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN), "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN), "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
     "post_attention_layernorm": None,
-    "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
-    "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
     "mlp.down_proj": (HIDDEN, INTERMEDIATE),
-}
+}  # fmt: skip
 
 # The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
 PROSE = """
@@ -151,22 +146,15 @@ def _write_weights(path: Path, seed: int, silent_ids: list[int]) -> None:
     head[silent_ids] = 0.0
     tensors["lm_head.weight"] = head
 
-    _write_safetensors(path, {name: (list(tensor.shape), _bfloat16_bytes(tensor)) for name, tensor in tensors.items()})
-
-
-def _write_safetensors(path: Path, tensors: dict[str, tuple[list[int], bytes]]) -> None:
-    """The safetensors format: length of the header (u64), header in JSON padded to 8 bytes, then the data in order."""
+    # the safetensors format: length of the header (u64), header in JSON padded to 8 bytes, then the data in order
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, (shape, data) in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + len(data)]}
+    contents, offset = [_bfloat16_bytes(tensor) for tensor in tensors.values()], 0
+    for (name, tensor), data in zip(tensors.items(), contents):
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [offset, offset + len(data)]}
         offset += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for _, data in tensors.values():
-            file.write(data)
+    path.write_bytes(b"".join([struct.pack("<Q", len(text)), text, *contents]))
 
 
 def _bfloat16_bytes(tensor) -> bytes:
