@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit.runner import Node
@@ -17,9 +17,9 @@ SHIPPED = Path(__file__).resolve().parents[2] / "jobs"
 
 def write(folder: Path, **changes) -> Path:
     """A job file, with one step unless said otherwise."""
-    document = {"schema": "gpuval.job/1", "name": "mine", "steps": [{"name": "work", "run": "true"}], **changes}
-    path = folder / f"{document['name']}.yml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    job = {"schema": "gpuval.job/1", "name": "mine", "steps": [{"name": "work", "run": "true"}], **changes}
+    path = folder / f"{job['name']}.yml"
+    path.write_text(yaml.safe_dump(job, sort_keys=False))
     return path
 
 
@@ -27,6 +27,13 @@ def write_text(folder: Path, text: str, name: str = "mine.yml") -> Path:
     path = folder / name
     path.write_text(textwrap.dedent(text))
     return path
+
+
+def read(path: Path) -> document.JobDocument:
+    """The job of a file without mistakes."""
+    job, problems = document.examine(path)
+    assert job and not problems, problems
+    return job
 
 
 def put(node: Node, path: Path, seconds: float = 60, **chosen) -> str:

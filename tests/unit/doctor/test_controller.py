@@ -103,14 +103,6 @@ def test_ssh_is_needed_where_hosts_are_reached_by_it():
     assert controller.ssh(lambda _name: None, 3).state == "FAILED"
 
 
-def test_a_full_disk_is_named_by_its_setting(tmp_path):
-    row = controller.free_space(
-        "gpuval_results_dir", tmp_path / "not/yet", lambda _place: 7, lambda count: f"{count} B"
-    )
-    assert row.state == "FAILED"
-    assert "the disk lacks 7 B: free space" in row.text
-
-
 def test_the_table_is_aligned():
     rows = [controller.DoctorRow("a", "ok", "x"), controller.DoctorRow("longer", "FAILED", "y")]
     assert controller.table(rows) == ["ok      a       x", "FAILED  longer  y"]

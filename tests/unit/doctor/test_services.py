@@ -149,3 +149,10 @@ def test_the_python_of_workloads_on_this_machine():
         services.workloads("/nowhere/python", ["training"], declared | {"training": {"image": "x"}}, "auto").state
         == "ok"
     )
+
+
+def test_a_full_disk_is_named_by_its_setting(tmp_path, monkeypatch):
+    monkeypatch.setattr(services.guard, "shortage", lambda _place: 7)
+    row = services.disk("gpuval_results_dir", tmp_path / "not/yet")
+    assert row.state == "FAILED"
+    assert "the disk lacks 7 B: free space" in row.text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
 
 from tests.kit import jobs
 
@@ -72,7 +72,7 @@ def test_a_step_is_either_the_first_nodes_or_launched_on_all(tmp_path):
 
 
 def test_a_job_is_read_with_its_defaults(tmp_path):
-    job = document.read(jobs.write_text(tmp_path, GOOD))
+    job = jobs.read(jobs.write_text(tmp_path, GOOD))
     clone, train = job.steps
     assert (job.name, job.image, job.environment) == ("mine", "training", {"STEPS": "5"})
     assert clone.command == ("bash", "-e", "-o", "pipefail", "-c", "git clone https://example.org/x")
@@ -96,12 +96,12 @@ def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines(tmp_path):
     _job, problems = document.examine(path)
     assert [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems] == ["3", "9", "17"]
     with pytest.raises(SettingError, match=r":3: .*; .*:9: .*; .*:17: "):
-        document.read(path)
+        stages.workloads([path])
 
 
 def test_files_beside_it_are_read_and_a_mistyped_one_is_guessed(tmp_path):
     (tmp_path / "train.py").write_text("print('{node}')\n")
-    assert document.read(jobs.write(tmp_path, files=["train.py"])).files == {"train.py": "print('{node}')\n"}
+    assert jobs.read(jobs.write(tmp_path, files=["train.py"])).files == {"train.py": "print('{node}')\n"}
     _job, (problem,) = document.examine(jobs.write(tmp_path, name="other", files=["trian.py"]))
     assert problem.endswith("; is it train.py?")
 
@@ -131,13 +131,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_changed_file_is_read_again(tmp_path):
-    assert document.read(jobs.write(tmp_path)).csv == ""
-    assert document.read(jobs.write(tmp_path, results={"csv": "perf.csv"})).csv == "perf.csv"
+    assert jobs.read(jobs.write(tmp_path)).csv == ""
+    assert jobs.read(jobs.write(tmp_path, results={"csv": "perf.csv"})).csv == "perf.csv"
 
 
 @pytest.mark.parametrize("path", sorted(jobs.SHIPPED.glob("*.yml")), ids=lambda path: path.name)
 def test_the_shipped_jobs_are_valid_and_say_where_they_ran(path):
-    assert document.read(path).name == path.stem
+    assert jobs.read(path).name == path.stem
     header = [line for line in Path(path).read_text().splitlines() if line.startswith("#")]
     assert any("tested on" in line.lower() for line in header)
 
@@ -149,6 +149,6 @@ def test_variables_and_words_of_a_command_reach_the_job_as_they_are_written(tmp_
     path = tmp_path / "mine.yml"
     step = f"{{name: work, run: [echo, {value}], environment: {{STEP: {value}}}}}"
     path.write_text(f"schema: gpuval.job/1\nname: mine\nenvironment: {{ALL: {value}}}\nsteps:\n- {step}\n")
-    job = document.read(path)
+    job = jobs.read(path)
     (step,) = job.steps
     assert (job.environment, step.environment, step.command) == ({"ALL": value}, {"STEP": value}, ("echo", value))

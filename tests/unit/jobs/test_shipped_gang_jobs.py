@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 
 from tests.kit import jobs
 from tests.kit.gang_jobs import Members
@@ -68,7 +68,7 @@ def ended(folder, name, changes=(), **options):
         assert one in text
         text = text.replace(one, other)
     path = jobs.write_text(folder, text, f"{name}.yml")
-    for beside in document.read(jobs.SHIPPED / f"{name}.yml").files:
+    for beside in jobs.read(jobs.SHIPPED / f"{name}.yml").files:
         shutil.copy(jobs.SHIPPED / beside, folder)
     with Members(folder, free_port(), path, **options) as members:
         found = members.end()

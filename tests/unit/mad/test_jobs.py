@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import (
     context,
     job_document,
@@ -60,7 +60,7 @@ def make(tmp_path):
 
 def job(made):
     (path,) = made.jobs
-    return document.read(Path(path))
+    return job_kit.read(Path(path))
 
 
 def names(made):
@@ -166,7 +166,7 @@ def test_each_dockerfile_that_fits_is_a_job(make):
 def test_models_of_one_dockerfile_share_an_image(make):
     made = make("pyt")
     ((_name, image),) = made.images.items()
-    read = [document.read(Path(path)) for path in made.jobs]
+    read = [job_kit.read(Path(path)) for path in made.jobs]
     assert len(read) == 2 and {one.image for one in read} == set(made.images)
     files = build_context.gather(Path(), image["folder"], None, None, None).files
     assert sorted(name for name in files if name.startswith("gpuval_mad/")) == [
@@ -383,7 +383,7 @@ def test_credentials_are_secrets_of_their_models_job(make):
     options = planning.MadOptions(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
     models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
     made = make("all", {"docker_env_vars": {"WANDB_API_KEY": ""}}, options, **models)
-    private, public = (document.read(Path(path)).stage["secrets"] for path in made.jobs[:2])
+    private, public = (job_kit.read(Path(path)).stage["secrets"] for path in made.jobs[:2])
     assert private == ["TINY_HUB_USERNAME", "TINY_HUB_PASSWORD", "WANDB_API_KEY", "MAD_SECRETS_HFTOKEN"]
     assert public == ["WANDB_API_KEY", "MAD_SECRETS_HFTOKEN"]
     assert not [path for path in Path(made.jobs[0]).parents[1].rglob("*") if path.is_file() and holds(path)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -139,16 +138,6 @@ def ssh(find: Callable[[str], str | None], hosts: int) -> DoctorRow:
         return DoctorRow("ssh", OK, f"{path}, for {hosts} host(s)")
     remedy = "install the package openssh-client (openssh-clients on RPM systems)"
     return DoctorRow("ssh", FAILED, f"no ssh on PATH: {remedy}")
-
-
-def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> DoctorRow:
-    """The space that a folder has, or will have. ``shortage``: bytes that its disk lacks; 0 or less where none."""
-    existing = next(one for one in (path, *path.parents) if one.exists())
-    lacking = shortage(existing)
-    if lacking > 0:
-        return DoctorRow(name, FAILED, f"{path}: the disk lacks {human(lacking)}: free space, or choose another folder")
-    stat = os.statvfs(existing)
-    return DoctorRow(name, OK, f"{path}, {human(stat.f_bavail * stat.f_frsize)} free")
 
 
 def _install() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence, Set
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from ..store.embedded import EmbeddedStore
 from ..store.rclone import find_rclone
 from ..watch import launching
 from ..watch.scheduler import scheduler_of
-from .controller import FAILED, OK, SKIPPED, WARNING, DoctorRow, free_space
+from .controller import FAILED, OK, SKIPPED, WARNING, DoctorRow
 
 RCLONE_SECONDS = 20
 
@@ -82,14 +83,18 @@ def models(
 
 
 def disk(name: str, path: Path) -> DoctorRow:
-    return free_space(name, path, guard.shortage, human_bytes)
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if (lacking := guard.shortage(existing)) > 0:
+        problem = f"the disk lacks {human_bytes(lacking)}"
+        return DoctorRow(name, FAILED, f"{path}: {problem}: free space, or choose another folder")
+    stat = os.statvfs(existing)
+    return DoctorRow(name, OK, f"{path}, {human_bytes(stat.f_bavail * stat.f_frsize)} free")
 
 
 def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
     """Whether this machine has what stages import and start: what the launch tries first."""
     asked = launching.requirements({"stages": stages}, declared, runtime)
-    answer = placement.lacking({"plan": {"python": python}, "requirements": asked})
-    if answer:
+    if answer := placement.lacking({"plan": {"python": python}, "requirements": asked}):
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
         return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")
     needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")

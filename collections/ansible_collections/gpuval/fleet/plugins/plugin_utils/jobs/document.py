@@ -24,17 +24,13 @@ MAX_VALUES = 20_000
 MAX_STAY_SECONDS = 86_400.0
 #: Set by the runner or the steps' program.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
-GANG = "gang"
+GANG, NONE, MPIRUN = "gang", "none", "mpirun"
 LEAST_INACTIVITY = 60
-NONE, MPIRUN = "none", "mpirun"
 #: How a gang runs a job: what a file says, what the program on the node reads, and the default.
 GANG_KEYS = {
-    "least_nodes": ("least", 2),
-    "most_nodes": ("most", 0),
-    "gpus_per_node": ("gpus_per_node", 0),
-    "order": ("order", "inventory"),
-    "join_seconds": ("join_seconds", 300),
-}
+    "least_nodes": ("least", 2), "most_nodes": ("most", 0), "gpus_per_node": ("gpus_per_node", 0),
+    "order": ("order", "inventory"), "join_seconds": ("join_seconds", 300),
+}  # fmt: skip
 #: What a job has like any stage.
 STAGE_KEYS = (
     *("container", "datasets", "secrets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds"),
@@ -74,14 +70,6 @@ class JobDocument:
     stage: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(path: Path) -> JobDocument:
-    """The job of a file. Raises SettingError."""
-    job, problems = examine(path)
-    if job is None:
-        raise SettingError("; ".join(problems))
-    return job
-
-
 def examine(path: Path) -> tuple[JobDocument | None, list[str]]:
     """The job of a file, or all that is wrong with it, each as ``FILE:LINE: ...``."""
     try:
@@ -111,7 +99,8 @@ def _examined(path: Path, _changed: int, size: int) -> tuple[JobDocument | None,
         files, unread = _files(path, document.get("files", ()))
         problems = [(*problem, "") for problem in (*unread, *_doubts(document))]
     if problems:
-        return None, sorted((_placed(path, text, *problem) for problem in problems), key=_line)
+        placed = sorted((_placed(text, *problem) for problem in problems), key=lambda pair: pair[0])
+        return None, [f"{path}:{line}: {problem}" for line, problem in placed]
     return _job(path, document, files), []
 
 
@@ -127,14 +116,9 @@ def _is_small(document: Any) -> bool:
     return count <= MAX_VALUES
 
 
-def _placed(path: Path, text: str, place: Sequence[str | int], problem: str, key: str) -> str:
+def _placed(text: str, place: Sequence[str | int], problem: str, key: str) -> tuple[int, str]:
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
-    return f"{path}:{yaml_file.line_of(text, place, key)}: {where + ': ' if where else ''}{problem}"
-
-
-def _line(problem: str) -> int:
-    number = re.search(r":(\d+): ", problem)
-    return int(number[1]) if number else 0
+    return yaml_file.line_of(text, place, key), f"{where + ': ' if where else ''}{problem}"
 
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -180,7 +164,6 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
-    """What is wrong with the keys of jobs of several nodes."""
     if document.get("nodes") != GANG:
         alone = "is for jobs of several nodes: add nodes: gang"
         yield from (((key,), alone) for key in GANG_KEYS if key in document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,9 @@ UNDECLARED = ", which is empty: declare the image, or leave out `image` to run o
 MAX_VARIABLE = 120 << 10
 #: By a variable of multi-node test beds the step that it skips, or that it forces.
 SKIP_VARIABLES = {
-    "SKIP_ENV_SETUP": "environment",
-    "SKIP_CLONE_REPO": "clone",
-    "SKIP_DOWNLOAD_DATA": "download",
-    "SKIP_CHECKPOINT_CONVERSION": "convert",
-    "SKIP_TRAINING": "train",
-}
+    "SKIP_ENV_SETUP": "environment", "SKIP_CLONE_REPO": "clone", "SKIP_DOWNLOAD_DATA": "download",
+    "SKIP_CHECKPOINT_CONVERSION": "convert", "SKIP_TRAINING": "train",
+}  # fmt: skip
 FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
 #: Lets a job stay alive, for a day unless it has a limit.
 STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
@@ -56,18 +53,16 @@ def workloads(
     """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
     Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
     work on. Raises SettingError."""
-    wrong = problems(paths, skip, force, images, environment)
-    if wrong:
+    if wrong := problems(paths, skip, force, images, environment):
         raise SettingError("; ".join(wrong))
     declared = {}
     for job in _readable(paths):
-        if bool(job.gang) != together:
-            continue
         seconds = job.stay_alive_seconds
         if _asked(_variables(job, environment or {}), STAY_VARIABLES):
             seconds = seconds or document.MAX_STAY_SECONDS
-        job = replace(job, stay_alive_seconds=seconds if stays else 0.0)  # noqa: PLW2901 - the same job
-        declared[job.name] = declaration(job, skip, force, images or {}, environment or {})
+        if bool(job.gang) == together:
+            stay = replace(job, stay_alive_seconds=seconds if stays else 0.0)
+            declared[job.name] = _declaration(stay, skip, force, images or {}, environment or {})
     return declared
 
 
@@ -132,14 +127,13 @@ def problems(
     return wrong
 
 
-def declaration(
+def _declaration(
     job: JobDocument,
     skip: Iterable[str],
     force: Iterable[str],
     images: Mapping[str, Any],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A job as a stage declares its work."""
     variables = _variables(job, environment)
     skipped = _skipped(job, skip, environment)
     forced = {*force, *_asked(variables, FORCE_VARIABLES)}
@@ -148,15 +142,13 @@ def declaration(
     return {
         "needs": ["facts", "image"],
         "requires": [{"import": package} for name, package in LAUNCHER_PACKAGES.items() if name in launchers],
-        **({"retry": []} if job.gang else {}),
-        **job.stage,
-        "workload": job.name,
+        **({"retry": []} if job.gang else {}), **job.stage, "workload": job.name,
         "command": ["{python}", "-m", plans.JOB],
         "image": (images.get(job.image) or {}).get("reference") if job.image else None,
         "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
         "patterns": [*(job.patterns if owed else ()), {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
         "output": list(job.output) if owed else [],
-    }
+    }  # fmt: skip
 
 
 def _variables(job: JobDocument, environment: Mapping[str, Any]) -> dict[str, str]:
@@ -171,20 +163,14 @@ def _asked(variables: Mapping[str, str], steps: Mapping[str, str]) -> list[str]:
     return [step for name, step in steps.items() if variables.get(name, "").strip().lower() not in NO]
 
 
-def _packed(job: JobDocument, skip: Iterable[str], force: Iterable[str]) -> str:
+def _packed(job: JobDocument, skip: Collection[str], force: Collection[str]) -> str:
     """What the steps' program gets, as base64: in a plan, braces stand for places."""
-    skip, force = set(skip), set(force)
     result_of_all = job.steps[-1].name not in skip
-    text = json.dumps(
-        {
-            "name": job.name,
-            "files": dict(job.files),
-            "figures": bool(job.patterns or job.output) and result_of_all,
-            "csv": job.csv if result_of_all else "",
-            "gang": dict(job.gang),
-            "stay_alive_seconds": job.stay_alive_seconds,
-            "steps": [{**vars(step), "skip": step.name in skip, "force": step.name in force} for step in job.steps],
-        },
-        sort_keys=True,
-    )
+    program = {
+        **{key: getattr(job, key) for key in ("name", "files", "gang", "stay_alive_seconds")},
+        "figures": bool(job.patterns or job.output) and result_of_all,
+        "csv": job.csv if result_of_all else "",
+        "steps": [{**vars(step), "skip": step.name in skip, "force": step.name in force} for step in job.steps],
+    }
+    text = json.dumps(program, sort_keys=True)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")

@@ -30,7 +30,6 @@ def ended_line(run_id: str, verdict: Mapping[str, Any]) -> str:
 
 
 def conclusion(status: Status) -> str:
-    """The run's state in one line."""
     run_id, verdict = status.known.run["run_id"], status.known.verdict
     if status.verdict and verdict:
         return ended_line(run_id, verdict)
@@ -68,8 +67,7 @@ def head_lines(status: Status) -> list[str]:
 
 def gang_lines(status: Status) -> list[str]:
     """The gangs, the current round and its progress, the nodes left out; nothing for a run without gangs."""
-    gangs = status.known.gangs
-    if gangs is None:
+    if (gangs := status.known.gangs) is None:
         return []
     formed = some_of(f"{name} of {len(members)} nodes" for name, members in gangs["gangs"].items())
     ended = f", ended {one_line(gangs['ended_at'], 40)}" if gangs["ended_at"] else ""
@@ -131,7 +129,6 @@ def _end_line(status: Status, moment: datetime) -> str:
 
 
 def count_lines(status: Status) -> list[str]:
-    """Nodes by state, and states by stage."""
     by_state = Counter(node.state for node in status.nodes)
     lines = ["nodes: " + (", ".join(f"{by_state[word]} {word}" for word in STATES if by_state[word]) or "none")]
     stages: dict[str, Counter[str]] = {}
@@ -249,7 +246,6 @@ def _change(status: Status, node: NodeStatus, stage: str) -> str:
 
 
 def progress_line(status: Status) -> str:
-    """One line for each look at a watched run."""
     counts = count_lines(status)
     parts = [f"{status.known.moment:%H:%M:%S} {counts[0]}", *counts[1:]]
     if status.end is not None:

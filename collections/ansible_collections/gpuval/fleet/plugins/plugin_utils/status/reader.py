@@ -31,6 +31,7 @@ class StatusReader:
         self._seen: dict[str, str] = {}
         self._briefs: dict[str, dict[str, StageBrief]] = {}
         self._refused: dict[str, list[str]] = {}
+        #: By the name of its schema.
         self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
         #: gpuval.gangs/1, and the entry that it was read from.
         self._gangs: tuple[dict[str, Any], Entry] | None = None
@@ -54,8 +55,7 @@ class StatusReader:
         except Damaged as error:
             refused.append(f"refused: {error}")
         document, entry = self._gangs if self._gangs else (None, None)
-        of_round = self._round.look() if self._round else None
-        if of_round:
+        if of_round := self._round.look() if self._round else None:
             refused += of_round.refused
         modified = entry.modified if entry else None
         return replace(stored, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
@@ -67,8 +67,7 @@ class StatusReader:
             self._gangs = self._round = None
             return
         if self._gangs is None or self._gangs[1].stamp != entry.stamp:
-            raw = self._store.get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
-            if raw is None:
+            if (raw := self._store.get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)) is None:
                 return
             self._gangs = (stored_runs.read_document(raw, "gangs", key), entry)
         rounds = self._gangs[0]["rounds"]
@@ -86,25 +85,19 @@ class StatusReader:
         changed = [entry for key, entry in listed.items() if self._seen.get(key) != entry.stamp]
         # run.json first: it names the nodes that joined
         changed.sort(key=lambda entry: entry.key not in self._schemas)
-        for entry, raw in read_all(self._store, changed, self._limit):
+        limits = (stored_runs.MAX_DOCUMENT_BYTES, MAX_RECORD_BYTES)
+        for entry, raw in read_all(self._store, changed, lambda entry: limits[self._is_record(entry.key)]):
             self._read(entry, raw)
-        document, modified = self._documents.get(f"{self._folder}/{publishing.WATCH_FILE}", (None, None))
-        verdict, _ = self._documents.get(f"{self._folder}/report/{publishing.VERDICT_FILE}", (None, None))
+        watch, modified = self._documents.get("watch", (None, None))
+        verdict, _ = self._documents.get("verdict", (None, None))
+        briefs = {node: dict(stages) for node, stages in self._briefs.items()}
+        refused = [line for lines in self._refused.values() for line in lines]
         return StoredStatus(
-            run=self._run,
-            moment=moment or datetime.now(timezone.utc),
-            briefs={node: dict(stages) for node, stages in self._briefs.items()},
-            watch=document,
-            watch_modified=modified,
-            verdict=verdict,
-            refused=[line for lines in self._refused.values() for line in lines],
+            self._run, moment or datetime.now(timezone.utc), briefs, watch, modified, verdict=verdict, refused=refused
         )
 
     def _is_record(self, key: str) -> bool:
         return key.startswith(f"{self._folder}/records/")
-
-    def _limit(self, entry: Entry) -> int:
-        return MAX_RECORD_BYTES if self._is_record(entry.key) else stored_runs.MAX_DOCUMENT_BYTES
 
     def _read(self, entry: Entry, raw: bytes | None) -> None:
         if raw is None:
@@ -131,7 +124,7 @@ class StatusReader:
             document = stored_runs.read_document(raw, schema, key)
             if document["run_id"] != self._run["run_id"]:
                 raise run_folder.RunError(f"{key} in the store is that of another run")
-            self._documents[key] = (document, entry.modified)
+            self._documents[schema] = (document, entry.modified)
         else:
             evidence = RunEvidence()
             if record := take_record(evidence, self._run, key, raw):
@@ -145,11 +138,9 @@ class StatusReader:
     def _use_progress(self, listed: Mapping[str, Entry]) -> None:
         """Use the controller's summary of the records that it read, where they have not changed since."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
-        if raw is None:
-            return
         try:
-            summary = stored_runs.read_document(raw, "progress", self._progress)
-        except Damaged:  # then the records themselves are read
+            summary = stored_runs.read_document(raw or b"", "progress", self._progress)
+        except Damaged:  # or gone: then the records themselves are read
             return
         if summary["run_id"] != self._run["run_id"]:
             return
@@ -166,11 +157,10 @@ class StatusReader:
     def _forget(self, keys: set[str]) -> None:
         for key in keys:
             self._seen.pop(key, None)
-            self._documents.pop(key, None)
+            self._documents.pop(self._schemas.get(key, ""), None)
             self._drop(key)
 
     def _drop(self, key: str) -> None:
         self._refused.pop(key, None)
-        parts = parse_key(self._folder, key)
-        if parts:
+        if parts := parse_key(self._folder, key):
             self._briefs.get(parts[2], {}).pop(parts[1], None)

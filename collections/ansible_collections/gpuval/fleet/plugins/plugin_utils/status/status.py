@@ -77,7 +77,6 @@ class NodeStatus:
 
     @property
     def over_time(self) -> bool:
-        """Its stage takes longer than expected."""
         return self.elapsed is not None and self.expected is not None and self.elapsed > self.expected
 
     @property
@@ -191,15 +190,12 @@ def status_of(stored: StoredStatus) -> Status:
     if ahead := [node.ahead for node in nodes if node.ahead is not None]:
         end = Ahead(max(time.seconds for time in ahead), all(time.exact for time in ahead) and not open_ended)
     return Status(
-        known=stored,
-        nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
-        run_seconds=run_seconds,
-        left=float(run["deadline_seconds"]) - begun,
-        end=end,
+        known=stored, nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
+        run_seconds=run_seconds, left=float(run["deadline_seconds"]) - begun, end=end,
         watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(stored),
         heartbeat_age=passed if watch else None,
         round=status_of(stored.round) if stored.round is not None else None,
-    )
+    )  # fmt: skip
 
 
 def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
