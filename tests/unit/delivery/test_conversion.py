@@ -237,4 +237,5 @@ def test_what_the_inventory_tells():
     sensitive.add_variables("node-2", {"ansible_host": "gpu2.corp"})
     assert (sensitive.addresses, sensitive.hosts, sensitive.users) == ({"10.0.0.1"}, {"bastion.corp"}, {"carol"})
     assert sensitive.secrets == {"sudo-pass-word", "environment-token"}
-    assert sensitive.alias_ids({"node-2": "ID"}, ()) == ({"gpu2.corp": "ID"}, set())
+    known = sensitive.of_run({"node-2": "ID"}, (), "run-1")
+    assert (known.aliases, known.hosts) == ({"gpu2.corp": "ID"}, {"bastion.corp"})

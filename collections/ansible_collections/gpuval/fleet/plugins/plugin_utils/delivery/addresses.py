@@ -1,10 +1,8 @@
-"""Internal addresses in text: IPv4, IPv6 and hardware addresses.
-
-Texts that only look like an address must stay, above all versions. An IPv4 address is four numbers up to 255 without
-leading zeros and with no fifth number: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers right after a word
-like `version` or `firmware`, after `driver=`, `==`, `.so.` or a `v` are a version too, unless a port or a mask follows.
-After `driver` or `build` alone they may be an address. Known addresses of the fleet are found in any context.
-"""
+"""Internal addresses in text: IPv4, IPv6 and hardware addresses. Texts that only look like an address must stay, above
+all versions. An IPv4 address is four numbers up to 255 without leading zeros and with no fifth number: 580.159.04.1 and
+1.2.3.4.5 are versions. Four such numbers right after a word like `version` or `firmware`, after `driver=`, `==`, `.so.`
+or a `v` are a version too, unless a port or a mask follows. After `driver` or `build` alone they may be an address.
+Known addresses of the fleet are found in any context."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable
 
-#: From the kind (`address`, `mac`) and the canonical address to its replacement; None keeps it.
-Replace = Callable[[str, str], str | None]
+#: From the kind (`address`, `mac`) and the canonical address to its replacement.
+Replace = Callable[[str, str], str]
 
 ADDRESS, MAC = "address", "mac"
 
@@ -86,25 +84,21 @@ class Addresses:
             text = _MAC.sub(self._mac, text)
         if ":" in text:
             text = _IPV6.sub(self._ipv6, text)
-            text = _GUID.sub(lambda match: self._put(MAC, match.group().replace(":", "").lower(), match.group()), text)
+            text = _GUID.sub(lambda match: self._replace(MAC, match.group().replace(":", "").lower()), text)
         text = _IPV4.sub(self._ipv4, text)
         text = _DASHED.sub(self._dashed, text)
         text = _DOTTED_MAC.sub(self._mac, text)
         return _BARE_MAC.sub(self._bare, text) if self.macs else text
 
-    def _put(self, kind: str, address: str, text: str) -> str:
-        instead = self._replace(kind, address)
-        return text if instead is None else instead
-
     def _mac(self, match: re.Match[str]) -> str:
         mac = canonical_mac(match.group())
         if mac is None or ("-" in match.group() and mac.isdecimal() and mac not in self.macs):
             return match.group()  # numbers between dashes are a date and a time
-        return self._put(MAC, mac, match.group())
+        return self._replace(MAC, mac)
 
     def _bare(self, match: re.Match[str]) -> str:
         mac = match.group().lower()
-        return self._put(MAC, mac, match.group()) if mac in self.macs else match.group()
+        return self._replace(MAC, mac) if mac in self.macs else match.group()
 
     def _ipv6(self, match: re.Match[str]) -> str:
         """A port or a colon may follow an address: the longest part of the match that is an internal address counts."""
@@ -113,14 +107,14 @@ class Addresses:
         for form in (text, before.rstrip(":") or text):
             address = canonical(form)
             if address and (address in self.known or _internal(address)):
-                return self._put(ADDRESS, address, form) + text[len(form) :]
+                return self._replace(ADDRESS, address) + text[len(form) :]
         return text
 
     def _dashed(self, match: re.Match[str]) -> str:
         address = canonical(match.group(1).replace("-", "."))
         if address is None or not (address in self.known or _internal(address)):
             return match.group()
-        return self._put(ADDRESS, address, match.group())
+        return self._replace(ADDRESS, address)
 
     def _ipv4(self, match: re.Match[str]) -> str:
         address, more = match.group(1), match.group(2)
@@ -132,7 +126,7 @@ class Addresses:
             before = match.string[max(0, match.start() - _LONGEST_BEFORE) : match.start()]
             if _VERSION_BEFORE.search(before) and not _PORT_OR_MASK.match(match.string, match.end()):
                 return match.group()
-        return self._put(ADDRESS, address, address) + more
+        return self._replace(ADDRESS, address) + more
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -32,7 +32,7 @@ from ..report.perf import perf_csv
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file
-from .conversion import DeliveryConverter, InternalData
+from .conversion import DeliveryConverter
 from .ordinary_names import is_ordinary
 from .scan import DeliveryScan, ScanTargets, own_terms, own_words, problems
 from .sensitive import Sensitive
@@ -88,10 +88,8 @@ def check(request: Request, sensitive: Sensitive) -> None:
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
     internal = {name.lower() for name in request.ids if not is_ordinary(name)}
     if has_secret or request.name.lower() in internal - {identity.lower() for identity in request.ids.values()}:
-        raise DeliveryError(
-            f"{'a secret is in' if has_secret else 'a worker has'} the name {request.name}: "
-            "set another delivery_name (default: the run's id)"
-        )
+        problem = f"{'a secret is in' if has_secret else 'a worker has'} the name {request.name}"
+        raise DeliveryError(f"{problem}: set another delivery_name (default: the run's id)")
     ordinary = {name.lower(): name for name in request.ids if is_ordinary(name)}
     ambiguous = [
         f"the id {identity} of {name} is the name of another worker, which is kept in running text"
@@ -124,7 +122,8 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     names = [node["name"] for node in report["nodes"]]
     for node in _with_progress(names, "read", say):
         _add_sensitive(request.folder, node, sensitive, scratch)
-    converter = _converter(request, sensitive)
+    words = own_words(COLLECTION) if sensitive.claimed else frozenset()
+    converter = DeliveryConverter(sensitive.of_run(request.ids, words, request.folder.path.name))
     order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
     rows = []
     for node in _with_progress(order, "written", say):
@@ -140,20 +139,16 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
     targets = ScanTargets(
-        names=request.targets.names | set(request.ids),
-        secrets=request.targets.secrets | sensitive.secrets,
-        addresses=request.targets.addresses | sensitive.addresses,
-        claimed=sensitive.claimed,
-    )
+        request.targets.names | set(request.ids), request.targets.secrets | sensitive.secrets,
+        request.targets.addresses | sensitive.addresses, sensitive.claimed,
+    )  # fmt: skip
     common = own_terms(targets.secrets, COLLECTION)
     scan = DeliveryScan(targets, set(request.ids.values()), common)
     findings = problems(scan, draft, [file.path for file in sealed])
     findings += [f"the path {file.path}: {kind}" for file in sealed for kind in scan.text(file.path)]
     if findings:
-        raise DeliveryError(
-            f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}. "
-            "This is a bug in gpuval: report it with the line in question"
-        )  # fmt: skip
+        problem = f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}"
+        raise DeliveryError(f"{problem}. This is a bug in gpuval: report it with the line in question")
     originals = {  # for the operator alone: a customer asks by id or placeholder
         "ids": dict(sorted(request.ids.items())),
         "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
@@ -176,19 +171,6 @@ def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object])
         yield item
 
 
-def _converter(request: Request, sensitive: Sensitive) -> DeliveryConverter:
-    aliases, shared = sensitive.alias_ids(request.ids, own_words(COLLECTION) if sensitive.claimed else ())
-    data = InternalData(
-        names=request.ids,
-        aliases={alias: identity for alias, identity in aliases.items() if alias not in request.ids},
-        hosts=frozenset((sensitive.hosts | shared) - request.ids.keys() - aliases.keys()),
-        folders=sensitive.folders,
-        run_id=request.folder.path.name,
-        **{key: frozenset(getattr(sensitive, key)) for key in ("secrets", "addresses", "macs", "users")},
-    )
-    return DeliveryConverter(data)
-
-
 def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
     """Add a node's own sensitive data, before the first of its texts is converted."""
     sensitive.add_facts(node, read_object(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
@@ -209,7 +191,7 @@ def _stages(
     scratch: Path,
 ) -> list[IndexRow]:
     """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
-    name, identity = node["name"], converter.name(node["name"])
+    name, identity = node["name"], converter.known.names[node["name"]]
     tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity

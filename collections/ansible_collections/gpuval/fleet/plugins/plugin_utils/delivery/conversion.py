@@ -29,19 +29,19 @@ MAX_UNQUOTED = 3
 MAX_PLACEHOLDERS = 1 << 17
 
 
-@dataclass(frozen=True)
+@dataclass
 class InternalData:
     """Sensitive data of a run, which must not be in a delivery. names: worker to unique id. aliases: other names of a
     node (host name, DNS name) to its unique id. hosts: names of other machines. users, folders: of the controller."""
 
-    names: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    secrets: frozenset[str] = frozenset()
-    addresses: frozenset[str] = frozenset()
-    macs: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()
-    users: frozenset[str] = frozenset()
-    folders: Mapping[str, str] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
+    addresses: set[str] = field(default_factory=set)
+    macs: set[str] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
+    users: set[str] = field(default_factory=set)
+    folders: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
 
 
@@ -70,10 +70,6 @@ class DeliveryConverter:
         self._encoded = re.compile(any_of(form.decode() for form in encoded))
         #: For texts that recur in documents.
         self.short = functools.lru_cache(maxsize=1 << 16)(self.text)
-
-    def name(self, worker: str) -> str:
-        """The unique id of a node."""
-        return self.known.names[worker]
 
     def text(self, text: str) -> str:
         """A text of any length, converted. Converting the result again does not change it."""
@@ -118,10 +114,9 @@ class DeliveryConverter:
                 return HIDDEN if "%" in plain else hidden
         return match.group()
 
-    def _replacement(self, kind: str, address: str) -> str | None:
-        if kind == addresses.ADDRESS and address in self._address_names:
-            return self._address_names[address]
-        return self._placeholder(kind, address)
+    def _replacement(self, kind: str, address: str) -> str:
+        identity = self._address_names.get(address) if kind == addresses.ADDRESS else None
+        return identity or self._placeholder(kind, address)
 
     def _identity(self, match: re.Match[str]) -> str:
         name = match["name"] or match["inner"]

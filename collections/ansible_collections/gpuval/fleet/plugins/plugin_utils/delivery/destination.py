@@ -82,11 +82,10 @@ def send(
 
 def _batches(files: Sequence[pack.File]) -> Iterator[list[pack.File]]:
     """Files of one content type each; the last two are alone: they mark a delivery as complete."""
-    for _key, group in itertools.groupby(
-        enumerate(files), lambda entry: (_is_plain_text(entry[1].path), max(0, entry[0] - len(files) + 3))
-    ):
-        alike = [file for _index, file in group]
+    for _key, group in itertools.groupby(files[:-2], lambda file: _is_plain_text(file.path)):
+        alike = list(group)
         yield from (alike[start : start + BATCH_FILES] for start in range(0, len(alike), BATCH_FILES))
+    yield from ([file] for file in files[-2:])
 
 
 def _is_plain_text(path: str) -> bool:
@@ -115,9 +114,8 @@ def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str
             raise OSError(errno.ENOSPC, "No space left on device", target)
         where = f"{connection.bucket}/{target}" if connection else target
         remedy = "delivery_destination, delivery_s3_endpoint and the keys" if connection else "that folder"
-        raise DeliveryError(
-            f"cannot send to {where}: {reason}. Check {remedy}, then run `make deliver` again: it resumes"
-        )
+        then = "then run `make deliver` again: it resumes"
+        raise DeliveryError(f"cannot send to {where}: {reason}. Check {remedy}, {then}")
     lines = _log_lines(process.stderr)
     sent = sum(line["msg"].startswith("Copied") for line in lines)
     unverified = [line["object"] for line in lines if line["msg"] == SAME_SIZE]

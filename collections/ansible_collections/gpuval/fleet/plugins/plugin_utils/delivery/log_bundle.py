@@ -32,8 +32,7 @@ STORE_LOGS = ("writer.log", "reader.log")
 MAX_FILE_BYTES = 64 << 20
 MAX_STORE_LOG_BYTES = 4 << 20
 
-GATHERED = "gathered"
-NOT_ASKED = {"state": "unknown", "message": "the node was not asked"}
+GATHERED, NOT_ASKED = "gathered", {"state": "unknown", "message": "the node was not asked"}
 #: Folder of logs without a run: logs matter most when a run could not start.
 NO_RUN = "no-run"
 
@@ -69,17 +68,13 @@ def unknown_run(results: Path, run_id: str) -> str:
     return ""
 
 
-def logs_folder(run_folder: Path) -> Path:
-    return run_folder / "logs"
-
-
 def state_file(run_folder: Path, node: str) -> Path:
     """The state of a node's evidence, read when the bundle is made."""
     return run_folder / ".state" / "logs" / f"{node}.json"
 
 
 def archive_file(run_folder: Path, node: str) -> Path:
-    return logs_folder(run_folder) / f"{node}.tar.gz"
+    return run_folder / "logs" / f"{node}.tar.gz"
 
 
 def write_state(
@@ -93,7 +88,6 @@ def write_state(
 
 
 def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes: Mapping[Any, Any]) -> dict[str, Any]:
-    """Write a node's archive and its state; returns the state."""
     runs_folder.write_bytes(archive_file(run_folder, node), data)
     digest = hashlib.sha256(data).hexdigest()
     return write_state(run_folder, node, GATHERED, message, notes, bytes=len(data), sha256=digest)
@@ -102,7 +96,7 @@ def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes:
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
     """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
     `nodes` are those asked now. A node without evidence now keeps its earlier evidence, and is named nevertheless."""
-    folder = logs_folder(run_folder)
+    folder = run_folder / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}
     runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": states})
@@ -115,7 +109,7 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
 
 def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) -> Iterator[tuple[str, bytes]]:
     """Names and contents, one at a time: a hundred nodes together exceed memory."""
-    folder = logs_folder(run_folder)
+    folder = run_folder / "logs"
     for path in sorted(folder.glob("*.tar.gz")):
         if path.name != target.name:
             yield f"logs/{path.name}", path.read_bytes()

@@ -58,7 +58,6 @@ def sums(files: Iterable[File]) -> str:
 
 
 def same(folder: Path, files: Iterable[File]) -> bool:
-    """Whether a folder holds exactly these files."""
     return folder.is_dir() and not folder.is_symlink() and files_of(folder) == sorted(files, key=lambda file: file.path)
 
 

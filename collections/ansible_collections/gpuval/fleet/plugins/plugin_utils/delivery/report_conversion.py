@@ -38,25 +38,22 @@ _CONVERTED = ("sku", "catalogue_sku", "unproven", "versions")
 
 def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
     """Key by key: a new field of the report is not delivered before it is added here."""
-    identity = converter.name(node["name"])
+    identity = converter.known.names[node["name"]]
     return {
-        "name": identity,
-        "id": identity,
+        "name": identity, "id": identity,
         **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator", "gpus") if key in node},
         **{key: _converted(node[key], converter) for key in _CONVERTED if key in node},
         **({"action": _action(node["action"], converter)} if "action" in node else {}),
         "labels": {text(key, converter): text(value, converter) for key, value in node.get("labels", {}).items()},
         "identity": _converted(without_internal(node["identity"]), converter),
-        "stages": [_stage(stage, converter) for stage in node["stages"]],
+        "stages": [
+            {**stage, "message": text(stage["message"], converter)}
+            | {key: _converted(stage[key], converter) for key in ("setup", "versions") if key in stage}
+            for stage in node["stages"]
+        ],
         "checks": [_check(check, converter) for check in node["checks"]],
-        "metrics": _converted(node["metrics"], converter),
-        "problems": _converted(node["problems"], converter),
-    }
-
-
-def _stage(stage: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
-    reported = {key: _converted(stage[key], converter) for key in ("setup", "versions") if key in stage}
-    return {**stage, "message": text(stage["message"], converter), **reported}
+        **{key: _converted(node[key], converter) for key in ("metrics", "problems")},
+    }  # fmt: skip
 
 
 def _action(action: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
@@ -67,10 +64,7 @@ def _action(action: Mapping[str, Any], converter: DeliveryConverter) -> dict[str
 
 def _check(check: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
     texts = ("reason", "expected", "source", "remedy", "value", "part")
-    return {
-        key: text(value, converter) if key in texts and isinstance(value, str) else value
-        for key, value in check.items()
-    }
+    return {**check, **{key: text(check[key], converter) for key in texts if isinstance(check.get(key), str)}}
 
 
 def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = False) -> Any:

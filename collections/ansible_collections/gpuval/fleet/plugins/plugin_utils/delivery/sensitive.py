@@ -10,12 +10,14 @@ import re
 import shlex
 import socket
 from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
 from ..records import environment
+from .conversion import InternalData
 from .ordinary_names import is_ordinary
 
 #: Variables of a node with its name or address.
@@ -38,20 +40,15 @@ def is_secret_variable(name: str) -> bool:
     return (is_secret(name) or name.lower().endswith("_pass")) and not name.lower().endswith(_FILES)
 
 
-class Sensitive:
+@dataclass
+class Sensitive(InternalData):
     """Collects them from the controller, the inventory and the nodes' facts."""
 
-    def __init__(self) -> None:
-        self.aliases: dict[str, set[str]] = {}
-        self.addresses: set[str] = set()
-        self.macs: set[str] = set()
-        self.hosts: set[str] = set()
-        self.users: set[str] = set()
-        self.secrets: set[str] = set()
-        self.folders: dict[str, str] = {}
-        #: Aliases that only nodes gave themselves: any word may be among them.
-        self.claimed: set[str] = set()
-        self._declared: set[str] = set()
+    #: By the aliases of nodes the nodes that have them.
+    nodes_of: dict[str, set[str]] = field(default_factory=dict)
+    #: Aliases that only nodes gave themselves: any word may be among them.
+    claimed: set[str] = field(default_factory=set)
+    declared: set[str] = field(default_factory=set)
 
     def add_controller(self, project: Path) -> None:
         """This machine: its names, its user, and folders with these names."""
@@ -65,7 +62,6 @@ class Sensitive:
                 self.folders[str(folder)] = replacement
 
     def add_variables(self, node: str, values: Mapping[str, Any]) -> None:
-        """Variables of a node of the inventory."""
         texts = {name: str(value) for name, value in values.items() if isinstance(value, str)}
         for name in ADDRESSES:
             self._machine(texts.get(name, ""), node)
@@ -95,19 +91,21 @@ class Sensitive:
                 self._machine(hostname.partition(".")[0], node, claimed=True)
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
-    def alias_ids(self, names: Mapping[str, str], own_words: Container[str]) -> tuple[dict[str, str], set[str]]:
-        """Aliases by the id of the only node that has them, and aliases that several nodes share. A node cannot claim
-        what is an id, or a word of gpuval's: that would change the texts of all nodes."""
+    def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
+        """What is known, for a run. An alias is replaced where only one node has it. A node cannot claim what is an id,
+        or a word of gpuval's: that would change the texts of all nodes."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias
-            for alias in self.claimed - self._declared
+            for alias in self.claimed - self.declared
             if alias.lower() in in_use or all(label in own_words for label in alias.lower().split("."))
         }
-        self.claimed -= refused | self._declared
-        usable = {alias: nodes for alias, nodes in self.aliases.items() if alias not in refused}
-        unique = {alias: names[next(iter(nodes))] for alias, nodes in usable.items() if len(nodes) == 1}
-        return unique, {alias for alias, nodes in usable.items() if len(nodes) > 1}
+        self.claimed -= refused | self.declared
+        usable = {alias: sorted(nodes) for alias, nodes in self.nodes_of.items() if alias not in refused}
+        aliases = {alias: names[nodes[0]] for alias, nodes in usable.items() if len(nodes) == 1 and alias not in names}
+        shared = {alias for alias, nodes in usable.items() if len(nodes) > 1}
+        hosts = (self.hosts | shared) - names.keys() - aliases.keys()
+        return replace(self, names=names, aliases=aliases, hosts=hosts, run_id=run_id)
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
         name = name.strip().strip("[]")
@@ -119,8 +117,8 @@ class Sensitive:
             if node is None:
                 self.hosts.add(name)
             else:
-                self.aliases.setdefault(name, set()).add(node)
-                (self.claimed if claimed else self._declared).add(name)
+                self.nodes_of.setdefault(name, set()).add(node)
+                (self.claimed if claimed else self.declared).add(name)
 
 
 def jumps(arguments: str) -> list[tuple[str, str]]:

@@ -148,7 +148,6 @@ def gathered(archive: Path) -> Gathered:
 
 
 def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
-    """Titles and texts for the file of a stage."""
     names = [*SHORT, *LONG] if stage == "facts" else SHORT
     chosen = [
         (f"vendor tool: {name.removeprefix('gpu/').removesuffix('.txt')}, when logs were gathered", texts[name])
@@ -160,8 +159,7 @@ def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stag
 
 def from_facts(facts: Mapping[str, Any] | None) -> str:
     """A table of the accelerators as the facts stage read them from the vendor's tool."""
-    gpus = environment.objects((facts or {}).get("environment"), "gpus[]")
-    if not gpus:
+    if not (gpus := environment.objects((facts or {}).get("environment"), "gpus[]")):
         return "no accelerator, or no facts\n"
     lines = []
     for gpu in gpus:
