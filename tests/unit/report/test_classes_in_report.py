@@ -6,10 +6,10 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
-    failed_nodes_text,
     final_block,
     junit_xml,
     markdown_report,
+    write_forms,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
 
@@ -32,7 +32,7 @@ def judged(launch, records=None):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_is_in_every_form(name):
+def test_every_class_is_in_every_form(name, tmp_path):
     launch = launch_errors.described({"state": "unreachable", "message": "what ssh said", "class": name})
     report, node = judged(launch)
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", name)
@@ -46,7 +46,7 @@ def test_every_class_is_in_every_form(name):
     assert error.get("type") == name
     assert remedy in error.text
     assert f"### bad: INCOMPLETE ({name})" in markdown_report(report)
-    assert failed_nodes_text(report) == "bad\n"
+    assert write_forms(report, tmp_path)["failed_nodes.txt"].read_text() == "bad\n"
     assert node_facts(report, node)["class"] == name
 
 

@@ -25,24 +25,22 @@ __all__ = ["acceptance", "final_block", "write_file", "write_forms"]
 
 
 def write_forms(
-    report: Mapping[str, Any],
-    directory: Path,
-    csv: Path | None = None,
-    images: Mapping[str, Mapping[str, Any]] | None = None,
+    report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: models.Catalogue | None = None
 ) -> dict[str, Path]:
     """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv`` and ``images``
     are those of ``models.forms``. Each file is replaced at once, so that a reader never sees half of it."""
     directory.mkdir(parents=True, exist_ok=True)
-    with results.reading(report, directory) as (files, curves):
+    failed = (node["name"] for node in report["nodes"] if node["verdict"] != "PASS")
+    with results.reading(report, directory) as read:
         forms: dict[str, Callable[[], str | Iterable[str]]] = {
             "report.md": lambda: markdown_report(report),
             "junit.xml": lambda: junit_xml(report),
             "ctrf-report.json": lambda: ctrf_json(report),
             "gpuval.prom": lambda: run_text(report),
             "perf.csv": lambda: perf_csv(report),
-            "failed_nodes.txt": lambda: failed_nodes_text(report),
+            "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # for --limit @failed_nodes.txt
             **models.forms(report, directory, csv, images),
-            "report.html": lambda: page_of(report, directory, files, curves),  # the last: its curves are read meanwhile
+            "report.html": lambda: page_of(report, directory, read),  # the last: its curves are read meanwhile
         }
         for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
             write_file(directory / name, text())
@@ -52,19 +50,11 @@ def write_forms(
 def acceptance(report_file_path: Path) -> str:
     """The block that ends the console, from report.json and the run.json beside it."""
     folder = report_file_path.parent
-    return final_block(
-        next(report_file.walk(report_file_path)),
-        page=str(folder / "report.html"),
-        inventory=origin.shown(run_folder.RunFolder(folder).inventory),
-    )
+    inventory = origin.shown(run_folder.RunFolder(folder).inventory)
+    return final_block(next(report_file.walk(report_file_path)), page=str(folder / "report.html"), inventory=inventory)
 
 
 def write_file(path: Path, text: str | Iterable[str]) -> None:
     """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
     pieces = [text] if isinstance(text, str) else text
     files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)
-
-
-def failed_nodes_text(report: Mapping[str, Any]) -> str:
-    """The names of the nodes that are not PASS, one a line, for ``--limit @failed_nodes.txt``."""
-    return "".join(f"{node['name']}\n" for node in report["nodes"] if node["verdict"] != "PASS")

@@ -33,19 +33,16 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
         "generatedBy": "gpuval",
     }  # fmt: skip
     environment = {
-        "reportName": f"gpuval {run['run_id']}",
-        "testEnvironment": run["profile"],
+        "reportName": f"gpuval {run['run_id']}", "testEnvironment": run["profile"],
         "healthy": report["verdict"] == "PASS",
         "extra": {"verdict": report["verdict"], "counts": report["counts"], "narrowed_by": run["narrowed_by"]},
-    }
+    }  # fmt: skip
     summary = {
         "tests": counted.total(),
         **{status: counted[status] for status in STATUSES},
         "flaky": sum(stage["flaky"] for node in report["nodes"] for stage in node["stages"]),
-        "suites": len(suites),
-        "start": start,
-        "stop": max(start, stop),
-    }
+        "suites": len(suites), "start": start, "stop": max(start, stop),
+    }  # fmt: skip
     yield f'{_dump(head)[:-1]}, "results": {{"tool": {_dump({"name": "gpuval", "version": version()})},\n'
     yield f'"summary": {_dump(summary)},\n"environment": {_dump(environment)},\n"tests": ['
     separator = "\n"

@@ -66,8 +66,7 @@ def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, A
         if before and decision.stays:
             entries[name] = {**before, "open": sorted(decision.open)}
             continue
-        verdict = failed_checks.verdict_after(node, run, before and before["verdict"], failed=failed)
-        if verdict is None:
+        if (verdict := failed_checks.verdict_after(node, run, before and before["verdict"], failed=failed)) is None:
             continue
         action, reason = (node.get("action") or {"name": None})["name"], (headline(node) or {"reason": ""})["reason"]
         if node["verdict"] == failed_checks.PASS:

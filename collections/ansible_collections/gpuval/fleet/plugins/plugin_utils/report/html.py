@@ -1,9 +1,7 @@
 """report.html: one file that opens anywhere, offline. Verdict, nodes that are not accepted, checks, figures and
-versions are in the HTML itself; a script draws from embedded JSON what needs drawing.
-
-Nothing in it is trusted: jinja2 escapes every text, JSON cannot end its script element, and the page's own policy lets
-the browser run and load nothing but what is known here by its SHA-256.
-"""
+versions are in the HTML itself; a script draws from embedded JSON what needs drawing. Nothing in it is trusted: jinja2
+escapes every text, JSON cannot end its script element, and the page's own policy lets the browser run and load nothing
+but what is known here by its SHA-256."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import functools
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,18 +48,15 @@ _VERDICT_WORDS = {
 def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: EvidencePlace = RESULTS) -> str:
     """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there.
     ``evidence`` gives the paths of those files as the page's reader has them."""
-    with results.reading(report, directory) as (files, drawn):
-        return page_of(report, directory, files, drawn, evidence)
+    with results.reading(report, directory) as read:
+        return page_of(report, directory, read, evidence)
 
 
 def page_of(
-    report: Mapping[str, Any],
-    directory: Path | None,
-    files: results.Files,
-    drawings: Iterator[results.NodeCurves],
-    evidence: EvidencePlace = RESULTS,
+    report: Mapping[str, Any], directory: Path | None, read: results.Read, evidence: EvidencePlace = RESULTS
 ) -> str:
     """The page of a report whose results are being read: they are waited for when all else is made."""
+    files, drawings = read
     linked = evidence.linked(files)
     # a delivery goes to others: neither commands of the controller nor its other runs
     folder = directory if evidence is RESULTS else None
@@ -73,35 +68,22 @@ def page_of(
     lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # which have a place of their own here
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
-        "nodes": _nodes(report, tabled, texts, linked),
-        "place": evidence.path,
-        **checks.as_data(report, tabled, texts),
-        "figures": figures.as_data(spread.figures, len(report["nodes"])),
+        "nodes": _nodes(report, tabled, texts, linked), "place": evidence.path,
+        **checks.as_data(report, tabled, texts), "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "main": _main_figures(node_table, comparison),
-    }
+    }  # fmt: skip
     parts = {
-        "report": report,
-        "verdict_words": _VERDICT_WORDS[report["verdict"]],
+        "report": report, "verdict_words": _VERDICT_WORDS[report["verdict"]],
         "wall_seconds": end - begin if begin is not None and end is not None and end >= begin else None,
         "remarks": [line for line in report["summary"][1:] if line not in lines_of_nodes],
         "steps": next_steps.of_report(report, inventory) if folder else [],
-        "not_tested": not_tested.lines(report),
-        "losses": not_tested.losses(report),
-        "analysis": _analysis(report),
-        "stages": _stages(report),
-        "warnings": causes.warned_parts(report),
-        "causes": causes.causes(report),
-        "bad_nodes": bad,
-        "failures": failures,
-        "open_failures": 6 if len(failures) <= 6 else 3,
-        "has_models": directory is not None and (directory / "perf.html").is_file(),
-        "comparison": comparison,
-        "node_table": node_table,
-        "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
-        "columns": tabled.columns,
-        "spread": spread,
-        "properties": nodes.properties_of_fleet(report),
-    }
+        "not_tested": not_tested.lines(report), "losses": not_tested.losses(report), "analysis": _analysis(report),
+        "stages": _stages(report), "warnings": causes.warned_parts(report), "causes": causes.causes(report),
+        "bad_nodes": bad, "failures": failures, "open_failures": 6 if len(failures) <= 6 else 3,
+        "has_models": directory is not None and (directory / "perf.html").is_file(), "comparison": comparison,
+        "node_table": node_table, "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
+        "columns": tabled.columns, "spread": spread, "properties": nodes.properties_of_fleet(report),
+    }  # fmt: skip
     data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
     data["texts"] = texts.all()
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
@@ -116,19 +98,15 @@ def _escaped(text: str, limit: int | None = None) -> str:
 
 #: What the template calls, and its limits.
 _WORDING = {
-    "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES,
-    "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
-    "reasons": reasons,
-    "action_text": action_text,
-    "headline": headline,
-    "places": places,
+    "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES, "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
+    "reasons": reasons, "action_text": action_text, "headline": headline, "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
     # a name of a metric or a check may break after its words; join escapes them
     "breakable": lambda name: Markup("_<wbr>").join(clean_text(name).split("_")),
     "short": lambda value: short(float(value)),
     "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
     "signed": lambda change: "" if change is None else f"{100 * change:+.1f} %",
-}
+}  # fmt: skip
 
 
 @functools.cache
@@ -162,11 +140,8 @@ def _nodes(
         {
             "n": one_line(node["name"], 253),
             "i": one_line(node["id"], 120) if node["id"] and node["id"] != node["name"] else "",
-            "v": node["verdict"],
-            "c": texts.number(node.get("class") or ""),
-            "f": node["flaky"],
-            "k": texts.number(node.get("catalogue_sku") or node["accelerator"]),
-            "d": texts.number(node["sku"]),
+            "v": node["verdict"], "c": texts.number(node.get("class") or ""), "f": node["flaky"],
+            "k": texts.number(node.get("catalogue_sku") or node["accelerator"]), "d": texts.number(node["sku"]),
             "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
                   for name, value in node.get("labels", {}).items()],
             "l": letters,
@@ -212,25 +187,20 @@ def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> di
 
 
 def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
-    analysis = report["fleet"].get("analysis")
-    if analysis is None:
+    if (analysis := report["fleet"].get("analysis")) is None:
         return None
     judged = figures.judged_figures(report)
     differing = [entry for entry in analysis["statistics"] if entry["min"] != entry["max"]]
     # figures with a check come first; the order of the stages is kept
     differing.sort(key=lambda entry: (entry["stage"], entry["metric"]) not in judged)
     return {
-        "groups": by_group(analysis),
-        "compared_by": list(dict.fromkeys(entry["by"] for entry in analysis["groups"])),
-        "statistics": differing,
-        "same": len(analysis["statistics"]) - len(differing),
-        "pairs": analysis["correlations"],
-        "counts": analysis["counts"],
-    }
+        "groups": by_group(analysis), "compared_by": list(dict.fromkeys(entry["by"] for entry in analysis["groups"])),
+        "statistics": differing, "same": len(analysis["statistics"]) - len(differing),
+        "pairs": analysis["correlations"], "counts": analysis["counts"],
+    }  # fmt: skip
 
 
 def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How each stage ended, and how long it took."""
     stages: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     for node in report["nodes"]:
         for stage in node["stages"]:

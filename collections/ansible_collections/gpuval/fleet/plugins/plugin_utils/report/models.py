@@ -29,18 +29,17 @@ MAX_ROWS = 5000
 MAX_CELL = 300
 #: Change of a figure that the page marks.
 MARKED_CHANGE = 0.05
+#: The images by reference (gpuval.images/1).
+Catalogue = Mapping[str, Mapping[str, Any]]
 #: A node, one of its stages, and the folder with its evidence.
 ModelStage = tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]
 
 
 def forms(
-    report: Mapping[str, Any],
-    directory: Path,
-    csv: Path | None = None,
-    images: Mapping[str, Mapping[str, Any]] | None = None,
+    report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: Catalogue | None = None
 ) -> dict[str, Callable[[], str]]:
     """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``csv`` or
-    beside the run. ``images``: the catalogue. A model's own CSV is beside its log."""
+    beside the run. A model's own CSV is beside its log."""
     folder = run_folder.RunFolder(directory)
     document = gang_document.read(folder)
     rounds = [folder, *gang_document.round_folders(folder, document)]
@@ -82,14 +81,11 @@ def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
 
 
 def _counted(
-    report: Mapping[str, Any],
-    folder: run_folder.RunFolder,
-    document: Mapping[str, Any] | None,
-    models: Mapping[str, Mapping[str, str]],
+    report: Mapping[str, Any], folder: run_folder.RunFolder, gangs: Mapping[str, Any] | None, models: Catalogue
 ) -> Iterator[ModelStage]:
     """Each node and stage that have rows, and where their evidence is. Of a model of several nodes that is the first of
     each gang; where no gang began, one node alone."""
-    places = last_rounds(document) if document else {}
+    places = last_rounds(gangs) if gangs else {}
     of_gangs: dict[str, list[ModelStage]] = {}
     for node in report["nodes"]:
         for stage in node["stages"]:
@@ -124,10 +120,7 @@ def _environment(folder: run_folder.RunFolder, node: str, stage: str) -> Mapping
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def perf_html(rows: Sequence[Mapping[str, str]]) -> str:
@@ -144,7 +137,6 @@ def _escaped(text: str, limit: int = MAX_CELL) -> Markup:
 
 
 def _class(row: Mapping[str, str], column: str) -> str:
-    """The class of a cell in the page's style."""
     if column == "status":
         return {perf.SUCCESS: "good", perf.FAILURE: "bad"}.get(row[column], "note")
     if column == "relative_change":

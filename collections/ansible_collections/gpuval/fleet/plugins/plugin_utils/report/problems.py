@@ -73,8 +73,7 @@ def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
 
 def action_text(node: Mapping[str, Any]) -> str:
     """What to do with a node: the action, its parts with what is printed on them, and why. Empty for PASS."""
-    action = node.get("action")
-    if not action:
+    if not (action := node.get("action")):
         return ""
     parts = "; ".join(part_text(node, part) for part in action["parts"])
     again = f", also found in {some_of(action['earlier_runs'], 2)}" if action["earlier_runs"] else ""

@@ -63,7 +63,6 @@ def run_text(report: Mapping[str, Any]) -> str:
 
 
 def health_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The entries of a health file."""
     samples: list[Sample] = []
     for name, entry in nodes.items():
         node = {"node": name}

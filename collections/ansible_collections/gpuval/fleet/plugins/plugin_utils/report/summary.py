@@ -37,20 +37,14 @@ ACCEPTED = ("PASS", "PARTIAL")
 
 #: The main figures of each stage, with their texts.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
-    "training": {
-        "training_duration_seconds": "{}",
-        "training_tokens_per_second": "{}",
-        "training_samples_per_second": "{}",
-        "training_model_tflops": "{}",
-    },
-    "loading": {"loading_bytes": "{}", "loading_duration_seconds": "{}", "loading_bytes_per_second": "{}"},
+    "training": {f"training_{name}": "{}" for name in
+                 ("duration_seconds", "tokens_per_second", "samples_per_second", "model_tflops")},
+    "loading": {f"loading_{name}": "{}" for name in ("bytes", "duration_seconds", "bytes_per_second")},
     "inference": {
-        "inference_startup_seconds": "start-up {}",
-        "inference_running_seconds": "running {}",
-        "inference_requests_done_count": "{} requests done",
-        "inference_tokens_per_second": "{}",
+        "inference_startup_seconds": "start-up {}", "inference_running_seconds": "running {}",
+        "inference_requests_done_count": "{} requests done", "inference_tokens_per_second": "{}",
     },
-}
+}  # fmt: skip
 
 
 def summary_lines(report: Mapping[str, Any]) -> list[str]:
@@ -104,7 +98,6 @@ def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
-    """The lines on nodes that are not PASS."""
     listed = problems.problems(bad_nodes(report))
     lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
     hidden = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
@@ -167,8 +160,7 @@ def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         metrics = [node_metrics(node, stage) for node in nodes]
         for name, phrase in phrases.items():
             reported = [by_name[name] for by_name in metrics if name in by_name]
-            alike = [metric["value"] for metric in reported if metric["unit"] == reported[0]["unit"]]
-            if alike:
+            if alike := [metric["value"] for metric in reported if metric["unit"] == reported[0]["unit"]]:
                 most = max(most, len(alike))
                 figures.append(phrase.format(units.human(statistics.median(alike), reported[0]["unit"])))
         if figures:
@@ -181,13 +173,9 @@ def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _remarks(report: Mapping[str, Any]) -> list[str]:
     nodes = report["nodes"]
     lines = []
+    causes = {node["name"]: {stage.get("retried_for") for stage in node["stages"]} for node in nodes}
     for cause, words in RETRIED.items():
-        retried = [
-            node["name"]
-            for node in nodes
-            if node["verdict"] == "PASS" and any(stage.get("retried_for") == cause for stage in node["stages"])
-        ]
-        if retried:
+        if retried := [node["name"] for node in nodes if node["verdict"] == "PASS" and cause in causes[node["name"]]]:
             lines.append(f"{words}: {some_of(retried)}")
     undeclared = [
         node["name"]
@@ -205,11 +193,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     fleet_checks = report["fleet"]["checks"]
     if kinds := [str(check["value"]) for check in fleet_checks if check["kind"] == "outlier" and check["value"]]:
         lines.append(f"The fleet is {some_of(kinds, 2, '; ')}: set floors or a baseline to judge it")
-    warned = Counter(
-        name for node in nodes for name in {check["name"] for check in node["checks"] if check["verdict"] == "warn"}
-    )
-    if warned:
-        many = len(nodes) > 1
+    many = len(nodes) > 1
+    warnings = [{check["name"] for check in node["checks"] if check["verdict"] == "warn"} for node in nodes]
+    if warned := Counter(name for names in warnings for name in names):
         texts = (f"{name} ({count} of {len(nodes)} nodes)" if many else name for name, count in warned.most_common())
         lines.append(f"Warnings: {some_of(texts)}; see report.html")
     if gaps := not_tested.line(report["fleet"].get("not_tested", []), len(nodes)):
@@ -229,20 +215,18 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         more = f", and {len(refused) - 1} more: see report.html" if len(refused) > 1 else ""
         lines.append(f"Problems of the evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
     run, accepted = report["run"], report["verdict"] in ACCEPTED
-    if accepted and len(nodes) > 1 and run["profile"] == "custom" and not report["fleet"].get("gangs"):
+    if accepted and many and run["profile"] == "custom" and not report["fleet"].get("gangs"):
         lines.append("No multi-node stage ran: gpuval_stages leaves them out, gpuval_profiles keeps them")
     if run.get("shortened"):
         profile = f" {run['profile']}" if run["profile"] != "custom" else ""
         lines.append(f"Shorter than the profile{profile}: {', '.join(run['shortened'])}")
     unproven = Counter(gap for node in nodes if node["verdict"] == "PASS" for gap in node.get("unproven", ()))
     if unproven and accepted:
-        many = len(nodes) > 1
         shown = (f"{gap} on {count} of {len(nodes)} nodes" if many else gap for gap, count in unproven.most_common())
         lines.append(f"Not proven: {some_of(shown, 8, '; ')}: PARTIAL at best, the profile quick proves all of it")
     if run["narrowed_by"]:
-        lines.append(
-            f"Narrowed by {' and '.join(NARROWED.get(by, f'--{by}') for by in run['narrowed_by'])}: PARTIAL at best"
-        )
+        options = " and ".join(NARROWED.get(option, f"--{option}") for option in run["narrowed_by"])
+        lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
 
 
@@ -282,9 +266,8 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
     if not rarer:
         return ""
     odd = some_of((f"{some_of(kinds[kind], 5)} with {kind}" for kind in rarer), 5, "; ")
-    return (
-        f"GPUs differ: {odd}; {len(kinds[most])} with {most}: set gpuval_sku and gpuval_gpu_count to have them checked"
-    )
+    remedy = "set gpuval_sku and gpuval_gpu_count to have them checked"
+    return f"GPUs differ: {odd}; {len(kinds[most])} with {most}: {remedy}"
 
 
 def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:

@@ -23,22 +23,13 @@ def load(name: str, escaped: Callable[..., str]) -> jinja2.Template:
         return Markup(escaped(text, *limit))  # noqa: S704 - the form's own escaping, not HTML's, for Markdown
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: safe(value) if type(value) is str else value,
-    )
+        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=lambda value: safe(value) if type(value) is str else value,
+    )  # fmt: skip
     environment.filters |= {
         "upto": safe,
         "human": units.human,
         "duration": lambda value: units.duration(value) if value is not None else "",
-        "percent": percent,
+        "percent": lambda ratio: f"{ratio:.2%}" if ratio is not None and ratio < 10 else "",
     }
     return environment.get_template(name)
-
-
-def percent(ratio: float | None) -> str:
-    """As a percentage, if that is meaningful."""
-    return f"{ratio:.2%}" if ratio is not None and ratio < 10 else ""

@@ -23,7 +23,6 @@ WRONG = frozenset("FMwm")
 #: Limit for all nodes together: the page must open even if every check of a fleet failed.
 MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
-MAX_NAMES = 12
 MAX_PEER_GROUPS = 6
 
 
@@ -38,13 +37,10 @@ class Column:
 
     stage: str
     name: str
-    metric: str | None
     kind: str
     severity: str
     source: str
-    remedy: str
     counts: Counter[str] = field(default_factory=Counter)
-    nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     expected: Counter[str] = field(default_factory=Counter)
     #: Checks against peers: the peers, their number and range; a line for each kind of node.
     beside: list[str] = field(default_factory=list)
@@ -73,18 +69,18 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
         worst: dict[int, Mapping[str, Any]] = {}
         for check in node["checks"]:
             key = (check["stage"], check["name"])
-            number = numbers.get(key)
-            if number is None:
-                number = numbers[key] = len(columns)
-                texts = {key: check[key] for key in ("stage", "name", "metric", "kind", "severity", "source")}
-                columns.append(Column(**texts, remedy=""))
+            number = numbers.setdefault(key, len(columns))
+            if number == len(columns):
+                columns.append(Column(*(check[key] for key in ("stage", "name", "kind", "severity", "source"))))
             earlier = worst.get(number)
             if earlier is None or _RANK[letter(check)] < _RANK[letter(earlier)]:
                 worst[number] = check
-            if not columns[number].remedy:
-                columns[number].remedy = check["remedy"]
         for number, check in worst.items():
-            _count(columns[number], node["name"], check)
+            column, sign = columns[number], letter(check)
+            column.counts[sign] += 1
+            column.severity = "required" if check["severity"] == "required" else column.severity
+            if sign != "s":
+                column.expected[check["expected"]] += 1
         cells.append(worst)
     _add_peers(report, columns, cells)
     names = ["", *(stage["name"] for node in report["nodes"] for stage in node["stages"])]
@@ -96,17 +92,6 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
         "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
     ]
     return ChecksTable([columns[number] for number in order], cells, letters)
-
-
-def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
-    sign = letter(check)
-    column.counts[sign] += 1
-    if check["severity"] == "required":
-        column.severity = "required"
-    if sign != "s":
-        column.expected[check["expected"]] += 1
-    if sign in WRONG and len(column.nodes[sign]) <= MAX_NAMES:
-        column.nodes[sign].append(node)
 
 
 def _add_peers(
@@ -163,14 +148,11 @@ def _remarks(
     wrong = sorted((check for check in node["checks"] if letter(check) in WRONG), key=lambda one: _RANK[letter(one)])
     return [
         [
-            indexes[check["stage"], check["name"]],
-            letter(check),
-            texts.number(part_of(node, check) or "node"),
-            one_line(check["reason"], 360),
-            texts.number(check["remedy"]),
+            indexes[check["stage"], check["name"]], letter(check), texts.number(part_of(node, check) or "node"),
+            one_line(check["reason"], 360), texts.number(check["remedy"]),
         ]
         for check in wrong[:most]
-    ]
+    ]  # fmt: skip
 
 
 def evidence_links(node: Mapping[str, Any], files: Files, evidence: EvidencePlace) -> list[tuple[str, str]]:

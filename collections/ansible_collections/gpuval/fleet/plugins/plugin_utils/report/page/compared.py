@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,19 +61,15 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
         title, baseline_rows = with_baseline(report, now, directory)
     except _DAMAGED:
         title, baseline_rows = "", []
-    earlier = earlier_run(report, directory)
-    if earlier is None:
+    if (earlier := earlier_run(report, directory)) is None:
         return Comparison(baseline=title, baseline_rows=baseline_rows)
     pairs = [pair for pair in compare(earlier.figures, now) if pair.then is not None and pair.now is not None]
     for pair in pairs:
         earlier.comparable.setdefault(pair.node, {})[pair.key] = pair.then
     moved = [pair for pair in pairs if pair.change is not None and abs(pair.change) >= LEAST_DIFFERENCE]
     moved.sort(key=lambda pair: -abs(pair.change or 0.0))
-    verdicts = [
-        (node["name"], earlier.verdicts[node["name"]], node["verdict"])
-        for node in report["nodes"]
-        if earlier.verdicts.get(node["name"], node["verdict"]) != node["verdict"]
-    ]
+    both = [(node["name"], earlier.verdicts.get(node["name"]), node["verdict"]) for node in report["nodes"]]
+    verdicts = [(name, then, verdict) for name, then, verdict in both if then and then != verdict]
     hidden = max(0, len(moved) - MAX_CHANGES)
     return Comparison(earlier, _rows(pairs), verdicts, moved[:MAX_CHANGES], hidden, title, baseline_rows)
 
@@ -85,15 +81,12 @@ def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
     """The baseline's title, and its figures for the kind of node that the run has most of."""
-    stored = applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")
-    if not stored:
+    if not (stored := applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")):
         return "", []
     baseline = Baseline.of(json.loads(stored["text"]))
-    kinds = {
-        node["name"]: (node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"]
-    }
-    kind = Counter(kinds.values()).most_common(1)[0][0] if kinds else None
-    alike = [node for node in report["nodes"] if kinds[node["name"]] == kind]
+    kinds = [(node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"]]
+    kind = Counter(kinds).most_common(1)[0][0] if kinds else None
+    alike = [node for node, node_kind in zip(report["nodes"], kinds, strict=True) if node_kind == kind]
     workloads = {(stage["name"], stage.get("workload")) for node in alike for stage in node["stages"]}
     of_kind = {
         (figure["stage"], figure["metric"]): ReportFigure(figure["median"], figure["unit"], figure.get("revision", 1))
@@ -117,15 +110,11 @@ def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None
             runs.append((run["created_at"], earlier.path.name, earlier.path))
     for created_at, run_id, path in sorted(runs, reverse=True)[:MAX_SEARCHED]:
         try:
-            nodes = list(_nodes(path / "report.json", names))
+            walked = report_file.walk(path / "report.json")
+            head = next(walked)
+            nodes = [report_file.unpack_node(node, head) for node in walked if node["name"] in names]
             verdicts = {node["name"]: node["verdict"] for node in nodes}
             return EarlierRun(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
         except _DAMAGED:
             continue
     return None
-
-
-def _nodes(path: Path, names: set[str]) -> Iterator[Mapping[str, Any]]:
-    nodes = report_file.walk(path)
-    head = next(nodes)
-    return (report_file.unpack_node(node, head) for node in nodes if node["name"] in names)

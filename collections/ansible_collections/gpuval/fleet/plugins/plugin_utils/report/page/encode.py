@@ -63,4 +63,4 @@ def mostly(values: Sequence[Any]) -> Any:
     if 2 * count < len(keys):
         return list(values)
     but = {place: value for place, value in enumerate(values) if keys[place] != common}
-    return {"all": values[keys.index(common)], **({"but": but} if but else {})}
+    return {"all": values[keys.index(common)]} | ({"but": but} if but else {})

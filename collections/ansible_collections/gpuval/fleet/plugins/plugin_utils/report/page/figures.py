@@ -37,7 +37,6 @@ class PlottedFigure:
 
     @property
     def outliers(self) -> list[Value]:
-        """Those that are named."""
         return self.spread.outliers[:MAX_OUTLIERS]
 
     def human(self, value: float) -> str:

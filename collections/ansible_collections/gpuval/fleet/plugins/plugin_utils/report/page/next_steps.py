@@ -31,8 +31,7 @@ def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]
         steps.append(("Collect logs and host evidence of the run", f"make logs{chosen}"))
         name = bad[0]["name"]
         steps.append((f"See whether {name} failed before", f"make history NODE={shlex.quote(name)}{chosen}"))
-        resume = report["run"].get("resume")
-        if resume:
+        if resume := report["run"].get("resume"):
             line = _MAKE.search(resume)
             command = line[1] + ("" if "INVENTORY=" in line[1] else chosen) if line else ""
             steps.append((f"The run has not ended: {resume.replace('`', '')}", command))

@@ -24,8 +24,8 @@ MORE_POINTS = 4
 
 #: Which files of evidence lie in the results, by node.
 Files = Mapping[str, frozenset[str]]
-#: Curves of a node as ``curves.as_data`` packs them.
-NodeCurves = list[list[Any]]
+#: The files, and the curves of each node as ``curves.as_data`` packs them, which wait for their reading.
+Read = tuple[Files, Iterator[list[list[Any]]]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ DELIVERY = EvidencePlace("logs/{stage}/{node}", ("log",))
 
 
 @contextmanager
-def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[NodeCurves]]]:
+def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]:
     """The files of a run's results, and what each node of the report has in them, which waits for its reading. Of a
     fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it."""
     files = _files(directory)
@@ -83,7 +83,7 @@ def _files(directory: Path | None) -> dict[str, frozenset[str]]:
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
-def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> NodeCurves:
+def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> list[list[Any]]:
     if not node["files"]:
         return []
     folder = directory / "nodes" / node["name"]
