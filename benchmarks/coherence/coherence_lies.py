@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.vendor_tools import agfhc, collectives, dcgm, hl_qual, rvs
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.vendor_tools.answer import ToolAnswer
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, plausible
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 

@@ -365,7 +365,7 @@ def flaky(records: Records, rng: random.Random) -> None:
 
     record = records["inference"]
     earlier = {**record, "state": "crash", "exit_code": 1, "metrics": [], "message": "server ended by SIGSEGV"}
-    record |= {"attempt": 2, "attempts": [earlier], "nonce": evidence.of_attempt(NONCE, 2)}
+    record |= {"attempt": 2, "attempts": [earlier], "nonce": evidence.nonce_of(NONCE, 2)}
 
 
 def lost_metric(records: Records, rng: random.Random) -> None:

@@ -88,7 +88,7 @@ def make_record(node="node-1", stage="training", *, state="success", metrics=(),
         "environment": {},
         "artifacts": [],
         "attempts": [],
-        "nonce": evidence.of_attempt(NONCE, fields.get("attempt", 1)),
+        "nonce": evidence.nonce_of(NONCE, fields.get("attempt", 1)),
         **fields,
     }
 

@@ -147,7 +147,7 @@ def rounds_with_gaps(folder):
     def crashed_in_the_first(bed):
         _changed(bed, first, "node-001", state="crash", metrics=[], message="exit code 1")
         attempt = make_record("node-002", "collective", run_id="run-1.all", state="crash")
-        _changed(bed, first, "node-002", attempt=2, attempts=[attempt], nonce=evidence.of_attempt(NONCE, 2))
+        _changed(bed, first, "node-002", attempt=2, attempts=[attempt], nonce=evidence.nonce_of(NONCE, 2))
         _launch(bed, first, "node-002", **LAUNCHED, attempt=2)
 
     def without_repeats(bed):

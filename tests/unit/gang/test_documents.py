@@ -5,7 +5,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import of_attempt
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import nonce_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import environment, scratch
 from gpuval_runner import plan as node_plan
@@ -76,7 +76,7 @@ def test_a_plan_is_kept_without_the_members_and_is_whole_again():
     schemas.validate("plan", kept, what="plan")
     assert len(json.dumps(kept)) < 4096
     again = plans.with_members(plans.for_attempt(json.loads(json.dumps(kept)), ["collective"], 2), run)
-    assert again == {**plan, "attempt": 2, "nonce": of_attempt(plan["nonce"], 2)}
+    assert again == {**plan, "attempt": 2, "nonce": nonce_of(plan["nonce"], 2)}
     assert again["gang"]["members"] is run["gangs"]["all"]["members"]
     alone = {"nodes": {node: {"stages": []}}}
     without = {key: value for key, value in plan.items() if key != "gang"}

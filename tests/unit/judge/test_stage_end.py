@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.stage_end import SharedFailure, StageEnd
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import RUN_ENDED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import RUN_ENDED
 
 from tests.kit.builders import check, healthy, judge, make_record, make_run, metric
 

@@ -4,7 +4,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import (
@@ -812,7 +812,7 @@ def test_what_was_flaky_and_what_lacked_memory_or_disk_or_was_interrupted(attemp
 def test_only_a_fault_of_the_node_makes_it_flaky(environment, stage, cause, state):
     attempt = {**make_record(stage=stage, state=state, metrics=[]), "environment": environment}
     record = {**make_record(stage=stage), "attempt": 2, "attempts": [attempt]}
-    assert retries.retried_for(record) == cause
+    assert stage_end.retried_for(record) == cause
 
 
 @pytest.mark.parametrize(("state", "cause"), [("running", None), ("cancelled", None), ("crash", "flaky")])
@@ -829,9 +829,9 @@ def test_a_stage_that_passed_before_a_preemption_is_not_flaky(state, cause, of_r
         }
 
     passed, cut_off = twice("loading", "success"), twice("training", state)
-    assert retries.retried_for(passed, [passed, cut_off]) == cause
-    assert retries.retried_for(cut_off, [passed, cut_off]) == ("interrupted" if cause is None else cause)
-    assert retries.retried_for(passed, [passed]) == "flaky"
+    assert stage_end.retried_for(passed, [passed, cut_off]) == cause
+    assert stage_end.retried_for(cut_off, [passed, cut_off]) == ("interrupted" if cause is None else cause)
+    assert stage_end.retried_for(passed, [passed]) == "flaky"
 
 
 def test_a_node_that_fails_is_not_called_flaky_for_a_stage_that_passed():

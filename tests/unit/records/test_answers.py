@@ -15,7 +15,7 @@ FILE = {"digest": "0" * 64, "base64": "e30="}
 def test_an_answer_is_used_as_far_as_its_schema_knows_it():
     answer = {"directory": "/var/lib/gpuval/r/n", "launch": LAUNCHED, "python": "/usr/bin/python3", "changed": True}
     hostile = {**answer, "ansible_facts": {"gpuval_model": "/root/.docker"}, "_ansible_no_log": True}
-    accepted = evidence.accept("launch_answer", hostile)
+    accepted = evidence.accept_answer("launch_answer", hostile)
     assert accepted == {key: answer[key] for key in ("directory", "launch", "python")}
 
 
@@ -40,7 +40,7 @@ def test_an_answer_is_used_as_far_as_its_schema_knows_it():
 )
 def test_a_launch_answer_of_another_form_is_refused(launch):
     with pytest.raises(EvidenceRefused, match="the node's launch answer is invalid"):
-        evidence.accept("launch_answer", {"directory": "", "launch": {**LAUNCHED, **launch}})
+        evidence.accept_answer("launch_answer", {"directory": "", "launch": {**LAUNCHED, **launch}})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_launch_answer_of_another_form_is_refused(launch):
 )
 def test_the_rest_of_a_launch_answer_is_checked_too(answer):
     with pytest.raises(EvidenceRefused):
-        evidence.accept("launch_answer", answer)
+        evidence.accept_answer("launch_answer", answer)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_the_rest_of_a_launch_answer_is_checked_too(answer):
 )
 def test_a_fetch_answer_of_another_form_is_refused(answer):
     with pytest.raises(EvidenceRefused, match="the node's fetch answer is invalid"):
-        evidence.accept("fetch_answer", answer)
+        evidence.accept_answer("fetch_answer", answer)
     good = {"files": {"records/facts": FILE}, "more": False, "running": False}
-    assert evidence.accept("fetch_answer", {**good, "invocation": {}}) == good
+    assert evidence.accept_answer("fetch_answer", {**good, "invocation": {}}) == good
 
 
 def test_a_refused_answer_has_a_class_of_its_own():
     with pytest.raises(EvidenceRefused) as refused:
-        evidence.accept("launch_answer", {})
+        evidence.accept_answer("launch_answer", {})
     described = launch_errors.described({"state": "failed", "message": str(refused.value)})
     assert described["class"] == "bad_answer" and "reinstall" in described["remedy"]
     assert launch_errors.contact(str(refused.value))["class"] == "bad_answer"

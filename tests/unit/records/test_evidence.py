@@ -262,7 +262,7 @@ def test_success_has_begun_and_ended_within_the_run(fields, reason):
 
 
 NONCE = "0123456789abcdef0123456789abcdef"
-SECOND = evidence.of_attempt(NONCE, 2)
+SECOND = evidence.nonce_of(NONCE, 2)
 
 
 @pytest.mark.parametrize(

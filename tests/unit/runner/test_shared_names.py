@@ -5,7 +5,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
 from ansible_collections.gpuval.fleet.plugins.module_utils.engines import _engine
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import documents
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secrets, plans
 from gpuval_runner import environment, layout, machine, plan, scratch, stage
 from gpuval_runner.result import STATES as RESULT_STATES
@@ -15,8 +15,8 @@ from gpuval_workloads.job import program
 
 
 def test_the_states_of_a_record():
-    assert machine.FINISHED == states.FINAL_STATES
-    assert states.FAILED_STATES | {"cancelled"} == machine.STOPPING
+    assert machine.FINISHED == documents.FINAL_STATES
+    assert documents.FAILED_STATES | {"cancelled"} == machine.STOPPING
     assert RESULT_STATES == WORKLOAD_STATES
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries, stage_end
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import named_cause
 
 from tests.kit.model_server import ModelServer
@@ -75,4 +75,4 @@ def test_a_spoiled_store_is_no_fault_of_the_node(load, how, name, words):
     assert "127.0.0.1" not in record["message"] + str(record["environment"].get("cause"))
     assert (end["verdict"], end["class"]) == ("missing", name)
     again = {**record, "state": "success", "attempt": 2, "attempts": [record]}
-    assert retries.retried_for(again) == retries.NOT_THE_NODE
+    assert stage_end.retried_for(again) == stage_end.NOT_THE_NODE

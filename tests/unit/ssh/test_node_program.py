@@ -129,7 +129,7 @@ def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_
     assert told["launch"]["state"] == "refused"
     install = f"{sys.executable} -m pip install not_there"
     assert f"lacks: one, two need not_there (not installed: {install})" in told["launch"]["message"]
-    assert evidence.accept("launch_answer", told)["launch"]["lacking_stages"] == ["one", "two"]
+    assert evidence.accept_answer("launch_answer", told)["launch"]["lacking_stages"] == ["one", "two"]
     assert not list(base.glob("*/*/plan.json"))
     (tmp_path / "not_there.py").write_text("")
     in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}

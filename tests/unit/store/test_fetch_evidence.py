@@ -34,7 +34,7 @@ class Fetch:
 
 def answer(more=False, **files):
     files = {name.replace("_", "/"): item for name, item in files.items()}
-    return evidence.accept("fetch_answer", {"files": files, "more": more, "running": True, "ended": ""})
+    return evidence.accept_answer("fetch_answer", {"files": files, "more": more, "running": True, "ended": ""})
 
 
 @pytest.fixture

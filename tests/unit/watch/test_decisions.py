@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import FINAL_STATES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 

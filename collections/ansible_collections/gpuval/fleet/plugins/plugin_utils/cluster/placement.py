@@ -16,9 +16,9 @@ from ..core.escape import clean_text
 from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
+from ..records.documents import FINAL_STATES, LAUNCHED
 from ..records.evidence import RunEvidence, as_written, take_record
 from ..records.failure_classes import row_of
-from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
 from ..store.access import object_key

@@ -19,8 +19,8 @@ from typing import Any
 
 from ...module_utils import root_cause
 from ..core.escape import one_line
+from ..records.documents import FINAL_STATES
 from ..records.evidence import MAX_RECORD_BYTES, ON_HOST
-from ..records.states import FINAL_STATES
 from .pod_diagnosis import PodTrouble
 from .pod_state import ContainerState, termination_report
 from .pod_tracker import PodStatus

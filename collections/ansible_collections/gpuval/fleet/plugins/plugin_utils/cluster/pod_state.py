@@ -15,7 +15,7 @@ from typing import Any
 
 from ...module_utils.root_cause import RootCause, read_cause
 from ..core.escape import one_line
-from ..records.states import FINAL_STATES
+from ..records.documents import FINAL_STATES
 from . import names
 
 WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "running", "ended"

@@ -12,8 +12,8 @@ from ..judge.check import Check
 from ..judge.identity import names_sharing_gpus
 from ..judge.judging import read_evidence
 from ..judge.peer_groups import PeerHistory
+from ..records.documents import FINAL_STATES
 from ..records.evidence import CHANGED, LATE, RunEvidence, digest_of
-from ..records.states import FINAL_STATES
 from ..runs import earlier_faults
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder

@@ -10,9 +10,8 @@ from typing import Any
 from ...module_utils.store import StoreError
 from ..core.escape import one_line
 from ..judge import baseline, judging, subjects
-from ..judge.check import Check
+from ..judge.check import FACTS, Check
 from ..judge.peer_groups import PeerHistory
-from ..judge.subject import FACTS
 from ..records import environment
 from ..runs import applied_criteria
 from ..runs import folder as run_folder

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..judge import sku_catalogue
+from ..judge.check import FACTS
 from ..judge.checks_without_criteria import renumbered
 from ..judge.identity import is_useless
 from ..judge.stage_end import REFUSED
-from ..judge.subject import FACTS
 
 MAX_GPUS = 64
 MAX_CHECKS = 64

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
 from ..core.text import some_of
+from ..records.documents import Document
 from ..runs import datasets
 from . import sku_catalogue
+from .check import FACTS
 from .identity import DISPUTED
-from .subject import FACTS
 
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
 #: Stages that put no work on a GPU: a run of them alone accepts none.
@@ -47,10 +47,11 @@ def read_proofs(path: Path) -> tuple[AcceptanceProof, ...]:
     return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "acceptance")["proofs"])
 
 
-def unproven(node: Mapping[str, Any], proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
+def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
     """What an acceptance needs and the evidence of a report's node does not prove, each with the reason."""
     is_cpu = node["accelerator"] == sku_catalogue.CPU
-    gpus = 0 if is_cpu else _gpu_count(node)
+    counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
+    gpus = 0 if is_cpu else max(len(node["identity"].get("gpus", ())), *map(int, counted), 0)
     required = [
         proof
         for proof in (read_proofs(PROOFS) if proofs is None else proofs)
@@ -62,12 +63,12 @@ def unproven(node: Mapping[str, Any], proofs: Iterable[AcceptanceProof] | None =
     return gaps + [f"whose the GPUs are ({check['value']} lists them, too)" for check in disputed]
 
 
-def tests_gpus(nodes: Sequence[Mapping[str, Any]]) -> bool:
+def tests_gpus(nodes: Sequence[Document]) -> bool:
     """Whether a GPU of these nodes was tested."""
     return may_use_gpus(stages_of([node for node in nodes if node["accelerator"] != sku_catalogue.CPU]))
 
 
-def stages_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+def stages_of(nodes: Sequence[Document]) -> list[str]:
     """The stages that succeeded on any of these nodes."""
     ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
     return list(dict.fromkeys(stage["name"] for stage in ran))
@@ -78,7 +79,7 @@ def may_use_gpus(stages: Iterable[str]) -> bool:
     return not all(stage in NO_GPU_STAGES or stage.startswith(datasets.STAGE) for stage in stages)
 
 
-def _lacking(node: Mapping[str, Any], proof: AcceptanceProof, gpus: int) -> str:
+def _lacking(node: Document, proof: AcceptanceProof, gpus: int) -> str:
     """Why the node does not have the proof; empty where it has."""
     stage = next((stage for stage in node["stages"] if stage["name"] == proof.stage), None)
     metrics = node["metrics"].get(proof.stage, ())
@@ -86,7 +87,10 @@ def _lacking(node: Mapping[str, Any], proof: AcceptanceProof, gpus: int) -> str:
     indices = {int(index) for scope in scopes if scope.startswith(("gpu", "link")) for index in _GPU.findall(scope)}
     is_gpu = proof.parts != "node"
     missing = [f"gpu:{index}" for index in range(gpus) if index not in indices]
-    seconds = _seconds(stage, metrics, proof)
+    seconds = (stage or {}).get("duration_seconds") or 0.0
+    if proof.seconds_of:
+        timed = (one for one in metrics if (one["scope"], one["name"]) == ("node", proof.seconds_of))
+        seconds = next((metric["value"] or 0.0 for metric in timed), 0.0)
     rules = (
         (stage is None, f"no stage {proof.stage}"),
         (stage is not None and stage["state"] != "success", f"{proof.stage} did not succeed"),
@@ -96,16 +100,3 @@ def _lacking(node: Mapping[str, Any], proof: AcceptanceProof, gpus: int) -> str:
         (seconds < proof.seconds, f"{proof.stage} worked {seconds:.3g} s of at least {proof.seconds:g} s"),
     )
     return next((reason for holds, reason in rules if holds), "")
-
-
-def _seconds(stage: Mapping[str, Any] | None, metrics: Iterable[Mapping[str, Any]], proof: AcceptanceProof) -> float:
-    if proof.seconds_of:
-        of_node = (metric for metric in metrics if metric["scope"] == "node")
-        return next((metric["value"] or 0.0 for metric in of_node if metric["name"] == proof.seconds_of), 0.0)
-    return (stage or {}).get("duration_seconds") or 0.0
-
-
-def _gpu_count(node: Mapping[str, Any]) -> int:
-    """GPUs by the facts: those that are counted, else those that are listed."""
-    counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
-    return max([int(count) for count in counted] + [len(node["identity"].get("gpus", ()))])

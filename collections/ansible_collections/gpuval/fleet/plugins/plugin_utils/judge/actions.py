@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from ..core import extensions, yaml_file
 from ..core.errors import SettingError
 from ..core.paths import COLLECTION
 from ..core.text import meant
+from ..records.documents import RUN_ENDED, Document
 from ..records.failure_classes import NODE, OF_MACHINE, all_classes, class_named, subject_of
-from ..records.states import RUN_ENDED
 from .checks_without_criteria import IN_USE
 from .identity import best_of, machine_names
 from .stage_end import OPEN_STATES
@@ -89,9 +89,7 @@ def check_ladders() -> None:
 
 def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:
     """By machine that earlier runs did not accept for want of GPUs, in words: the last of them that declared some.
-
-    ``declared``: what a run declared of a machine, empty for nothing.
-    """
+    ``declared``: what a run declared of a machine, empty for nothing."""
     words = {}
     for (word, machine), runs in earlier.items():
         if word == "accelerator":
@@ -103,13 +101,13 @@ def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _
 
 def found_earlier(
     earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: ""
-) -> dict[str, Mapping[str, Any]]:
+) -> dict[str, Document]:
     """What earlier runs found that the judge must know, as arguments of ``verdict.judge``."""
     unsteady = {of: runs for (word, of), runs in earlier.items() if word == UNSTEADY}
     return {"lacked_gpus": lacked_gpus(earlier, declared), "unsteady": unsteady}
 
 
-def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
+def assign(report: Document, earlier: Earlier) -> None:
     """Put ``action`` into each node of the report that is not PASS; those that may still pass need none."""
     rules, shared = shipped(), _shared(report["nodes"])
     for node in report["nodes"]:
@@ -117,7 +115,7 @@ def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
             node["action"] = action_of(node, earlier, rules, shared)
 
 
-def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+def excused_changes(report: Document) -> dict[str, list[dict[str, str]]]:
     """By node the changes of speed that its peers excuse, after its other faults: where a later run finds one again, it
     counts."""
     shared, faults_by_node = _shared(report["nodes"]), defaultdict(list)
@@ -130,15 +128,13 @@ def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]
     return {name: [*decided.get(name, ()), *faults][:MAX_FAULTS] for name, faults in faults_by_node.items()}
 
 
-def _is_open(node: Mapping[str, Any]) -> bool:
+def _is_open(node: Document) -> bool:
     """Whether no more is known of the node than that a stage has not ended."""
     check = headline(node)
     return check is not None and node["class"] in {f"{check['stage']}_{state}" for state in OPEN_STATES}
 
 
-def action_of(
-    node: Mapping[str, Any], earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()
-) -> dict[str, Any]:
+def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()) -> dict[str, Any]:
     """The gravest action that its faults call for; ``shared`` are identities that tell no machine apart."""
     faults = _faults(node, shared)[:MAX_FAULTS]
     chosen = []
@@ -146,8 +142,7 @@ def action_of(
         steps = rules.steps(fault)
         runs = sorted(earlier.get((fault.word, fault.of), ())) if fault.subject == NODE else []
         chosen.append((ACTIONS.index(steps[min(len(runs), len(steps) - 1)]), fault, runs))
-    gravest = max(rank for rank, _, _ in chosen)
-    first, runs = next((fault, runs) for rank, fault, runs in chosen if rank == gravest)
+    gravest, first, runs = max(chosen, key=lambda choice: choice[0])
     parts = [fault.part for rank, fault, _ in chosen if rank == gravest and fault.part != "node"]
     return {
         "name": ACTIONS[gravest],
@@ -158,42 +153,34 @@ def action_of(
     }
 
 
-def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[NodeFault]:
+def _faults(node: Document, shared: Collection[str]) -> list[NodeFault]:
     """What decided against the node, each fault once."""
     machine, checks = _machine(node, shared), _deciding_checks(node["checks"])
     if not checks:
         word = node["class"] or "nothing_proven"
         return [NodeFault(word, "node", machine, subject_of(word, failed=False))]
-    words = [_word(node, check) for check in checks]
-    gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(_part_at_fault(check)))
+    found = [(_word(node, check), str(check.get("cause") or check["part"]), check["verdict"]) for check in checks]
+    gpus = Counter(word for word, part, _ in found if _is_gpu(part))
     faults = (
-        NodeFault(
-            word,
-            *_where(node, _part_at_fault(check), gpus[word], machine, shared),
-            subject_of(word, failed=check["verdict"] == "fail"),
-        )
-        for word, check in zip(words, checks, strict=True)
+        NodeFault(word, *_where(node, part, gpus[word], machine, shared), subject_of(word, failed=verdict == "fail"))
+        for word, part, verdict in found
     )
     return list(dict.fromkeys(faults))
 
 
-def _deciding_checks(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _deciding_checks(checks: Iterable[Document]) -> list[Document]:
     """The required checks that decided: the first of ``_DECIDING`` that selects any."""
     required = [check for check in checks if check["severity"] == "required"]
-    return next(filter(None, (select(required) for _, select in _DECIDING)), [])
+    return next(filter(None, (select(required) for select in _DECIDING)), [])
 
 
-def _failed(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [check for check in required if check["verdict"] == "fail"]
-
-
-def _ended_from_outside(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _ended_from_outside(required: Sequence[Document]) -> list[Document]:
     """Other work, or a clean that ended the run: what else is missing follows from it."""
     missing = (check for check in required if check["verdict"] == "missing")
     return [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]][:1]
 
 
-def _missing(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _missing(required: Sequence[Document]) -> list[Document]:
     """What is missing, without the figures of a stage that itself did not end well."""
     missing = [check for check in required if check["verdict"] == "missing"]
     ended_badly = {check["stage"] for check in missing if check["kind"] == "state"}
@@ -201,18 +188,18 @@ def _missing(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 #: Which checks decided against a node: the first selection that is not empty.
-_DECIDING = (("failed", _failed), ("ended from outside", _ended_from_outside), ("missing", _missing))
-
-
-def _part_at_fault(check: Mapping[str, Any]) -> str:
-    return str(check.get("cause") or check["part"])
+_DECIDING: tuple[Callable[[Sequence[Document]], list[Document]], ...] = (
+    lambda required: [check for check in required if check["verdict"] == "fail"],
+    _ended_from_outside,
+    _missing,
+)
 
 
 def _is_gpu(part: str) -> bool:
     return part.startswith("gpu:")
 
 
-def _where(node: Mapping[str, Any], part: str, gpus: int, machine: str, shared: Collection[str]) -> tuple[str, str]:
+def _where(node: Document, part: str, gpus: int, machine: str, shared: Collection[str]) -> tuple[str, str]:
     """The part at fault, and the machine or GPU that it is; ``gpus`` have the same fault."""
     if not _is_gpu(part):
         return part, machine
@@ -220,32 +207,24 @@ def _where(node: Mapping[str, Any], part: str, gpus: int, machine: str, shared: 
         return "node", machine
     index = part.partition(":")[2]
     gpus_by_index = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
-    return part, _gpu(gpus_by_index.get(index, {}), shared) or f"{machine} {part}"
+    identity = best_of(gpus_by_index.get(index, {}), ("serial", "uuid"))
+    return part, f"gpu {identity}" if identity and identity not in shared else f"{machine} {part}"
 
 
-def _word(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+def _word(node: Document, check: Document) -> str:
     """The class of one check: that of the node, if the check decided it."""
     if check is headline(node) and node["class"]:
         return str(node["class"])
     return node_class([dict(check)])
 
 
-def _identities(node: Mapping[str, Any]) -> Iterator[str]:
-    """What tells the machine, and each GPU, apart from others: the best identity of each."""
-    identity = node["identity"]
-    yield best_of(identity, ("serial", "machine_id"))
-    yield from (best_of(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", []))
+def _shared(nodes: Sequence[Document]) -> frozenset[str]:
+    """Identities of machines and GPUs that several have: of each the best one counts."""
+    machines = (best_of(node["identity"], ("serial", "machine_id")) for node in nodes)
+    gpus = (best_of(gpu, ("serial", "uuid")) for node in nodes for gpu in node["identity"].get("gpus", []))
+    counted = Counter(filter(None, (*machines, *gpus)))
+    return frozenset(identity for identity, count in counted.items() if count > 1)
 
 
-def _shared(nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    counted = Counter(one for node in nodes for one in _identities(node) if one)
-    return frozenset(one for one, count in counted.items() if count > 1)
-
-
-def _machine(node: Mapping[str, Any], shared: Collection[str]) -> str:
+def _machine(node: Document, shared: Collection[str]) -> str:
     return next(one for one in machine_names(node["name"], node["identity"]) if one not in shared)
-
-
-def _gpu(gpu: Mapping[str, Any], shared: Collection[str]) -> str:
-    identity = best_of(gpu, ("serial", "uuid"))
-    return f"gpu {identity}" if identity and identity not in shared else ""

@@ -15,9 +15,9 @@ from typing import Any
 
 from ..core import schemas
 from ..core.errors import SettingError, reason_of
-from .check import Check
+from ..records.documents import Document
+from .check import Check, Subject
 from .peer_statistics import borrowed_deviation
-from .subject import Subject
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
@@ -31,12 +31,12 @@ LEAST_NODES = 8
 class Baseline:
     """A document of ``gpuval.baseline/1``, with its figures by stage, metric and kind of part."""
 
-    document: Mapping[str, Any]
-    figures: Mapping[tuple[str, str, str], Sequence[Mapping[str, Any]]]
+    document: Document
+    figures: Mapping[tuple[str, str, str], Sequence[Document]]
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Baseline:
-        figures: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    def of(cls, document: Document) -> Baseline:
+        figures: dict[tuple[str, str, str], list[Document]] = defaultdict(list)
         for figure in document["figures"]:
             figures[figure["stage"], figure["metric"], figure["scope"]].append(figure)
         return cls(document, figures)
@@ -47,7 +47,7 @@ class Baseline:
 
     def find(
         self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str], revision: int = 1
-    ) -> Mapping[str, Any] | None:
+    ) -> Document | None:
         """The figure that the check's node is held against; of several that with the most nodes."""
         fitting = [
             figure
@@ -59,14 +59,13 @@ class Baseline:
         return max(fitting, key=lambda figure: (figure["nodes"], sorted(figure["setup"].items())), default=None)
 
 
-def spreads_of(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
     """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
     of_skus: dict[str, dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda fig: (fig.get("revision", 1), fig["within_nodes_ratio"] or 0.0)):
         if figure["within_nodes_ratio"]:
-            sku = of_skus.setdefault(
-                figure["sku"], {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
-            )
+            usual = {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
+            sku = of_skus.setdefault(figure["sku"], usual)
             sku["nodes"] = min(sku["nodes"], figure["nodes"])
             spread = {"value": figure["within_nodes_ratio"], "revision": figure.get("revision", 1)}
             sku["part_spreads"][figure["metric"]] = spread
@@ -76,7 +75,7 @@ def spreads_of(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
     """Give nodes the spreads of their SKU by a file of them, or by the figures of a baseline of enough nodes; never
     narrower than the catalogue's."""
-    document: Mapping[str, Any] = baseline.document if baseline else {}
+    document: Document = baseline.document if baseline else {}
     figures = [one for one in document.get("figures", ()) if one["nodes"] >= LEAST_NODES]
     spreads = document.get("spreads", spreads_of(figures))
     for subject, sku in ((subject, sku) for subject in subjects for sku in spreads if sku["sku"] == subject.kind):
@@ -120,5 +119,5 @@ def next_version(folder: Path, name: str) -> int:
     return max((int(text) for text in versions if text.isdecimal()), default=0) + 1
 
 
-def file_name(document: Mapping[str, Any]) -> str:
+def file_name(document: Document) -> str:
     return f"{document['name']}-v{document['version']}.json"

@@ -14,19 +14,18 @@ from ..core import units
 from ..core.escape import one_line
 from ..core.text import natural_order, some_of
 from ..records import environment, launch_errors
-from ..records.documents import Record
+from ..records.documents import LAUNCHED, Document, Record
 from ..records.evidence import RunEvidence
 from ..records.failure_classes import AGAIN, NOT_MEASURED_AGAIN
-from ..records.states import LAUNCHED
+from .check import FACTS, Subject
 from .entries import Entry, own_entry
 from .identity import DISPUTED, SAME, Twins, bare_uuid, identity_values, repeated_gpus
-from .subject import FACTS, Subject
 from .subjects import count_of
 
 IN_USE = "accelerators_in_use"
 
 
-def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Record]) -> Entry:
+def launch_check(name: str, launch: Document | None, records: Mapping[str, Record]) -> Entry:
     """A record of work that began proves the launch, whatever became of the connection that made it."""
     state = str(launch.get("state", "unknown")) if launch else "never started"
     began = any(record["started_at"] is not None for record in records.values())
@@ -45,7 +44,7 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
     return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=reason, remedy=remedy)
 
 
-def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
+def interruption_checks(name: str, launch: Document) -> list[Entry]:
     """A warning for each time that the node was lost in mid-run, or gave no answer, and came back; and for a second
     measurement that did not begin."""
     lost = ("interrupted", "interrupted in mid-run: ", "one attempt without a loss of the node")
@@ -61,51 +60,51 @@ def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
     ]  # fmt: skip
 
 
-def no_stage_check() -> Entry:
-    return own_entry(
+def no_stage_checks(stages: Sequence[str]) -> list[Entry]:
+    check = own_entry(
         "stages", "", "state", "missing", expected="at least one stage", reason="the node was asked to run no stage",
         remedy="choose a profile or tags that leave at least one stage",
     )  # fmt: skip
+    return [] if stages else [check]
 
 
-def changed_check(stages: Sequence[str], verdict: str) -> Entry:
-    """A node whose records are not those that it was judged on; its ``verdict`` of then is the best it can have."""
-    return own_entry(
+def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expected: Document) -> list[Entry]:
+    """For a node whose records are not those that it was judged on: its verdict of then is the best it can have. And
+    for stages of gangs that nothing is expected of, which would vanish without an entry."""
+    exempt = [
+        own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
+        for stage, reason in expected.get("exempt", {}).items()
+    ]
+    if changed is None:
+        return exempt
+    stages, verdict = changed
+    check = own_entry(
         "evidence_unchanged", "", "identity", "fail" if verdict == "FAIL" else "missing", value=verdict,
         expected="the records that were judged",
         reason=f"{verdict} when the run ended; changed or removed since: {some_of(stages)}",
         remedy="judge on the controller of the run, which keeps what it judged; find out who changed the record",
     )  # fmt: skip
-
-
-def exempt_check(stage: str, reason: str) -> Entry:
-    """A stage of gangs that nothing is expected of; without an entry it would vanish."""
-    return own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
+    return [check, *exempt]
 
 
 def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
     """A stage beside other work on the accelerators proves nothing, be it slow, fast or broken off."""
     users = environment.accelerator_users(record["environment"]) if record else ""
-    if not users:
-        return []
     check = own_entry(
         IN_USE, stage, "identity", "missing", expected="no other work on the accelerators",
         reason=f"other work on the accelerators at the end of {stage}: {one_line(users, 400)}",
         remedy=f"end that work, or keep the node free, {AGAIN.format(node=name)}",
     )  # fmt: skip
-    return [check]
+    return [check] if users else []
 
 
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
-    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all.
-
-    All GPUs of a node vanish from the PCI bus together when their board has no power, so among nodes with GPUs the
-    inventory has to say it.
-    """
+    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all. All GPUs
+    of a node vanish from the PCI bus together when their board has no power, so among nodes with GPUs the inventory has
+    to say it."""
     declared = f"sku {subject.sku}"
     if subject.declared_gpus:
-        count = f"{subject.declared_gpus} GPUs"
-        declared = count if subject.sku == "auto" else f"{declared} with {count}"
+        declared = f"{'' if subject.sku == 'auto' else f'{declared} with '}{subject.declared_gpus} GPUs"
     install = "install or repair the GPU driver and look for the devices (lspci); for a CPU node, set gpuval_sku: cpu"
 
     entry = functools.partial(own_entry, "accelerator", FACTS, "identity", value=subject.accelerator, expected=declared)
@@ -161,10 +160,8 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
             text = sentence.format(reason=reason, contradiction=twins.contradiction and f": {twins.contradiction}")
             fields = {"severity": "advisory"} if verdict == "warn" else {"class": "same_machine_twice"}
             return [entry(verdict, text, value=named, remedy=remedy or listed_twice, **fields)]
-    if facts is None:
-        return []
-    if identity_values(facts):
-        return [entry("pass", "unique in the run")]
+    if facts is None or identity_values(facts):
+        return [entry("pass", "unique in the run")] if facts else []
     remedy = "make sure that /etc/machine-id is not empty and that the facts may read it"
     return [entry("missing", "no machine id, serial or GPU UUID is known", severity="advisory", remedy=remedy)]
 
@@ -182,7 +179,7 @@ def _named(twin_reasons: Mapping[str, Sequence[str]]) -> tuple[str, str]:
 GPU_ORDER = "gpu_order"
 
 
-def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
+def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Document) -> list[Entry]:
     """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
     of_facts = {bare_uuid(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
     devices = environment.objects(record["environment"], "devices[]") if record else []
@@ -194,18 +191,16 @@ def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identi
         for uuid, index in of_stage.items()
         if of_facts.get(uuid) != index
     ]
-    if not moved:
-        return []
     check = own_entry(
         GPU_ORDER, stage, "identity", "missing", expected="the GPUs in the order of the facts",
         reason=f"{stage} numbers the GPUs otherwise: {one_line(some_of(moved), 300)}",
         remedy="unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER on the node and in the stage's environment; if a GPU "
         f"was replaced since the facts, run the facts again: new run id, --limit {subject.name}",
     )  # fmt: skip
-    return [check]
+    return [check] if moved else []
 
 
-def renumbered(checks: Iterable[Mapping[str, Any]]) -> set[str]:
+def renumbered(checks: Iterable[Document]) -> set[str]:
     """The stages of a node whose numbers of GPUs are not those of the facts: no GPU of theirs is named by serial."""
     return {check["stage"] for check in checks if check["name"] == GPU_ORDER}
 
@@ -228,7 +223,7 @@ UNMEASURED = (FACTS, "image")
 
 
 def find_copies(
-    run: Mapping[str, Any], evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
+    run: Document, evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
     """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
     owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
@@ -253,26 +248,20 @@ def _timed_figures(record: Record) -> tuple[tuple[str, str, float], ...]:
         sorted(
             (metric["name"], metric["scope"], metric["value"])
             for metric in record["metrics"]
-            if metric["value"] is not None and units.is_timed(metric["unit"]) and _digits(metric["value"]) >= MIN_DIGITS
+            if metric["value"] is not None and units.is_timed(metric["unit"])
+            for mantissa in [repr(abs(metric["value"])).partition("e")[0]]
+            if len(mantissa.replace(".", "").strip("0")) >= MIN_DIGITS
         )
     )
 
 
-def _digits(value: float) -> int:
-    mantissa = repr(abs(value)).partition("e")[0]
-    return len(mantissa.replace(".", "").strip("0"))
-
-
 def copy_checks(copies: Mapping[str, list[str]]) -> list[Entry]:
-    checks = []
-    for stage, copied in copies.items():
-        names = sorted(copied, key=natural_order)
-        named = some_of(names)
-        checks.append(
-            own_entry(
-                f"{stage}_figures", stage, "identity", "missing", value=named, expected="measurements of its own",
-                reason=f"the same measurements to the last digit as {named}: one record is a copy",
-                remedy="find out what wrote the records on these nodes, then validate them again under a new run id",
-            )
-        )  # fmt: skip
-    return checks
+    names = {stage: sorted(copied, key=natural_order) for stage, copied in copies.items()}
+    return [
+        own_entry(
+            f"{stage}_figures", stage, "identity", "missing", value=named, expected="measurements of its own",
+            reason=f"the same measurements to the last digit as {named}: one record is a copy",
+            remedy="find out what wrote the records on these nodes, then validate them again under a new run id",
+        )
+        for stage, named in ((stage, some_of(copied)) for stage, copied in names.items())
+    ]  # fmt: skip

@@ -29,10 +29,10 @@ from ..core.text import some_of
 from ..records import environment
 from ..records.documents import Record
 from . import sku_catalogue
+from .check import FACTS, Subject
 from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .plausible import range_of
-from .subject import FACTS, Subject
 
 RULES = COLLECTION / "skus/shared/coherence.yml"
 NODE = "node"
@@ -96,9 +96,6 @@ class CoherenceRule:
         """Metrics of the stage itself without which the rule does not apply."""
         return frozenset(t.name for t in self.terms if t.constant is None and "." not in t.name and not t.stage)
 
-    def allows(self, ratio: float) -> bool:
-        return self.low <= ratio <= self.high
-
 
 @functools.cache
 def rules() -> tuple[CoherenceRule, ...]:
@@ -112,12 +109,11 @@ def _rule(entry: Mapping[str, Any]) -> CoherenceRule:
     fields = {key: value for key, value in entry.items() if key not in ("healthy", "source")}
     return CoherenceRule(
         **{**fields, "stages": tuple(entry["stages"])}
-        | {side: tuple(map(_addends, entry.get(side, ()))) for side in ("of", "over")}
+        | {
+            side: tuple(tuple(map(_term, str(text).split(" + "))) for text in entry.get(side, ()))
+            for side in ("of", "over")
+        }
     )
-
-
-def _addends(text: str | float) -> tuple[CoherenceTerm, ...]:
-    return tuple(map(_term, str(text).split(" + ")))
 
 
 def _term(text: str) -> CoherenceTerm:
@@ -159,21 +155,18 @@ class StageFigures:
         self._sku = sku_catalogue.by_name(subject.catalogue_sku)
         self._parts: dict[tuple[str, str], dict[str, float]] = {}
 
-    def rules(self) -> Iterator[CoherenceRule]:
-        """The rules that hold for the stage on this kind of node."""
+    def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
+        """Each violated rule of the stage on such a node, with its parts and their ratios, but for rules that read a
+        metric which failed."""
         has_gpus = self._subject.accelerator in GPU_VENDORS
         sources = {"", *(environment.texts(self._record["environment"], "telemetry.source") or ["host"])}
         for rule in rules_for(self._stage, frozenset(metric["name"] for metric in self._record["metrics"])):
-            if (has_gpus or not rule.only_gpus) and rule.telemetry in sources:
-                yield rule
-
-    def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
-        """Each violated rule, with its parts and their ratios, but for rules that read a metric which failed."""
-        for rule in self.rules():
-            if not failed.isdisjoint(term.name for term in rule.terms):
+            is_of_node = (has_gpus or not rule.only_gpus) and rule.telemetry in sources
+            if not is_of_node or not failed.isdisjoint(term.name for term in rule.terms):
                 continue
             ratios = ((part, self.ratio(rule, part)) for part in self.parts_of(rule))
-            violated = [(part, ratio) for part, ratio in ratios if ratio is not None and not rule.allows(ratio)]
+            known = ((part, ratio) for part, ratio in ratios if ratio is not None)
+            violated = [(part, ratio) for part, ratio in known if not rule.low <= ratio <= rule.high]
             if violated:
                 yield rule, violated
 
@@ -245,8 +238,11 @@ class StageFigures:
             usable = self._usable(stage)
             kinds = (NODE, "gpu", "rank", "link") if usable else ()
             metrics = (metric for kind in kinds if usable for metric in self._subject.metrics(usable, name, kind))
-            values = ((metric["scope"], _in_unit(metric["value"], metric["unit"], name)) for metric in metrics)
-            self._parts[key] = {scope: value for scope, value in values if value is not None}
+            self._parts[key] = {
+                metric["scope"]: metric["value"] * factor
+                for metric in metrics
+                if metric["value"] is not None and (factor := _factor(metric["unit"], name)) is not None
+            }
         return self._parts[key]
 
     def _reported(self, term: CoherenceTerm, part: str) -> list[Any] | None:
@@ -302,11 +298,6 @@ def _figure(value: Any) -> float:
     """A number, or the checksum of a text: texts can be counted and compared."""
     is_number = isinstance(value, (int, float)) and abs(value) < sys.float_info.max
     return float(value) if is_number else float(zlib.crc32(str(value).encode()))
-
-
-def _in_unit(value: float | None, unit: str, name: str) -> float | None:
-    factor = _factor(unit, name)
-    return None if value is None or factor is None else value * factor
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -425,11 +416,9 @@ _ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests, _copied_parts)
 
 
 def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:
-    """An entry for each rule that the stage's record contradicts; none where all agrees.
-
-    ``failed``: metrics that failed a check, which explains what contradicts them. ``of_gang``: figures are of several
-    nodes, so that no contradiction shows a fault of this one.
-    """
+    """An entry for each rule that the stage's record contradicts; none where all agrees. ``failed``: metrics that
+    failed a check, which explains what contradicts them. ``of_gang``: figures are of several nodes, so that no
+    contradiction shows a fault of this one."""
     record = subject.records.get(stage)
     if record is None or record["state"] != "success" or record["exit_code"] is None:  # None: the controller's own
         return []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core import units
+from ..records.documents import Document
 from .analysis.distribution import relative
 from .baseline import TORCH, Baseline
 from .peer_statistics import MEDIAN_ERROR
@@ -98,7 +99,7 @@ class BaselineKey(NamedTuple):
     setup: tuple[str, ...]
 
     @classmethod
-    def of(cls, figure: Mapping[str, Any]) -> BaselineKey:
+    def of(cls, figure: Document) -> BaselineKey:
         setup = tuple(text for path, text in sorted(figure["setup"].items()) if path != TORCH)
         shared = {name: figure[name] for name in cls._fields if name in figure}
         return cls(**{"revision": 1, **shared, "setup": setup})
@@ -109,11 +110,8 @@ class BaselineKey(NamedTuple):
 
 
 def diff(earlier: Baseline, later: Baseline) -> list[FigureChange]:
-    """What changed, gone and new ones first; figures that moved by less than MIN_CHANGE, relatively, are left out.
-
-    The error of a median is that of as many nodes as it was made from, since parts of a node do not differ on their
-    own.
-    """
+    """What changed, gone and new ones first; figures that moved by less than MIN_CHANGE, relatively, are left out. The
+    error of a median is that of as many nodes as it was made from, since parts of a node do not differ on their own."""
     changes = compare({"": _figures(earlier)}, {"": _figures(later)})
     moved = [fig for fig in changes if fig.change is None or abs(fig.change) >= MIN_CHANGE]
     return sorted(moved, key=lambda fig: (fig.change is not None, not fig.is_clear, str(fig.key), repr(fig.key)))
@@ -143,7 +141,7 @@ def line_of(change: FigureChange) -> str:
     return f"{change.key} {moved}: {then} to {now}" + ("" if change.is_clear else " (within their noise)")
 
 
-def repeatability(document: Mapping[str, Any]) -> list[str]:
+def repeatability(document: Document) -> list[str]:
     """A line for each figure: its median, and the spread of nodes, of parts of a node and of repeats."""
     lines = []
     for figure in document["figures"]:

@@ -20,11 +20,11 @@ from ..core import units
 from ..core.paths import COLLECTION
 from ..core.text import natural_order, pattern_of, some_of
 from ..records import environment
-from .check import Informational, is_informational
+from .check import FACTS, Informational, Subject, is_informational, revision_of
 from .criteria import read_document
 from .entries import Entry, gang_of, own_entry
 from .peer_groups import revision_words
-from .subject import FACTS, Subject, revision_of
+from .peer_statistics import deviation_text
 
 #: Fewer nodes do not show which of them is right.
 MIN_NODES = 4
@@ -41,6 +41,7 @@ TRIMMED, TRIMMED_DEVIATION = 8, 0.6
 USUAL_NODES = 8
 #: A figure of 0 is this ratio.
 LEAST_RATIO = 1e-6
+_ADVICE: Mapping[str, Any] = {"severity": "advisory", "source": "skus/shared/comparisons.yml"}
 _REMEDY = (
     "Compare the part, its settings and its load with those of other nodes, and measure again: --limit {node}. If the "
     "difference is intended, list the metric as informational in a file of gpuval_criteria"
@@ -93,8 +94,7 @@ def compare(
     """By node the entries of figures that are far off, one for each metric; one entry of the fleet for each SKU."""
     figures: dict[FigureKey, ComparedFigure] = {}
     for key, parts in _collected(subjects, tuple(informational)).items():
-        figure = _compared(comparison_rule_of(key.metric), parts)
-        if figure is not None:
+        if figure := _compared(comparison_rule_of(key.metric), parts):
             figures[key] = figure
     _moderate(figures)
     of_nodes: dict[str, list[Entry]] = defaultdict(list)
@@ -112,7 +112,8 @@ def compare(
             f"{sku}: {count:,} comparisons of {len(of_sku):,} figures between nodes; a healthy node is within "
             f"{units.number_text(limit)} spreads; {far}"
         )
-        of_fleet.append(_own_entry("figures_of_peers", FACTS, "warn" if names else "pass", reason, part="fleet"))
+        verdict = "warn" if names else "pass"
+        of_fleet.append(own_entry("figures_of_peers", FACTS, "outlier", verdict, reason, part="fleet", **_ADVICE))
     return of_nodes, of_fleet
 
 
@@ -212,8 +213,9 @@ def _entries(
         if not far:
             continue
         worst, subject = max(far), subjects[number]
+        beside = deviation_text((worst.value - worst.usual) / worst.usual) if worst.usual > 0 else "beside"
         reason = (
-            f"{key.metric} {units.human(worst.value, key.unit)}{_beside(worst)} {units.human(worst.usual, key.unit)}, "
+            f"{key.metric} {units.human(worst.value, key.unit)}, {beside} {units.human(worst.usual, key.unit)}, "
             f"the median of {figure.nodes} nodes ({' '.join(filter(None, key.kind))}; spread "
             f"{units.number_text(100 * figure.spread)} %)"
         )
@@ -221,25 +223,12 @@ def _entries(
             reason = f"{len(far)} of {figure.parts} {key.scope}s, most {worst.part}: {reason}"
         gang = gang_of(subject.records[key.stage])
         name = f"{key.metric if key.metric.startswith(key.stage) else f'{key.stage}_{key.metric}'}_peers"
-        yield subject.name, _own_entry(
-            name, key.stage, "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
+        yield subject.name, own_entry(
+            name, key.stage, "outlier", "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric, **_ADVICE,
             part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
             value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
             expected=f"within {units.number_text(100 * figure.rule.margin)} % of the other nodes of its kind",
         )  # fmt: skip
-
-
-def _beside(deviation: Deviation) -> str:
-    if deviation.usual <= 0:
-        return ", beside"
-    change = (deviation.value - deviation.usual) / deviation.usual
-    return f", {units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
-
-
-def _own_entry(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
-    return own_entry(
-        name, stage, "outlier", verdict, reason, severity="advisory", source="skus/shared/comparisons.yml", **fields
-    )
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:

@@ -15,12 +15,11 @@ from typing import Any
 from ..core import extensions
 from ..core.escape import one_line
 from ..records import environment
-from ..records.documents import Record
-from .check import Check, Informational, is_informational
+from ..records.documents import Document, Record
+from .check import Check, Informational, Subject, is_informational
 from .comparisons import comparison_rule_of
 from .entries import not_applicable
 from .kinds import KINDS
-from .subject import Subject
 
 MAX_SHOWN = 100
 
@@ -38,7 +37,11 @@ class Coverage:
 
     def document(self) -> dict[str, list[str]]:
         """As the report holds it; names come from nodes, so there is a bound."""
-        return {"unjudged": _bounded(self.unjudged), "unreported": _bounded(self.unreported)}
+        bounded = {}
+        for key, names in vars(self).items():
+            more = len(names) - MAX_SHOWN
+            bounded[key] = [*names[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        return bounded
 
 
 def compare(
@@ -49,7 +52,7 @@ def compare(
     checks = list(checks)
     looked_at: dict[str, set[str]] = defaultdict(set)
     for check in checks:
-        looked_at[check.stage] |= needed(check)
+        looked_at[check.stage] |= KINDS[check.kind].metrics(check)
     listed = tuple(informational)
     unjudged = {
         f"{stage}/{name}"
@@ -60,18 +63,16 @@ def compare(
     unreported = {
         f"{check.name} ({check.stage}/{name})"
         for check in checks
-        for name in needed(check) - names_reported.get(check.stage, set())
+        for name in KINDS[check.kind].metrics(check) - names_reported.get(check.stage, set())
     }
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 
 
 def of_report(
-    nodes: Sequence[Mapping[str, Any]], checks: Iterable[Check], informational: Iterable[Informational] = ()
+    nodes: Sequence[Document], checks: Iterable[Check], informational: Iterable[Informational] = ()
 ) -> Coverage:
-    """The gaps of a run: of its nodes' reports (``metrics``, ``checks``, ``stages``).
-
-    A check counts as unreported where it applied to a stage that ended well.
-    """
+    """The gaps of a run: of its nodes' reports (``metrics``, ``checks``, ``stages``). A check counts as unreported
+    where it applied to a stage that ended well."""
     reported: dict[str, set[str]] = defaultdict(set)
     applied: set[str] = set()
     for node in nodes:
@@ -85,16 +86,6 @@ def of_report(
     gaps = compare(reported, checks, informational)
     counted = [check for check in checks if check.name in applied]
     return Coverage(gaps.unjudged, compare(reported, counted).unreported)
-
-
-def needed(check: Check) -> set[str]:
-    """The metrics that a check reads in the records of its stage; none where it reads the environment."""
-    return KINDS[check.kind].metrics(check)
-
-
-def _bounded(names: Sequence[str]) -> list[str]:
-    more = len(names) - MAX_SHOWN
-    return [*names[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 #: Stages that only some settings or placements have, and that prove nothing of the hardware.
@@ -112,10 +103,7 @@ Gap = tuple[str, str, str]
 
 
 def of_run(
-    run: Mapping[str, Any],
-    nodes: Sequence[Mapping[str, Any]],
-    subjects: Mapping[str, Subject],
-    criteria: Sequence[Check],
+    run: Document, nodes: Sequence[Document], subjects: Mapping[str, Subject], criteria: Sequence[Check]
 ) -> list[dict[str, Any]]:
     """The gaps of all nodes, those that most nodes share first; ``nodes`` are those of the report."""
     nodes_by_gap: dict[Gap, list[str]] = defaultdict(list)
@@ -136,7 +124,7 @@ def of_run(
     ]
 
 
-def _missing_stages(run: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Gap]:
+def _missing_stages(run: Document, node: Document) -> Iterator[Gap]:
     expected = run["nodes"][node["name"]]
     exempt = expected.get("exempt", {})
     why = f"not in the profile {run['profile']}" + (", or left out by tags" if "tags" in run["narrowed_by"] else "")
@@ -151,7 +139,7 @@ def _missing_stages(run: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator
             yield stage["name"], stage["name"], f"{stage['state']}: {message}" if message else str(stage["state"])
 
 
-def _missing_checks(node: Mapping[str, Any]) -> Iterator[Gap]:
+def _missing_checks(node: Document) -> Iterator[Gap]:
     """Checks of stages that ended, and whose figure is missing."""
     ended = {stage["name"] for stage in node["stages"] if stage["state"] not in OPEN_STATES}
     for check in node["checks"]:
@@ -159,7 +147,7 @@ def _missing_checks(node: Mapping[str, Any]) -> Iterator[Gap]:
             yield check["stage"], check["metric"] or check["name"], one_line(check["reason"], MAX_TEXT)
 
 
-def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Check]) -> Iterator[Gap]:
+def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> Iterator[Gap]:
     """Checks that apply where the node reports their figure, and have no entry because it does not."""
     ended = {stage["name"] for stage in node["stages"] if stage["state"] == "success"}
     for check in criteria:

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.errors import SettingError
 from ..core.text import meant, pattern_of, some_of
 from ..records import environment
 from ..records.documents import Record
 from ..records.properties import PATHS
+from . import sku_catalogue
+from .check import FACTS, Subject
 from .entries import Entry, own_entry
-from .subject import FACTS
 
 SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
 MAX_NAMES, MAX_TEXT = 64, 200
@@ -66,15 +68,11 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**names_declared, "gpu_temperature_max_celsius": limit}.items() if value}
 
 
-def checks(declared: Mapping[str, Any], facts: Record | None, stage: str) -> list[Entry]:
-    """The entries of the declared services and mounts."""
-    return [_check(variable, declared[key], facts, stage) for variable, (key, *_) in LISTS.items() if declared.get(key)]
-
-
-def _check(variable: str, declared: Sequence[str], facts: Record | None, stage: str) -> Entry:
+def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> Entry:
+    """The entry of the declared services, or mounts."""
     key, list_key, noun, remedy = LISTS[variable]
     entry = functools.partial(
-        own_entry, f"{key}_declared", stage, "equal", expected=some_of(declared), remedy=remedy,
+        own_entry, f"{key}_declared", FACTS, "equal", expected=some_of(declared), remedy=remedy,
         source=f"{variable} of the inventory",
     )  # fmt: skip
     if facts is None:
@@ -137,33 +135,23 @@ def parse_versions(value: Any) -> dict[str, list[str]]:
         if key not in VERSION_KINDS:
             near = meant(key, VERSION_KINDS)
             raise SettingError(f"gpuval_versions has the key {key!r}{near}; known are {', '.join(VERSION_KINDS)}")
-        if any(isinstance(text, float) for text in (entry if isinstance(entry, list) else [entry])):
-            raise SettingError(
-                f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
-            )
-        single = isinstance(entry, (str, int)) and not isinstance(entry, bool)
-        texts = [
-            " ".join(str(text).split()) for text in ([entry] if single else entry if isinstance(entry, list) else [])
-        ]
+        entries = entry if isinstance(entry, list) else [entry]
+        if any(isinstance(text, float) for text in entries):
+            text = "is a number to YAML (580.10 would be 580.1): write it in quotes"
+            raise SettingError(f"gpuval_versions: {key} {text}")
+        is_text = isinstance(entry, (list, str, int)) and not isinstance(entry, bool)
+        texts = [" ".join(str(text).split()) for text in entries if is_text]
         if not texts or not all(texts):
             raise SettingError(f"gpuval_versions: {key} names no version")
         versions[str(key)] = texts
     return versions
 
 
-def version_checks(declared_versions: Mapping[str, list[str]], facts: Record | None, stage: str) -> list[Entry]:
-    """The entries of every declared version; a part with another version has one of its own."""
-    entries: list[Entry] = []
-    for kind, texts in declared_versions.items():
-        entries += _version_check(kind, VERSION_KINDS[kind], texts, facts, stage)
-    return entries
-
-
-def _version_check(kind: str, version: Version, texts: list[str], facts: Record | None, stage: str) -> list[Entry]:
-    expected = " or ".join(texts)
-
+def version_checks(kind: str, texts: Sequence[str], facts: Record | None) -> list[Entry]:
+    """The entries of a declared version; a part with another version has one of its own."""
+    version, expected = VERSION_KINDS[kind], " or ".join(texts)
     entry = functools.partial(
-        own_entry, f"versions_{kind}", stage, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
+        own_entry, f"versions_{kind}", FACTS, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
         source=f"gpuval_versions of the inventory: {kind}",
     )  # fmt: skip
     if facts is None:
@@ -171,10 +159,11 @@ def _version_check(kind: str, version: Version, texts: list[str], facts: Record 
     pairs = environment.members(facts["environment"], PATHS[kind])
     if not pairs:
         return [entry("missing", f"the facts do not tell the version of {version.what}")]
-    wrong = [(member, text) for member, text in pairs if not any(pattern_of(one).fullmatch(text) for one in texts)]
     entries = []
-    for member, text in wrong:
-        part = part_of(member)
+    for member, text in pairs:
+        if any(pattern_of(pattern).fullmatch(text) for pattern in texts):
+            continue
+        part = environment.part_of(member)
         entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part=part, value=text))
         if part == "node":  # one of a list without indexes: once is enough
             break
@@ -182,12 +171,6 @@ def _version_check(kind: str, version: Version, texts: list[str], facts: Record 
     if PATHS[kind].startswith("gpus[]") and len(pairs) < gpus:
         entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {version.what}"))
     return entries or [entry("pass", f"{version.what} is {', '.join(sorted({text for _, text in pairs}))}")]
-
-
-def part_of(member: Mapping[str, Any]) -> str:
-    """gpu:3 for the GPU with that index; the node for anything else."""
-    index = member.get("index")
-    return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
 
 
 ACTIVE = "ACTIVE"
@@ -203,10 +186,7 @@ def parse_nics(count: Any, rate: Any) -> dict[str, Any]:
         return {}
     if isinstance(count, bool) or not str(count).strip().isdecimal():
         raise SettingError(f"gpuval_nic_count {count!r} is not a whole number")
-    order: dict[str, Any] = {"count": int(count)}
-    if rate:
-        order["rate_bits_per_second"] = port_rate(rate)
-    return order
+    return {"count": int(count), **({"rate_bits_per_second": port_rate(rate)} if rate else {})}
 
 
 def port_rate(text: Any) -> float:
@@ -238,7 +218,9 @@ def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
     if facts is None or not isinstance(facts["environment"].get("nics"), list):
         return [entry("missing", "no facts say which NICs the node has")]
     ports = _ports(facts["environment"]["nics"])
-    bad = [f"{name} ({why})" for name, (state, speed) in ports.items() if (why := _lacks(state, speed, rate))]
+    slow = {name: f"{speed / 1e9:g} Gb/s" for name, (_, speed) in ports.items() if rate and speed < rate}
+    lacks = {**slow, **{name: state for name, (state, _) in ports.items() if state != ACTIVE}}
+    bad = [f"{name} ({lacks[name]})" for name in ports if lacks.get(name)]
     good = len(ports) - len(bad)
     reason = f"{good} RDMA ports have a link{at}" + (f", not {some_of(bad, 8)}" if bad else "")
     return [entry("pass" if good >= count else "fail", f"{reason}; {count} were ordered", value=good)]
@@ -258,8 +240,71 @@ def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
     return states
 
 
-def _lacks(state: str, speed: float, rate: float | None) -> str:
-    """What a port lacks of what was ordered; empty for nothing."""
-    if state != ACTIVE:
-        return state
-    return f"{speed / 1e9:g} Gb/s" if rate and speed < rate else ""
+def checks_of(expected: Mapping[str, Any], facts: Record | None) -> list[Entry]:
+    """The entries of all that a node's entry in run.json declares."""
+    declared = expected.get("declared", {})
+    return [
+        *nic_checks(expected.get("nics", {}), facts),
+        *(
+            entry
+            for kind, texts in expected.get("versions", {}).items()
+            for entry in version_checks(kind, texts, facts)
+        ),
+        *(list_check(name, declared[key], facts) for name, (key, *_) in LISTS.items() if declared.get(key)),
+    ]
+
+
+def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Entry]:
+    """The entries of the SKU; ``models`` are those of the GPUs, by the facts, if there are any."""
+    if subject.sku == sku_catalogue.CPU or (has_facts and subject.accelerator not in GPU_VENDORS):
+        return []  # the accelerator's own check says what there is to say
+    ordered = sku_catalogue.named(subject.sku)
+    models_text = ", ".join(sorted(set(models))[:8])
+    entry = functools.partial(
+        own_entry, "sku", FACTS, "identity", value=models_text or None, expected=f"sku {subject.sku}",
+        source="gpuval_sku of the inventory, and the models that the facts report",
+    )  # fmt: skip
+    if not models:
+        remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
+        return [entry("missing", "no facts report the models of the GPUs", remedy)]
+    listed = sku_catalogue.by_name(subject.catalogue_sku)
+    several = listed is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
+    # a mixed machine has a name of its own, which may hold that of a part of it
+    expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
+    if expected is not None and listed is not expected:
+        remedy = "compare the machine with the order: it is the wrong machine, or gpuval_sku is wrong"
+        return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]
+    if listed is None:
+        why = "several models" if several else "not in the catalogue"
+        reason = f"{why}: {models_text}; only the general criteria apply"
+        if several and subject.sku in (sku_catalogue.AUTO, *GPU_VENDORS):
+            mixed = "if a mixed machine was ordered, give it a name of its own in gpuval_sku"
+            return [entry("fail", reason, f"find the GPU that was not ordered; {mixed}")]
+        remedy = "compare with the order; set gpuval_sku, and add a SKU with floors of your own (docs/criteria.md)"
+        return [entry("warn", reason, remedy, severity="advisory")]
+    if listed.vendor != subject.accelerator:
+        remedy = "run the facts again, and compare with lspci: which checks apply depends on the vendor"
+        return [entry("fail", f"the facts report {models_text}, and accelerators of {subject.accelerator}", remedy)]
+    size = _node_size_check(subject, listed, ordered=ordered is not None)
+    return [entry("pass", f"{models_text}: {listed.title}"), *size]
+
+
+def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
+    """How many GPUs such a node has, where it is not declared. Who orders an H200 node means a whole one. Where the SKU
+    is only found, a part of a node is what virtual machines are sold as; but no machine is sold with seven of eight
+    GPUs."""
+    if subject.declared_gpus is not None or sku.node_gpus is None:
+        return []
+    count = subject.detected_gpus
+    entry = functools.partial(
+        own_entry, "sku_gpu_count", FACTS, "identity", value=count, unit="count", metric="gpu_count",
+        expected=units.number_text(sku.node_gpus), source=f"SKU catalogue: {sku.title}",
+        remedy="look for the missing GPU on the PCI bus and in the kernel log (XID 79); if fewer were ordered, "
+        "declare gpuval_gpu_count",
+    )  # fmt: skip
+    if count is None:
+        return [entry("missing", "the facts have no gpu_count")]
+    reason = f"{units.number_text(count)} GPUs; a node of {sku.title} has {sku.node_gpus}"
+    if count != sku.node_gpus and not ordered and count in sku.part_gpus:
+        return [entry("warn", reason, severity="advisory")]
+    return [entry("pass" if count == sku.node_gpus else "fail", reason)]

@@ -15,10 +15,8 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.text import some_of
 from ..records import environment
-from ..records.documents import Record
-from ..records.states import UNFINISHED
-from .check import Check
-from .subject import Subject, revision_of
+from ..records.documents import UNFINISHED, Record
+from .check import Check, Subject, revision_of
 
 MAX_PARTS = 1_000_000
 MAX_FAILED_PARTS = 64
@@ -49,10 +47,8 @@ class PartResult(NamedTuple):
 
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
-    """The entry of a criterion; what fails of an advisory one is a warning.
-
-    The remedy of the criterion is for a figure that fails.
-    """
+    """The entry of a criterion; what fails of an advisory one is a warning. The remedy of the criterion is for a figure
+    that fails."""
     return {
         "name": check.name, "stage": check.stage, "metric": check.metric, "kind": check.kind,
         "severity": check.severity, "verdict": "warn" if verdict == "fail" and not check.required else verdict,
@@ -170,10 +166,8 @@ def is_held(check: Check, subject: Subject) -> bool:
 def _other_fingerprint(
     check: Check, subject: Subject, record: Record, name: str, expected_values: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Verdict and reason where a limit is not for this node: it is for the way to work that it was measured with.
-
-    The run's settings decide that. A node that works another way than they ask for lacks evidence, and is not exempt.
-    """
+    """Verdict and reason where a limit is not for this node: it is for the way to work that it was measured with. The
+    run's settings decide that. A node that works another way than they ask for lacks evidence, and is not exempt."""
     shown = record["fingerprints"].get(name)
     asks = subject.setups.get(check.stage, {}).get(name)
     limit = f"applies to {name} {_any_of(expected_values)}"
@@ -199,10 +193,8 @@ EXCUSE = re.compile(
 
 
 def excused(check: Check, entries: list[Entry], subject: Subject, record: Record) -> list[Entry]:
-    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is.
-
-    A precision that the SKU has by its data sheet is no excuse.
-    """
+    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is. A
+    precision that the SKU has by its data sheet is no excuse."""
     if all(entry["verdict"] != "missing" for entry in entries):
         return entries
     excluded = {f"left_out.{precision}" for precision in subject.precisions}

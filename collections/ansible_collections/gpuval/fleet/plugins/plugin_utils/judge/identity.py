@@ -16,9 +16,9 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records import environment
-from ..records.documents import Record
+from ..records.documents import Document, Record
 from ..records.evidence import RunEvidence
-from .subject import FACTS
+from .check import FACTS
 
 MAX_GPUS_SHOWN = 64
 MAX_COMPARED = 64
@@ -36,13 +36,10 @@ Reasons = dict[str, list[str]]
 
 @dataclass
 class Twins:
-    """How a node's identity relates to that of others.
-
-    ``same``: one machine, by the evidence of both. ``claims``: this node alone claims to be the other, or a part of it.
-    ``open``: both list a GPU, and nothing shows which of them has it. ``disputed``: as ``open``, of what are two
-    machines. ``claimed_by``: what they share proves nothing, or the other alone claims it. ``contradiction``: by what
-    the node's own evidence contradicts its claims.
-    """
+    """How a node's identity relates to that of others. ``same``: one machine, by the evidence of both. ``claims``: this
+    node alone claims to be the other, or a part of it. ``open``: both list a GPU, and nothing shows which of them has
+    it. ``disputed``: as ``open``, of what are two machines. ``claimed_by``: what they share proves nothing, or the
+    other alone claims it. ``contradiction``: by what the node's own evidence contradicts its claims."""
 
     same: Reasons = field(default_factory=dict)
     claims: Reasons = field(default_factory=dict)
@@ -87,10 +84,6 @@ class ClaimPair:
     def gpus(self) -> frozenset[str]:
         """GPUs of both."""
         return self.first.gpus & self.second.gpus
-
-    @cached_property
-    def one_has_gpus(self) -> bool:
-        return bool(self.first.gpus) != bool(self.second.gpus)
 
     @cached_property
     def are_placed_apart(self) -> bool:
@@ -145,7 +138,7 @@ CONTRADICTIONS: Mapping[str, Callable[[ClaimPair, IdentityClaim, IdentityClaim],
 PAIR_RULES: tuple[tuple[str, Callable[[ClaimPair], bool], str], ...] = (
     ("one contradicts its own claim", lambda pair: bool(pair.claimer[0]), "claims"),
     ("disjoint GPUs", lambda pair: bool(pair.first.gpus and pair.second.gpus) and not pair.gpus, "claimed_by"),
-    ("GPUs of one alone", lambda pair: pair.one_has_gpus, "claimed_by"),
+    ("GPUs of one alone", lambda pair: bool(pair.first.gpus) != bool(pair.second.gpus), "claimed_by"),
     ("one GPU on two machines", lambda pair: bool(pair.gpus) and pair.are_placed_apart, "disputed"),
     ("equal GPUs", lambda pair: bool(pair.gpus) and pair.first.gpus == pair.second.gpus, "same"),
     ("some equal GPUs", lambda pair: bool(pair.gpus), "open"),
@@ -168,7 +161,7 @@ _USELESS_IDENTITY = frozenset(
 )
 
 
-def find_twins(run: Mapping[str, Any], evidence: RunEvidence) -> Mapping[str, Twins]:
+def find_twins(run: Document, evidence: RunEvidence) -> Mapping[str, Twins]:
     """By node how its identity relates to that of others, for nodes that share a part of it."""
     twins: dict[str, Twins] = defaultdict(Twins)
     for pair, shared in _pairs(run, evidence):
@@ -189,7 +182,7 @@ def find_twins(run: Mapping[str, Any], evidence: RunEvidence) -> Mapping[str, Tw
     return twins
 
 
-def names_sharing_gpus(run: Mapping[str, Any], evidence: RunEvidence) -> set[str]:
+def names_sharing_gpus(run: Document, evidence: RunEvidence) -> set[str]:
     """The nodes that list GPUs which others list too: what they had earlier may show whose those are."""
     return {claim.name for pair, _ in _pairs(run, evidence) if pair.gpus for claim in (pair.first, pair.second)}
 
@@ -204,7 +197,7 @@ def _note(
             twins[name].contradiction = claimer[1]
 
 
-def _pairs(run: Mapping[str, Any], evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
+def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
     """The pairs of nodes that share an identity, with what they share."""
     claims = {name: _claim(run, name, evidence) for name in run["nodes"]}
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -214,18 +207,14 @@ def _pairs(run: Mapping[str, Any], evidence: RunEvidence) -> list[tuple[ClaimPai
                 owners[kind, value].append(name)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (kind, value), names in owners.items():
-        for names_of_pair in _neighbours(names):
+        # all pairs, but of the hundreds that one disk was cloned to each with the next one
+        for names_of_pair in combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:]):
             shared[names_of_pair].append(f"{SAME}{kind} {value}")
     partners = Counter(name for names in shared if claims[names[0]].gpus & claims[names[1]].gpus for name in names)
     return [(ClaimPair(claims[first], claims[second], partners), what) for (first, second), what in shared.items()]
 
 
-def _neighbours(names: list[str]) -> Iterable[tuple[str, str]]:
-    """Pairs of nodes to compare: all, but of the hundreds that one disk was cloned to each with the next one."""
-    return combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:])
-
-
-def _claim(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> IdentityClaim:
+def _claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
     stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
     records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
     facts = records.get(FACTS)
@@ -265,7 +254,7 @@ def _is_named(claim: IdentityClaim) -> bool:
     return claim.hostname.partition(".")[0] == claim.name.lower().partition(".")[0]
 
 
-def _began(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> bool:
+def _began(run: Document, name: str, evidence: RunEvidence) -> bool:
     records = evidence.records.get(name, {})
     return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 
@@ -300,23 +289,23 @@ def identity_of(facts: Record | None) -> dict[str, Any]:
     return identity
 
 
-def _claimed(facts: Record | None) -> Mapping[str, Any]:
+def _claimed(facts: Record | None) -> Document:
     """The identity that a node's facts claim, whatever a node put there."""
     return next(iter(environment.objects(facts["environment"] if facts else {}, "identity")), {})
 
 
-def machine_names(name: str, identity: Mapping[str, Any]) -> list[str]:
+def machine_names(name: str, identity: Document) -> list[str]:
     """What tells a machine apart from others, the best first: an identity that is no filler, and the node's name."""
     return [*filter(None, [best_of(identity, ("serial", "machine_id"))]), f"name {name}"]
 
 
-def best_of(identity: Mapping[str, Any], keys: Sequence[str]) -> str:
+def best_of(identity: Document, keys: Sequence[str]) -> str:
     """The first of these identities that is none of the fillers of manufacturers; empty without any."""
     identities = ((key, str(identity.get(key) or "").strip()) for key in keys)
     return next((f"{key} {value}" for key, value in identities if value and not is_useless(value.lower())), "")
 
 
-def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
+def _gpu(position: int, gpu: Document) -> dict[str, Any]:
     index = gpu.get("index")
     description: dict[str, Any] = {"index": index if type(index) is int else position}
     for key, names in (

@@ -14,9 +14,8 @@ from fnmatch import fnmatchcase
 
 from ..records import environment, launch_errors
 from ..records.documents import Record
-from .check import Check
+from .check import FACTS, Check, Subject
 from .entries import Entry
-from .subject import FACTS, Subject
 
 HOST, HOST_MEMORY, GPU_SWITCH = "host", "host memory", "GPU switch"
 #: Figures in which all GPUs of a node wait for the slowest of them, or for its slowest link.
@@ -35,9 +34,7 @@ MOST = 0.75
 @dataclass(frozen=True)
 class Symptom:
     """A figure that failed or warned: its number among the checks of the node, and the parts that it speaks of.
-
-    ``ends``: the part itself; of a link both its ends; none of a figure of the whole node.
-    """
+    ``ends``: the part itself; of a link both its ends; none of a figure of the whole node."""
 
     number: int
     part: str
@@ -81,7 +78,11 @@ class Suspect:
 
 def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
     """The parts that explain two or more checks of a node, the one that explains most first."""
-    symptoms = [_symptom(number, check) for number, check in enumerate(checks) if _is_symptom(check)]
+    symptoms = [
+        _symptom(number, check)
+        for number, check in enumerate(checks)
+        if check["verdict"] in ("fail", "warn") and check["metric"] and not check["metric"].startswith("gang_")
+    ]
     suspects: list[Suspect] = []
     while len(symptoms) > 1:
         candidates = [suspect for rule in _RULES for suspect in rule(symptoms, layout)]
@@ -91,11 +92,6 @@ def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
         suspects.append(best)
         symptoms = [symptom for symptom in symptoms if symptom.number not in best.explains]
     return suspects
-
-
-def _is_symptom(check: Entry) -> bool:
-    metric = check["metric"] or ""
-    return check["verdict"] in ("fail", "warn") and bool(metric) and not metric.startswith("gang_")
 
 
 def _symptom(number: int, check: Entry) -> Symptom:
@@ -211,9 +207,7 @@ def beside_other_work(check: Check, record: Record | None, entries: list[Entry])
 
 def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Entry]:
     """The checks of a node: a part that is an outlier in it, but none beside the parts of all nodes, is a warning.
-
-    Eight parts show less of how healthy ones differ than the parts of eight nodes or more.
-    """
+    Eight parts show less of how healthy ones differ than the parts of eight nodes or more."""
     outliers = [check for check in criteria if check.kind == "outlier"]
     fleet_checks = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
     in_node = {check.name for check in outliers if check.peers == "node"}
@@ -228,10 +222,8 @@ def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Ent
 
 
 def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:
-    """The checks of a node, each with its ``cause``: the part that explains it, where that is another one.
-
-    A figure for which all GPUs wait is a warning, once by its name, where the part itself failed in the same stage.
-    """
+    """The checks of a node, each with its ``cause``: the part that explains it, where that is another one. A figure for
+    which all GPUs wait is a warning, once by its name, where the part itself failed in the same stage."""
     causes = {
         number: suspect.part
         for suspect in suspect_parts(checks, PartLayout.of_subject(subject))

@@ -8,17 +8,18 @@ from __future__ import annotations
 import operator
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import schemas, units
 from ..core.errors import SettingError
 from ..records import properties
+from ..records.documents import Document
 from . import peer_statistics
 from .baseline import SCHEMA, SETUPS, TORCH, TRAINING_SETUP, spreads_of
+from .check import revision_of
 from .peer_groups import LEAST, MOST, as_wide_as_all, is_part_of
-from .subject import revision_of
 from .subjects import kind_of
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
@@ -39,14 +40,9 @@ class _Gathered:
 _Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]]
 
 
-def make(
-    report: Mapping[str, Any], *, name: str, version: int, created_at: str, spreads_only: bool = False
-) -> dict[str, Any]:
-    """The baseline of a judged run by its report. Raises SettingError.
-
-    ``spreads_only``: how much parts of a node differ, for runs that are too small to show it; no figures.
-    """
-    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+def make(report: Document, *, name: str, version: int, created_at: str, spreads_only: bool = False) -> dict[str, Any]:
+    """The baseline of a judged run by its report. Raises SettingError. ``spreads_only``: how much parts of a node
+    differ, for runs that are too small to show it; no figures."""
     accepted = sorted((node for node in report["nodes"] if node["verdict"] == "PASS"), key=operator.itemgetter("name"))
     if not accepted:
         raise SettingError(f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes")
@@ -57,23 +53,22 @@ def make(
     for node in accepted:
         for stage in node["stages"]:
             _gather(node, stage, gathered)
-    figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
+    figures = [*filter(None, (_figure(key, gathered[key]) for key in sorted(gathered, key=repr)))]
     if not figures:
         raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
     spreads = spreads_of(figures) if spreads_only else []
     if spreads_only and not spreads:
         raise SettingError("no node has three parts of a kind: spreads need nodes with more GPUs")
+    verdicts = (node["verdict"] for node in report["nodes"])
     document = {
         "schema": SCHEMA,
         "name": name,
         "version": version,
         "created_at": created_at,
         "made_from": {
-            "run_id": report["run"]["run_id"],
-            "profile": report["run"]["profile"],
-            "judged_at": report["run"]["judged_at"],
+            **{key: report["run"][key] for key in ("run_id", "profile", "judged_at")},
             "nodes": len(accepted),
-            "left_out": dict(sorted(Counter(one for one in verdicts.values() if one != "PASS").items())),
+            "left_out": dict(sorted(Counter(verdict for verdict in verdicts if verdict != "PASS").items())),
         },
         "figures": [] if spreads_only else figures,
         **({"spreads": spreads} if spreads else {}),
@@ -82,7 +77,7 @@ def make(
     return document
 
 
-def _gather(node: Mapping[str, Any], stage: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
+def _gather(node: Document, stage: Document, gathered: dict[_Key, _Gathered]) -> None:
     if stage["state"] != "success":
         return
     reported = {
@@ -99,7 +94,9 @@ def _gather(node: Mapping[str, Any], stage: Mapping[str, Any], gathered: dict[_K
     times = Counter((metric["name"], metric["scope"]) for metric in metrics)
     for metric in metrics:
         value, unit, part = metric["value"], metric["unit"], metric["scope"]
-        if times[metric["name"], part] > 1 or not _has(gpus, part):
+        # a node of so many GPUs cannot have the part; the number of ranks and links is unknown
+        is_foreign = part.startswith("gpu:") and gpus is not None and not is_part_of(part, gpus)
+        if times[metric["name"], part] > 1 or is_foreign:
             continue
         if value is None or not LEAST < abs(value) < MOST or not any(units.compatible(unit, one) for one in _SPEEDS):
             continue
@@ -107,31 +104,25 @@ def _gather(node: Mapping[str, Any], stage: Mapping[str, Any], gathered: dict[_K
         key = (stage["name"], metric["name"], scope, unit, revision, kind_of(node), gpus, stage["workload"], setup)
         figure = gathered[key]
         figure.nodes[node["name"]][part] = value
-        spread = spreads.get((_spread_name(metric["name"]), part))
+        base = next((metric["name"].removesuffix(end) for end in _ENDS if metric["name"].endswith(end)), "")
+        spread = spreads.get((f"{base}_spread_ratio", part)) if base else None
         if spread is not None:
             figure.spreads.append(spread)
 
 
-def _has(gpus: int | None, part: str) -> bool:
-    """Whether a node of so many GPUs can have the part; the number of ranks and links is unknown."""
-    return not part.startswith("gpu:") or gpus is None or is_part_of(part, gpus)
-
-
-def _spread_name(name: str) -> str:
-    return next((f"{name.removesuffix(end)}_spread_ratio" for end in _ENDS if name.endswith(end)), "")
-
-
-def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
+def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
+    """A figure of the baseline; None where too few parts reported it."""
     stage, metric, scope, unit, revision, sku, gpus, workload, setup = key
-    gathered = _of_one_size(gathered)
-    nodes = [list(node.values()) for node in gathered.nodes.values()]
+    # The nodes that reported as many parts as most: one that reports a thousand links has no thousand votes.
+    sizes = Counter(len(node) for node in gathered.nodes.values())
+    most, _ = min(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
+    by_node = {name: node for name, node in gathered.nodes.items() if len(node) == most}
+    nodes = [list(node.values()) for node in by_node.values()]
     values = [value for node in nodes for value in node]
     group = peer_statistics.Peers.without_the_far(values, _FAR, _DEVIATIONS)
-    if group is None:
-        return
-    good = [value for value in values if not group.is_outlier(value, _FAR, _FAR, _DEVIATIONS)]
-    if len(good) < peer_statistics.MIN_PARTS:
-        return
+    good = [value for value in values if group and not group.is_outlier(value, _FAR, _FAR, _DEVIATIONS)]
+    if group is None or len(good) < peer_statistics.MIN_PARTS:
+        return None
     middles = [statistics.median(node) for node in nodes]
     deviations = [
         value / statistics.median(node)
@@ -142,19 +133,18 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     figure = {
         "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
-        "high": max(good), "nodes": len(gathered.nodes), "parts": len(good), "far_off": len(values) - len(good),
+        "high": max(good), "nodes": len(by_node), "parts": len(good), "far_off": len(values) - len(good),
         "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(deviations) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
-    places = _places(gathered) if scope == "gpu" else {}
-    optional = {"places": places or None, "revision": revision if revision > 1 else None}
-    yield {**figure, **{name: value for name, value in optional.items() if value is not None}}
+    places = _places(by_node.values()) if scope == "gpu" else {}
+    return figure | ({"places": places} if places else {}) | ({"revision": revision} if revision > 1 else {})
 
 
-def _places(gathered: _Gathered) -> dict[str, list[float]]:
+def _places(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
     """By part of that name (gpu:3) its median and deviation over the nodes; empty where there are too few of them."""
     values: dict[str, list[float]] = defaultdict(list)
-    for node in gathered.nodes.values():
+    for node in nodes:
         for part, value in node.items():
             values[part].append(value)
     groups = {
@@ -164,12 +154,6 @@ def _places(gathered: _Gathered) -> dict[str, list[float]]:
         return {}
     wide = as_wide_as_all(groups, values, _FAR, _DEVIATIONS)
     return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
-
-
-def _of_one_size(gathered: _Gathered) -> _Gathered:
-    """The nodes that reported as many parts as most: one that reports a thousand links has no thousand votes."""
-    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda pair: (-pair[1], pair[0]))
-    return _Gathered({name: node for name, node in gathered.nodes.items() if len(node) == most}, gathered.spreads)
 
 
 def _ratio(values: Sequence[float]) -> float | None:

@@ -10,23 +10,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.escape import one_line
-from ..records.documents import EvidenceProblem, Record
+from ..records.documents import LAUNCHED, RUN_ENDED, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence
-from ..records.states import LAUNCHED, RUN_ENDED
-from . import coherence, comparisons, declared, implicated_parts, order_check, plausible, unsteady
+from . import coherence, comparisons, declared, implicated_parts, plausible, unsteady
 from .baseline import lend_spreads
-from .check import Check
+from .check import FACTS, Check, Subject
 from .checks_without_criteria import (
     accelerator_check,
-    changed_check,
+    changed_and_exempt_checks,
     copy_checks,
-    exempt_check,
     gpu_order_checks,
     identity_checks,
     in_use_checks,
     interruption_checks,
     launch_check,
-    no_stage_check,
+    no_stage_checks,
     without_parts,
 )
 from .criteria import informational_of, of_stage
@@ -35,18 +33,15 @@ from .identity import Twins, identity_of, models_of
 from .kinds import KINDS, JudgeContext
 from .kinds.base import MetricKind
 from .stage_end import MAX_REASON, REFUSED, StageEnd, find_shared, judge_end
-from .subject import FACTS, Subject
 
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What the nodes of a run share when they are judged.
+    """What the nodes of a run share when they are judged. ``twins`` (find_twins): by node other names of its machine.
+    ``copies`` (find_copies): by node and stage the nodes with the same measurements. ``unsteady``: by machine or GPU
+    the earlier runs in which it was so."""
 
-    ``twins`` (find_twins): by node other names of its machine. ``copies`` (find_copies): by node and stage the nodes
-    with the same measurements. ``unsteady``: by machine or GPU the earlier runs in which it was so.
-    """
-
-    document: Mapping[str, Any]
+    document: Document
     evidence: RunEvidence
     context: JudgeContext
     subjects: Mapping[str, Subject]
@@ -129,14 +124,12 @@ class JudgedRun:
 
 @dataclass(frozen=True)
 class NodeCase:
-    """One node of a run, with what its checks need; ``expected`` is its entry in the run document.
-
-    ``ends``: by stage how it ended; empty for a node that was never ``started``, of which ``launch`` says it all.
-    """
+    """One node of a run, with what its checks need; ``expected`` is its entry in the run document. ``ends``: by stage
+    how it ended; empty for a node that was never ``started``, of which ``launch`` says it all."""
 
     name: str
     run: JudgedRun
-    expected: Mapping[str, Any]
+    expected: Document
     subject: Subject
     identity: dict[str, Any]
     problems: list[EvidenceProblem]
@@ -147,11 +140,6 @@ class NodeCase:
     @property
     def facts(self) -> Record | None:
         return self.record(FACTS)
-
-    @property
-    def lacks_facts(self) -> bool:
-        """It was started, and is not asked for its facts."""
-        return self.started and FACTS not in self.expected["stages"]
 
     def record(self, stage: str) -> Record | None:
         return self.subject.records.get(stage)
@@ -184,20 +172,21 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
     """What the node is, against what its owner ordered and declares."""
     if stage != FACTS:
         return []
-    facts, expected = case.facts, case.expected
+    facts = case.facts
     return [
         accelerator_check(case.subject, facts),
-        *order_check.checks(case.subject, facts is not None, models_of(facts)),
-        *declared.nic_checks(expected.get("nics", {}), facts),
-        *declared.version_checks(expected.get("versions", {}), facts, FACTS),
-        *declared.checks(expected.get("declared", {}), facts, FACTS),
+        *declared.order_checks(case.subject, facts is not None, models_of(facts)),
+        *declared.checks_of(case.expected, facts),
     ]
 
 
 def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
-    subject, entries = case.subject, []
+    subject, context, entries = case.subject, case.run.context, []
+    compared = context.nodes.get(case.name, {})
     for check in _criteria_of(case, stage):
-        of_check = implicated_parts.of_the_node(check, subject, _entries_of(check, subject, case.run.context))
+        kind = KINDS[check.kind]
+        judged = compared.get(check.name, []) if kind.needs_peers(check) else kind.judge(check, subject, context)
+        of_check = implicated_parts.of_the_node(check, subject, judged)
         entries += implicated_parts.beside_other_work(check, case.record(stage), of_check)
     return entries
 
@@ -236,26 +225,16 @@ def _is_control(case: NodeCase, stage: str) -> bool:
     return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)
 
 
-def _entries_of(check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
-    kind = KINDS[check.kind]
-    if kind.needs_peers(check):
-        return context.nodes.get(subject.name, {}).get(check.name, [])
-    return kind.judge(check, subject, context)
-
-
-def _plausible_checks(case: NodeCase, stage: str) -> list[Entry]:
-    sku = case.subject.catalogue_sku
-    return plausible.checks(case.name, stage, case.record(stage), sku, of_gang=case.is_of_gang(stage))
-
-
 #: The checks of a node as a whole, in the order of the report.
 NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
     lambda case: [case.launch],
     lambda case: interruption_checks(case.name, case.run.evidence.launches.get(case.name) or {}),
     lambda case: identity_checks(case.name, case.facts, case.run.twins.get(case.name) or Twins()),
     lambda case: copy_checks(case.run.copies.get(case.name, {})),
-    lambda case: [] if case.expected["stages"] else [no_stage_check()],
-    lambda case: [accelerator_check(case.subject, case.facts)] if case.lacks_facts else [],
+    lambda case: no_stage_checks(case.expected["stages"]),
+    lambda case: (
+        [accelerator_check(case.subject, case.facts)] if case.started and FACTS not in case.expected["stages"] else []
+    ),
 )
 #: The checks of each stage of a node that was started.
 STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
@@ -263,7 +242,9 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     lambda case, stage: [case.ends[stage]],
     _checks_of_facts,
     _checks_of_criteria,
-    _plausible_checks,
+    lambda case, stage: plausible.checks(
+        case.name, stage, case.record(stage), case.subject.catalogue_sku, of_gang=case.is_of_gang(stage)
+    ),
     lambda case, stage: (
         []
         if _is_control(case, stage)
@@ -279,12 +260,6 @@ def _with_contradictions(checks: list[Entry], case: NodeCase) -> list[Entry]:
     stages = {stage: case.is_of_gang(stage) for stage in case.ends}
     contradictions = (coherence.checks(case.subject, *stage, failed) for stage in stages.items())
     return [*checks, *(entry for entries in contradictions for entry in entries)]
-
-
-def _with_more_checks(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    changed = case.run.evidence.changed.get(case.name)
-    exempt = (exempt_check(stage, reason) for stage, reason in case.expected.get("exempt", {}).items())
-    return [*checks, *([changed_check(*changed)] if changed else []), *exempt]
 
 
 def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
@@ -327,7 +302,7 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, case: comparisons.add_unjudged(checks, case.run.context.figures.get(case.name, ())),
     _with_contradictions,
     lambda checks, _: without_parts(checks),
-    _with_more_checks,
+    lambda checks, case: [*checks, *changed_and_exempt_checks(case.run.evidence.changed.get(case.name), case.expected)],
     _withhold,
     _accept_alone,
     lambda checks, case: implicated_parts.follow_the_fleet(checks, case.run.context.criteria),

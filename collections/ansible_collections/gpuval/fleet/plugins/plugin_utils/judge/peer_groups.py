@@ -10,30 +10,43 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..records import environment
-from ..records.documents import Record
+from ..records.documents import Document, Record
 from . import peer_statistics
-from .check import Check
+from .check import Check, Subject, revision_of
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
 from .peer_statistics import Peers, two_modes
-from .subject import Subject, revision_of
 
 #: What nodes must share to be compared.
 GroupKey = tuple[str, ...]
 #: The key of all parts together, in ``PeerGroup.parts``.
 ALL_PARTS = ""
-#: Check, metric, unit, relative_to and same_part: figures of another meaning are not compared.
-_Meaning = tuple[str, str, str, str, bool]
+#: Fields of PeerGroup that say how far chance reaches.
+_REACH = ("repeats", "reach", "normal", "doubtful")
 #: How far chance reaches among these nodes, relative: beside what repeats explain (0 where tails are normal noise); of
 #: whole nodes, by normal noise alone; and as far as a second measurement need not exclude it (0 where not known).
 Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float, float]]
 #: Meaning, group, and software; None is all software.
-_Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
+_Key = tuple["FigureMeaning", GroupKey, "GroupKey | None"]
+
+
+class FigureMeaning(NamedTuple):
+    """Figures of another meaning are not compared."""
+
+    check: str
+    metric: str
+    unit: str
+    relative_to: str
+    same_part: bool
+
+    @classmethod
+    def of(cls, check: Check) -> FigureMeaning:
+        return cls(check.name, check.metric, check.unit or "", check.relative_to or "", check.same_part)
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class PeerGroup:
     def of(cls, check: Check, samples: Sequence[PeerSample], kind: str, reach: Reach | None = None) -> PeerGroup:
         errors = [error for sample in samples for error in sample.errors]
         floor = statistics.median(errors) if errors else 0.0
-        margin = least_margin(check)
+        margin = check.margin
         modes = modes_of(check, samples)
         main = samples
         if modes is not None and modes.certain:
@@ -89,10 +102,8 @@ class PeerGroup:
         return replace(group, parts=as_wide_as_all(parts, values, margin, deviations) if check.same_part else parts)
 
     def limit(self, check: Check, peers: Peers) -> float:
-        """How far from the median of its peers, in the unit of the figures, a part is no chance.
-
-        What repeats explain is normal noise of a known deviation; of the rest few nodes do not show the tails.
-        """
+        """How far from the median of its peers, in the unit of the figures, a part is no chance. What repeats explain
+        is normal noise of a known deviation; of the rest few nodes do not show the tails."""
         repeats = min(self.repeats * abs(peers.median), peers.deviation)
         rest = math.sqrt(peers.deviation**2 - repeats**2)
         chance = check.deviations * math.hypot(repeats, peer_statistics.widened(rest, max(1, self.nodes), _few(check)))
@@ -103,12 +114,12 @@ class PeerGroup:
         deviations = peer_statistics.SHARE_TO_WARN * check.deviations
         return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation
 
+    @property
+    def together(self) -> Peers | None:
+        return self.parts.get(ALL_PARTS)
+
     def peers_of(self, part: str) -> Peers | None:
-        return self.parts[ALL_PARTS] if ALL_PARTS in self.parts else self.parts.get(part)
-
-
-def least_margin(check: Check) -> float:
-    return min(most for most in (check.max_below, check.max_above) if most is not None)
+        return self.together if ALL_PARTS in self.parts else self.parts.get(part)
 
 
 def _few(check: Check) -> float:
@@ -147,7 +158,7 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
     leveled = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
-    modes = two_modes([level for _, level in leveled], least_margin(check))
+    modes = two_modes([level for _, level in leveled], check.margin)
     if modes is None:
         return None
     *numbers, certain = modes
@@ -175,14 +186,14 @@ class PeerHistory:
     groups: dict[_Key, PeerGroup] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, documents: Iterable[Mapping[str, Any]]) -> PeerHistory:
+    def of(cls, documents: Iterable[Document]) -> PeerHistory:
         """From the ``standings`` of a document of ``gpuval.judging/1``."""
         history = cls()
         for row in documents:
-            meaning = (row["check"], row["metric"], row["unit"], row["relative_to"], row["same_part"])
+            meaning = FigureMeaning(*(row[name] for name in FigureMeaning._fields))
             alike = None if row["alike"] is None else tuple(row["alike"])
             parts = {part: Peers(*figures) for part, figures in row["parts"].items()}
-            reach = {name: row.get(name, 0.0) for name in ("repeats", "reach", "normal", "doubtful")}
+            reach = {name: row.get(name, 0.0) for name in _REACH}
             group = PeerGroup(row["nodes"], row["kind"], parts, earlier=True, **reach)
             history.groups[meaning, tuple(row["group"]), alike] = group
         return history
@@ -190,25 +201,23 @@ class PeerHistory:
     def documents(self) -> list[dict[str, Any]]:
         return [
             {
-                "check": check, "metric": metric, "unit": unit, "relative_to": relative_to, "same_part": same_part,
-                "group": list(key), "alike": None if alike is None else list(alike), "nodes": group.nodes,
-                "kind": group.kind, "repeats": group.repeats, "reach": group.reach, "normal": group.normal,
-                "doubtful": group.doubtful,
-                "parts": {
-                    part: [one.median, one.deviation, one.count] for part, one in group.parts.items() if one is not None
-                },
+                **meaning._asdict(),
+                "group": list(key),
+                "alike": None if alike is None else list(alike),
+                **{name: getattr(group, name) for name in ("nodes", "kind", *_REACH)},
+                "parts": {part: list(astuple(peers)) for part, peers in group.parts.items() if peers is not None},
             }
-            for ((check, metric, unit, relative_to, same_part), key, alike), group in self.groups.items()
-        ]  # fmt: skip
+            for (meaning, key, alike), group in self.groups.items()
+        ]
 
     def larger(self, check: Check, key: GroupKey, nodes: int) -> PeerGroup | None:
         """The earlier group of more nodes, whatever their software."""
-        before = self.groups.get((_meaning(check), key, None))
+        before = self.groups.get((FigureMeaning.of(check), key, None))
         return before if before is not None and before.nodes > nodes else None
 
     def largest(self, check: Check, key: GroupKey, alike: GroupKey | None, now: PeerGroup) -> PeerGroup:
         """The group of now, or an earlier one that had more nodes; the result is kept."""
-        full_key = (_meaning(check), key, alike)
+        full_key = (FigureMeaning.of(check), key, alike)
         before = self.groups.get(full_key)
         if before is not None and before.nodes > now.nodes:
             return before
@@ -218,25 +227,20 @@ class PeerHistory:
 
     def sizes(self, check: Check) -> dict[GroupKey, int]:
         """By group how many nodes it had."""
-        meaning = _meaning(check)
+        meaning = FigureMeaning.of(check)
         return {key: group.nodes for (of, key, alike), group in self.groups.items() if of == meaning and alike is None}
 
 
-def _meaning(check: Check) -> _Meaning:
-    return check.name, check.metric, check.unit or "", check.relative_to or "", check.same_part
-
-
 FINGERPRINT = "fingerprints."
+PartFigures = list[tuple[str, float]]
 #: No hardware has figures beyond these, in any unit; their ratios would not be numbers.
 LEAST, MOST = 1e-50, 1e50
 
 
 @dataclass(frozen=True)
 class PeerSample:
-    """What one node reported: by part its figure in the unit of the check, and how well repeats know it.
-
-    ``errors``: of figures the relative standard error, of those whose repeats show it.
-    """
+    """What one node reported: by part its figure in the unit of the check, and how well repeats know it. ``errors``: of
+    figures the relative standard error, of those whose repeats show it."""
 
     subject: Subject
     record: Record
@@ -257,6 +261,18 @@ class PeerSample:
         """The same node by the figures that limits and known figures of revision 1 are for."""
         figures, settled = figures_of(check, self.subject, self.record, 1)
         return replace(self, figures=figures, settled=settled, errors=(), revision=1)
+
+    def of_attempt(self, check: Check, attempt: Record) -> PeerSample:
+        """The same node by an earlier attempt."""
+        figures, settled = figures_of(check, self.subject, attempt, self.revision)
+        return replace(self, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
+
+    def measured_before(self, check: Check) -> PeerSample:
+        """The sample with the figures of the last earlier attempt that measured them to the end, without other work
+        beside it; without figures where none did."""
+        attempts = (attempt for attempt in reversed(self.record["attempts"]) if is_repetition(attempt, self.record))
+        measured = (figures_of(check, self.subject, attempt, self.revision)[0] for attempt in attempts)
+        return replace(self, figures=next(filter(None, measured), ()))
 
     @property
     def reported(self) -> set[str]:
@@ -309,39 +325,32 @@ def too_few_parts(check: Check, subject: Subject) -> list[Entry]:
     return [entry_of(check, "skipped", reason)]
 
 
-def group_key(subject: Subject, record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+def group_key(subject: Subject, record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
     """What nodes must share to be compared, and what of it the node does not report."""
-    unreported = []
+    unreported: list[str] = []
     if subject.accelerator in GPU_VENDORS:
-        if subject.gpus is None:
-            unreported.append("number of GPUs")
-        if subject.kind in ("", "auto"):
-            unreported.append("model of GPU")
+        unreported += ["number of GPUs"] if subject.gpus is None else []
+        unreported += ["model of GPU"] if subject.kind in ("", "auto") else []
     values, more = values_at(record, paths)
     count = "" if subject.gpus is None else f"{subject.gpus} GPUs"
     return (subject.kind, count, record["workload"], *values), [*unreported, *more]
 
 
-def values_at(record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
     """The values at paths of the environment, or of fingerprints; and the paths without any."""
-    values, unreported = [], []
-    for path in paths:
-        if path.startswith(FINGERPRINT):
-            text = str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
-        else:
-            text = ", ".join(sorted(set(environment.texts(record["environment"], path))))
-        values.append(text)
-        if not text:
-            unreported.append(path)
-    return tuple(values), unreported
+    values = tuple(
+        str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
+        if path.startswith(FINGERPRINT)
+        else ", ".join(sorted(set(environment.texts(record["environment"], path))))
+        for path in paths
+    )
+    return values, [path for path, value in zip(paths, values, strict=True) if not value]
 
 
-def figures_of(
-    check: Check, subject: Subject, record: Record, revision: int
-) -> tuple[list[tuple[str, float]], list[PartResult]]:
+def figures_of(check: Check, subject: Subject, record: Record, revision: int) -> tuple[PartFigures, list[PartResult]]:
     """By part its figure in the unit of the check, and the parts without a valid one: one figure for each part, and
     none of a part that the node cannot have."""
-    figures: list[tuple[str, float]] = []
+    figures: PartFigures = []
     settled: list[PartResult] = []
     metrics = subject.metrics(record, check.metric, check.scope, revision)
     times = Counter(metric["scope"] for metric in metrics)
@@ -367,12 +376,6 @@ def figures_of(
             except units.UnitError as error:
                 settled.append(PartResult(part, None, value, unit, f"{check.metric}: {error}"))
     return sorted(figures, key=_part_order), sorted(settled, key=lambda end: _part_order((end.part, 0.0)))
-
-
-def earlier_figures(check: Check, sample: PeerSample) -> list[list[tuple[str, float]]]:
-    """The figures of the earlier attempts that measured them to the end, without other work beside them."""
-    attempts = (attempt for attempt in sample.record["attempts"] if is_repetition(attempt, sample.record))
-    return [figures for one in attempts if (figures := figures_of(check, sample.subject, one, sample.revision)[0])]
 
 
 def is_repetition(attempt: Record, record: Record) -> bool:
@@ -407,11 +410,9 @@ def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
 def _errors(
     check: Check, subject: Subject, record: Record, parts: set[str], revision: int
 ) -> tuple[list[float], list[PartResult]]:
-    """The relative standard errors of the parts' figures, where enough repeats show them; and the parts without one.
-
-    A median has that of so many normal repeats of the reported spread at least. A later revision reports its own; where
-    its repeats are too few for one, the spread of the SKU stands for it, where that is known.
-    """
+    """The relative standard errors of the parts' figures, where enough repeats show them; and the parts without one. A
+    median has that of so many normal repeats of the reported spread at least. A later revision reports its own; where
+    its repeats are too few for one, the spread of the SKU stands for it, where that is known."""
     if check.spread_from is None:
         return [], []
     errors_of = errors_by_part(check, subject, record, revision)

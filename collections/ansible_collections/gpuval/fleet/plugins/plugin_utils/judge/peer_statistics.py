@@ -15,6 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..core import units
+
 #: Of two that differ either may be wrong.
 MIN_PARTS = 3
 #: Of a normal distribution the median absolute deviation, times this, is the standard one (Rousseeuw, Croux 1993).
@@ -45,10 +47,8 @@ def widened(deviations: float, nodes: int, few: float = FEW_NODES) -> float:
 
 def borrowed_deviation(value: float, count: int | None = None, between_sites: float | None = None) -> float:
     """The relative deviation of a spread that other machines showed, as that of normal noise which reaches as far.
-
     ``count``: of how many nodes, or passes of one; each has one degree of freedom of Student's t at least (Wallace
-    1959). ``between_sites``: how much sites differ, as much as parts where it is not known.
-    """
+    1959). ``between_sites``: how much sites differ, as much as parts where it is not known."""
     freedom = count or FEWEST_MEASUREMENTS
     reach = (KNOWN * (8 * freedom + 3) / (8 * freedom + 1)) ** 2
     of_student = math.sqrt(freedom * math.expm1(reach / freedom)) / KNOWN
@@ -65,14 +65,9 @@ class Peers:
 
     @classmethod
     def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> Peers | None:
-        """None where there are too few, or where their median is 0 and so nothing is relative to it.
-
-        ``floor_ratio`` is the least deviation, relative to the median: parts that agree by chance know no better than
-        their repeats do.
-        """
-        if len(values) < MIN_PARTS:
-            return None
-        median = statistics.median(values)
+        """None where there are too few, or where their median is 0 and so nothing is relative to it. ``floor_ratio`` is
+        the least deviation, relative to the median: parts that agree by chance know no better than their repeats do."""
+        median = statistics.median(values) if len(values) >= MIN_PARTS else 0
         if median == 0:
             return None
         deviation = MAD_TO_DEVIATION * statistics.median([abs(value - median) for value in values])
@@ -82,11 +77,9 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> Peers | None:
-        """The median and deviation without outliers: a third that is bad moves a median and widens the spread.
-
-        Values further off than both ``margin`` and ``deviations`` are left out, again and again, until no more are far
-        off, or half of the values were.
-        """
+        """The median and deviation without outliers: a third that is bad moves a median and widens the spread. Values
+        further off than both ``margin`` and ``deviations`` are left out, again and again, until no more are far off, or
+        half of the values were."""
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
@@ -124,12 +117,14 @@ class Peers:
         return max(off / most for most, off in sides if most is not None)
 
 
+def deviation_text(change: float) -> str:
+    """A relative change in words: 5 % under."""
+    return f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
+
+
 def majority(values: Sequence[str]) -> str | None:
     """The value of more than half."""
-    if not values:
-        return None
-    value, count = Counter(values).most_common(1)[0]
-    return value if 2 * count > len(values) else None
+    return next((value for value, count in Counter(values).most_common(1) if 2 * count > len(values)), None)
 
 
 #: The least nodes of a mode, of one that is certain, and its least share of all; fewer are outliers.
@@ -161,10 +156,8 @@ DOUBTFUL, DOUBTFUL_OF_FEW = 3.1, 3.2
 
 @dataclass
 class Tails:
-    """How the figures of nodes scatter: whether as normal noise, and how far the good ones lie from the median.
-
-    A single node that reports figures too good to be true makes no long tails, and widens nothing.
-    """
+    """How the figures of nodes scatter: whether as normal noise, and how far the good ones lie from the median. A
+    single node that reports figures too good to be true makes no long tails, and widens nothing."""
 
     #: By figure, of each node: how many values show tails, the sums of their deviations and of the squares.
     figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
@@ -181,11 +174,9 @@ class Tails:
     far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
-
-        Values beyond margin and deviations are no part of the centre: bad nodes would move it. Bad values show tails
-        only as far as the good ones of two nodes reach: those beyond may be faults.
-        """
+        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1. Values beyond margin
+        and deviations are no part of the centre: bad nodes would move it. Bad values show tails only as far as the good
+        ones of two nodes reach: those beyond may be faults."""
         pairs = list(values)
         peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
@@ -230,10 +221,8 @@ class Tails:
         return usual * most, reach * most, reach * max(of_figures.values())
 
     def are_long(self, error: float) -> bool:
-        """Whether tails are longer than those of normal noise, with and without any one of the nodes.
-
-        ``error``: how much smaller Geary's ratio of one value is by chance.
-        """
+        """Whether tails are longer than those of normal noise, with and without any one of the nodes. ``error``: how
+        much smaller Geary's ratio of one value is by chance."""
         all_nodes = [
             (near, [math.fsum(column) for column in zip(*near.values(), strict=True)]) for near in self.figures
         ]
@@ -260,11 +249,9 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The middle of nodes' levels, and the distance beyond which normal noise explains none of them.
-
-    ``least``: the distance, relative to the middle, that matters; levels beyond it are left out. The distance is
-    infinite where too few are left, and where there are none: no node reports the figure.
-    """
+    """The middle of nodes' levels, and the distance beyond which normal noise explains none of them. ``least``: the
+    distance, relative to the middle, that matters; levels beyond it are left out. The distance is infinite where too
+    few are left, and where there are none: no node reports the figure."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)
@@ -282,10 +269,8 @@ def deviation_of(levels: Sequence[float], least: float) -> float:
 
 def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:
     """The distance from the middle, relative to it, beyond which a level is to be measured again; infinite where that
-    is not known.
-
-    ``deviation``: the robust one of all levels. Of nodes that differ by more than ``least`` those near are no measure.
-    """
+    is not known. ``deviation``: the robust one of all levels. Of nodes that differ by more than ``least`` those near
+    are no measure."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     if not near:
         return math.inf
@@ -335,9 +320,8 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
     return sorted(order[:best]), sorted(order[best:]), certain
 
 
-def shared(few: Iterable[Mapping[str, str]], rest: Iterable[Mapping[str, str]]) -> list[str]:
+def shared(few: Sequence[Mapping[str, str]], rest: Sequence[Mapping[str, str]]) -> list[str]:
     """What most of a few nodes have and most others do not (``rack r3``), the clearest first."""
-    few, rest = list(few), list(rest)
     having = Counter(pair for node in few for pair in node.items())
     elsewhere = Counter(pair for node in rest for pair in node.items())
     by_name: dict[str, list[str]] = {}

@@ -11,8 +11,7 @@ from typing import Any
 from ..core import extensions, schemas, units
 from ..core.paths import COLLECTION
 from ..core.text import pattern_of
-from ..records.documents import NodeMetric, Record
-from ..records.states import UNFINISHED
+from ..records.documents import UNFINISHED, NodeMetric, Record
 from . import sku_catalogue
 from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
@@ -68,10 +67,8 @@ def _range_of(metric: str, of_stages: tuple[Path, ...]) -> Range:
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
-    """An entry for each figure of the stage that cannot be, by its name; none where all are plausible.
-
-    ``of_gang``: the figures are of several nodes, and none of them is to answer for it alone.
-    """
+    """An entry for each figure of the stage that cannot be, by its name; none where all are plausible. ``of_gang``: the
+    figures are of several nodes, and none of them is to answer for it alone."""
     if record is None or record["state"] in UNFINISHED:
         return []
     known_sku = sku_catalogue.by_name(sku)
@@ -101,10 +98,8 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
 
 @functools.lru_cache(maxsize=1 << 14)
 def _bounds(name: str, unit: str, sku: str | None) -> tuple[float, float]:
-    """The least and the greatest plausible figure of that name in that unit; of a wrong unit none is.
-
-    A fleet has millions of figures of a few thousand names: limits are converted once, and figures never.
-    """
+    """The least and the greatest plausible figure of that name in that unit; of a wrong unit none is. A fleet has
+    millions of figures of a few thousand names: limits are converted once, and figures never."""
     allowed = range_of(name)
     highest = allowed.highest(sku_catalogue.by_name(sku))
     low, high = allowed.low, math.inf if highest is None else highest

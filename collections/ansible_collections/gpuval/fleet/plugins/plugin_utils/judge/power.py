@@ -12,7 +12,7 @@ import itertools
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import m
 
 from ..core import schemas
 from ..core.paths import COLLECTION
+from ..records.documents import Document
 from .check import Check
 from .criteria import read_document
 from .kinds import KINDS, JudgeContext, fleet_outliers
@@ -45,7 +46,7 @@ _Victim = tuple[PeerSample, Collection[str]]
 
 
 @functools.cache
-def power_figures() -> Sequence[Mapping[str, Any]]:
+def power_figures() -> Sequence[Document]:
     document = read_document(POWER)
     schemas.validate("power", document, what=str(POWER))
     return tuple(document["figures"])
@@ -60,10 +61,9 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
         fleet = [check for check in metric_checks if context.samples.get(check.name)]
         checks = [check for check in metric_checks if check in fleet or not KINDS[check.kind].needs_peers(check)]
         groups: dict[_Place, list[PeerSample]] = defaultdict(list)
-        for key, sample in (
-            (key, timed) for check in fleet[:1] for key, its in context.samples[check.name].items() for timed in its
-        ):
-            groups[key, sample.alike].append(sample)
+        for key, samples in context.samples[fleet[0].name].items() if fleet else ():
+            for sample in samples:
+                groups[key, sample.alike].append(sample)
         scopes = {"node": True}
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False
@@ -78,7 +78,7 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
     return losses
 
 
-def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
+def _seconds(figure: Document, sample: PeerSample) -> float | None:
     """For how long the node measured the figure; None where its record does not say so."""
     parts: Any = sample.record["environment"].get("seconds_by_part")
     if "duration" in figure:
@@ -104,14 +104,12 @@ def _loss(
 
 
 def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: bool) -> Iterator[_Victim]:
-    """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out.
-
-    Of few nodes all: spread and centre of the others depend on which of them is slow.
-    """
+    """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out. Of
+    few nodes all: spread and centre of the others depend on which of them is slow."""
     samples = [rank for rank in context.samples[check.name].get(group[0], ()) if rank.alike == group[1]]
     ranked: list[tuple[float, _Victim]] = []
     for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
-        speeds = {part: fleet_outliers.sign_of(check) * ratio for part, ratio in ratios.items()}
+        speeds = {part: check.sign * ratio for part, ratio in ratios.items()}
         whole_node = [(statistics.median(speeds.values()), (sample, [*speeds]))] if speeds else []
         ranked += whole_node if is_whole else [(speed, (sample, [part])) for part, speed in speeds.items()]
     ranked.sort(key=lambda rank: -rank[0])

@@ -53,17 +53,16 @@ def read(path: Path) -> Sku:
     if document["name"] != path.stem:
         raise CriteriaError(f"{path}: holds the SKU {document['name']}, which belongs into {document['name']}.yml")
     count, measured = document.get("gpu_count", {}), document.get("measured", {})
+    with_median = {name: figure for name, figure in measured.items() if isinstance(figure, dict) and "median" in figure}
+    medians = {(name, 1): figure["median"] for name, figure in with_median.items()}  # those of records of revision 1
     return Sku(
-        name=document["name"],
-        title=document["title"],
-        vendor=document["vendor"],
+        **{key: document[key] for key in ("name", "title", "vendor")},
         models=tuple(document["models"]),
         node_gpus=count.get("node"),
         part_gpus=tuple(count.get("part", ())),
-        gpu=document.get("gpu", {}),
-        links=document.get("links", {}),
+        **{key: document.get(key, {}) for key in ("gpu", "links")},
         part_spreads=_by_revision(document.get("part_spreads", {}), borrowed_deviation),
-        measured={**_medians(measured), **_by_revision(measured, lambda value, median=0.0: value)},
+        measured={**medians, **_by_revision(measured, lambda value, median=0.0: value)},
         checks=tuple(checks),
     )
 
@@ -72,13 +71,6 @@ def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> 
     """By metric and revision of its definition: 1, unless the figure tells it."""
     texts = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
     return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in texts.items()}
-
-
-def _medians(figures: Mapping[str, Any]) -> dict[tuple[str, int], float]:
-    """The medians beside speeds, which are what records of revision 1 have."""
-    return {
-        (name, 1): known["median"] for name, known in figures.items() if isinstance(known, dict) and "median" in known
-    }
 
 
 @functools.cache

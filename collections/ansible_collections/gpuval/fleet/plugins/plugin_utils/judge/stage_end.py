@@ -8,23 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..records import environment, launch_errors
-from ..records.documents import Record
+from ..records.documents import FAILED_STATES, RUN_ENDED, Document, Record
 from ..records.evidence import UNREAD
-from ..records.failure_classes import (
-    NODE,
-    OWN_PROGRAM,
-    PROGRAM,
-    FailureClass,
-    class_named,
-    named_cause,
-    subject_of,
-)
-from ..records.states import FAILED_STATES, RUN_ENDED
+from ..records.failure_classes import NODE, OWN_PROGRAM, PROGRAM, FailureClass, class_named, named_cause, subject_of
 from ..runs.settings import is_shipped
 from .entries import Entry, gang_of, own_entry
 
@@ -63,8 +54,8 @@ class StageEnd:
     stage: str
     record: Record | None = None
     refusal: str = ""
-    contact: Mapping[str, Any] | None = None
-    lost_again: Mapping[str, Any] | None = None
+    contact: Document | None = None
+    lost_again: Document | None = None
     began_again: bool = False
     of_gang: bool = False
     cleaned: bool = False
@@ -109,10 +100,8 @@ class StageEnd:
 
     @property
     def as_failed(self) -> FailedStage | None:
-        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node.
-
-        A shipped program that ran and found fault, such as wrong results, speaks of its node.
-        """
+        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node. A shipped
+        program that ran and found fault, such as wrong results, speaks of its node."""
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
         of_node |= self.shipped and self.state == "failure" and subject_of(self.failure_class) == NODE
         if not self.failed or self.of_gang or of_node:
@@ -134,7 +123,7 @@ class StageEnd:
         return (self.is_open or self.began_again) and self.refusal.startswith(REFUSED)
 
     @property
-    def unreached(self) -> Mapping[str, Any] | None:
+    def unreached(self) -> Document | None:
         """The lost contact, where it explains the end."""
         return self.lost_again or (self.contact if self.contact and explains(self.contact, self.state) else None)
 
@@ -157,7 +146,12 @@ class StageEnd:
         if self.shared:
             return self.shared.reason
         if self.unreached:
-            return f"{'no second measurement' if self.lost_again else self.text}; {_lost_in_words(self.unreached)}"
+            failure = str(self.unreached["class"])
+            whose = "pod" if self.unreached.get("pod") else ""
+            whose = "job" if failure.startswith("slurm_") else "runner" if failure.startswith("runner_") else whose
+            why = f"its {whose} ended" if whose else "the node was unreachable"
+            text = "no second measurement" if self.lost_again else self.text
+            return f"{text}; {why} ({failure}): {self.unreached['message']}"
         if self.is_refused and self.record:
             return f"{self.text}; {self.refusal}"
         return f"{self.text}; the run has not ended" if self.resume and self.is_open else self.text
@@ -197,10 +191,6 @@ def _remedy_of_state(end: StageEnd) -> str:
     return _remedy_of_class(end, f"{end.stage}_{end.state}")
 
 
-def _remedy_of_gang_refusal(end: StageEnd) -> str:
-    return f"{end.text_class.steps}, then {_WITH_OTHERS if end.shipped else _AGAIN_WITH_ALL}"
-
-
 #: The first rule that applies counts.
 RULES = (
     StageRule(
@@ -212,7 +202,7 @@ RULES = (
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
     StageRule(
         "refused its part in a gang", lambda end: end.of_gang and "gang" in end.text_class.explains, "missing",
-        _remedy_of_gang_refusal,
+        lambda end: f"{end.text_class.steps}, then {_WITH_OTHERS if end.shipped else _AGAIN_WITH_ALL}",
     ),
     StageRule(
         "own program of a gang", lambda end: end.of_gang and end.is_of_program, "missing",
@@ -263,7 +253,7 @@ def judge_end(end: StageEnd) -> Entry:
     )  # fmt: skip
 
 
-def lacks_image(record: Mapping[str, Any] | None) -> bool:
+def lacks_image(record: Document | None) -> bool:
     """Whether a stage proves nothing about the node, and a retry is no use: its image is not there. One that the
     work claims after it began does not count."""
     if record is None or record["state"] != "crash" or record["environment"].get("fault") != NO_IMAGE:
@@ -271,16 +261,9 @@ def lacks_image(record: Mapping[str, Any] | None) -> bool:
     return record["stage"] == IMAGE or (record["exit_code"] is None and record["signal"] is None)
 
 
-def explains(contact: Mapping[str, Any], state: str) -> bool:
+def explains(contact: Document, state: str) -> bool:
     """Whether a lost contact is why a stage has no better end; in a pod that is ended it says `cancelled`."""
     return state in OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
-
-
-def _lost_in_words(contact: Mapping[str, Any]) -> str:
-    why = "its pod ended" if contact.get("pod") else "the node was unreachable"
-    why = "its job ended" if str(contact["class"]).startswith("slurm_") else why
-    why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
-    return f"{why} ({contact['class']}): {contact['message']}"
 
 
 #: Nodes that fail alike share the cause if there are so many, and so large a share of those that ran the stage.
@@ -327,10 +310,8 @@ class SharedFailure:
 
 
 def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[tuple[str, str], SharedFailure]:
-    """By node and stage the failure that it shares with other nodes; ``ran``: by stage the nodes that ended it.
-
-    A class that speaks of the node becomes that of a shared failure.
-    """
+    """By node and stage the failure that it shares with other nodes; ``ran``: by stage the nodes that ended it. A class
+    that speaks of the node becomes that of a shared failure."""
     ends = list(failed)
     names = {end.node for end in ends}
     groups: dict[tuple[str, str, str], list[FailedStage]] = defaultdict(list)
@@ -353,3 +334,89 @@ def normalised(text: str, names: Collection[str]) -> str:
 
 def _renamed(text: str, names: Collection[str], name: str) -> str:
     return _WORD.sub(lambda word: name if word[0] in names else word[0], text)
+
+
+FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
+#: The store, the network, the site or a program of the user's own was at fault.
+NOT_THE_NODE = "not_the_node"
+#: In what the runner and the controller write about a stage that the kernel killed for want of memory.
+_OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
+#: The runner's words for a container that ended together with its pod, and for a record that a new pod finds at work.
+_ENDED_WITH_POD = "its container ended without a final record"
+_CUT_OFF = "cut off (last seen "
+
+
+class EarlierAttempt(NamedTuple):
+    """An attempt before the last: its record, and whether it has a lower number than the last. ``cut_off``: an end from
+    outside cut off work of the same attempt, so that a stage that had passed may have run again with it. ``slow``: it
+    passed, and was slow; else it was measured again beside a node that was."""
+
+    record: Document
+    earlier: bool
+    cut_off: bool = False
+    slow: bool = True
+
+    @property
+    def state(self) -> str:
+        return str(self.record["state"])
+
+    @property
+    def message(self) -> str:
+        return str(self.record.get("message") or "")
+
+    @property
+    def failure_class(self) -> str:
+        """The class of its end."""
+        stage = self.record["stage"]
+        return named_cause(self.record) or (f"{stage}_{self.state}" if is_shipped(stage) else OWN_PROGRAM)
+
+
+def retried_for(record: Document, of_node: Iterable[Document] = (), *, slow: bool = True) -> str | None:
+    """The worst cause of the record's earlier attempts; None without any that began and failed. ``of_node``: the
+    records of all stages of the node. ``slow``: attempts that passed were slow."""
+    cut_off = {_turn(attempt.record) for other in of_node for attempt in _attempts(other) if _was_interrupted(attempt)}
+    causes = {
+        _retry_cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off, slow=slow))
+        for attempt in _attempts(record)
+        if not attempt.record.get("unrelated")
+    }
+    return next((cause for cause in RETRY_CAUSES if cause in causes), None)
+
+
+def _attempts(record: Document) -> list[EarlierAttempt]:
+    return [EarlierAttempt(attempt, attempt["attempt"] < record["attempt"]) for attempt in record["attempts"]]
+
+
+def _turn(attempt: Document) -> tuple[str, int]:
+    """What stages of a node ran in together: the round of their gang, and the number of the attempt."""
+    return str(attempt.get("of_round", "")), attempt["attempt"]
+
+
+def _was_interrupted(attempt: EarlierAttempt) -> bool:
+    # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
+    new_pod = attempt.message.startswith(_CUT_OFF) and attempt.earlier
+    return attempt.state in ("running", "cancelled") or _ENDED_WITH_POD in attempt.message or new_pod
+
+
+def _found_a_full_disk(attempt: EarlierAttempt) -> bool:
+    return attempt.state == "crash" and launch_errors.classify("", attempt.message).name == DISK_FULL
+
+
+#: The first rule that applies counts; None is no cause for a retry.
+RETRY_RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] = (
+    (None, lambda attempt: attempt.state in ("pending", "skipped")),
+    (None, lambda attempt: attempt.state == "success" and (attempt.cut_off or not attempt.slow)),
+    # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
+    (None, lambda attempt: attempt.state == "running" and not attempt.earlier),
+    (INTERRUPTED, _was_interrupted),
+    (DISK_FULL, _found_a_full_disk),
+    (OUT_OF_MEMORY, lambda attempt: attempt.state == "crash" and _OOM.search(attempt.message)),
+    (NOT_THE_NODE, lambda attempt: subject_of(attempt.failure_class) != NODE),
+    (FLAKY, lambda attempt: True),
+)
+#: From the worst.
+RETRY_CAUSES = (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED, NOT_THE_NODE)
+
+
+def _retry_cause(attempt: EarlierAttempt) -> str | None:
+    return next(cause for cause, applies in RETRY_RULES if applies(attempt))

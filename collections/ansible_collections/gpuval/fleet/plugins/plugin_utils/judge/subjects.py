@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..records import environment
-from ..records.documents import Record
+from ..records.documents import Document, Record
 from ..records.evidence import RunEvidence
 from ..records.properties import properties_of
 from . import setups, sku_catalogue
+from .check import FACTS, Subject
 from .declared import VERSION_KINDS
 from .entries import is_held
 from .identity import identity_of, machine_names, models_of
-from .subject import FACTS, Subject
 
 
 def subjects_of(
-    run: Mapping[str, Any], evidence: RunEvidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
+    run: Document, evidence: RunEvidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Subject]:
     """By name; ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
@@ -37,7 +36,7 @@ def subjects_of(
     return subjects
 
 
-def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subject:
+def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
     expected = run["nodes"][name]
     records = evidence.records.get(name, {})
     records = {stage: _last_measured(records[stage]) for stage in expected["stages"] if stage in records}
@@ -45,13 +44,13 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subj
     accelerator = _accelerator(expected["sku"], facts)
     models = models_of(facts)
     sku = sku_catalogue.of_models(models)
-    sku_name = sku.name if sku else None
+    sku_name, declared_sku = sku.name if sku else None, sku_catalogue.named(expected["sku"])
     if accelerator == sku_catalogue.CPU:
         sku_name = sku_catalogue.CPU
     subject = Subject(
         name=name,
         profile=run["profile"],
-        sku=_declared(expected["sku"]),
+        sku=declared_sku.name if declared_sku else expected["sku"],
         accelerator=accelerator,
         declared_gpus=expected["gpu_count"],
         detected_gpus=count_of(facts, "gpu_count"),
@@ -63,9 +62,15 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subj
         kind=_kind(sku_name, models, expected["sku"]),
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
-        precisions=_precisions(sku) if sku else frozenset(),
     )
-    subject.measured = _measured(sku, subject) if sku else {}
+    if (
+        sku
+    ):  # what healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it
+        floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}
+        subject.measured = {key: figure for key, figure in sku.measured.items() if key[0] in floors}
+        judged = {check.metric for check in sku.checks}  # Gaudi's fp8 has no floor, because nothing measures it
+        precisions = sku.gpu.get("peak_tflops", {})
+        subject.precisions = frozenset(one for one in precisions if f"diagnostics_matmul_{one}_tflops" in judged)
     return subject
 
 
@@ -73,7 +78,7 @@ def _kind(catalogue_sku: str | None, models: Sequence[str], declared: str) -> st
     return catalogue_sku or ", ".join(sorted(set(models))) or declared
 
 
-def kind_of(node: Mapping[str, Any]) -> str:
+def kind_of(node: Document) -> str:
     """Of a report's node, as of its subject: what nodes must share to be compared."""
     models = [gpu["model"] for gpu in node["identity"].get("gpus", ()) if "model" in gpu]
     return _kind(node.get("catalogue_sku"), models, node["sku"])
@@ -90,24 +95,6 @@ def _last_measured(record: Record) -> Record:
     if outside or environment.accelerator_users(record["environment"]):
         return {**before, "attempts": attempts}
     return record
-
-
-def _measured(sku: sku_catalogue.Sku, subject: Subject) -> dict[tuple[str, int], float]:
-    """What healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it."""
-    floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}
-    return {key: figure for key, figure in sku.measured.items() if key[0] in floors}
-
-
-def _precisions(sku: sku_catalogue.Sku) -> frozenset[str]:
-    """Precisions of the data sheet that have a floor: Gaudi's fp8 has none, because nothing measures it."""
-    judged = {check.metric for check in sku.checks}
-    return frozenset(one for one in sku.gpu.get("peak_tflops", {}) if f"diagnostics_matmul_{one}_tflops" in judged)
-
-
-def _declared(sku: str) -> str:
-    """The catalogue's name of a declared SKU, whichever way it is spelled."""
-    catalogue_sku = sku_catalogue.named(sku)
-    return catalogue_sku.name if catalogue_sku else sku
 
 
 def _accelerator(sku: str, facts: Record | None) -> str:

@@ -16,12 +16,11 @@ from ..core import units
 from ..core.text import some_of
 from ..records.documents import Record
 from ..records.failure_classes import class_named
-from .check import Check
+from .check import FACTS, Check, Subject
 from .entries import Entry, own_entry
 from .identity import best_of, identity_of, machine_names
 from .kinds.base import JudgeContext
-from .peer_groups import errors_by_part, figures_of, is_repetition, least_margin, newest_revision
-from .subject import FACTS, Subject
+from .peer_groups import errors_by_part, figures_of, is_repetition, newest_revision
 
 UNSTEADY = "unsteady"
 #: A figure whose spread healthy nodes do not report is steady within this.
@@ -41,10 +40,8 @@ VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "missing"), ("
 
 
 class UnsteadyPart(NamedTuple):
-    """How often a part changed by more than repeats do, and how far at most, as a logarithm.
-
-    ``beyond``: whether healthy peers were seen to change as much (0), or may (1), or in another figure alone (2), or
-    not (3)."""
+    """How often a part changed by more than repeats do, and how far at most, as a logarithm. ``beyond``: whether
+    healthy peers were seen to change as much (0), or may (1), or in another figure alone (2), or not (3)."""
 
     beyond: int
     times: int
@@ -60,11 +57,9 @@ def checks(
     earlier: Mapping[str, Collection[str]],
     context: JudgeContext,
 ) -> list[Entry]:
-    """An entry for each part that is unsteady; where most parts of a node are, one of the node.
-
-    ``earlier``: by machine or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is
-    within that decides nothing, and is missing where a further attempt, or an earlier run, shows it again.
-    """
+    """An entry for each part that is unsteady; where most parts of a node are, one of the node. ``earlier``: by machine
+    or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is within that decides
+    nothing, and is missing where a further attempt, or an earlier run, shows it again."""
     record = subject.records.get(stage)
     records = _measurements(subject, record) if record is not None else []
     if len(records) < 2:
@@ -130,7 +125,7 @@ def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[
 def _change(first: AttemptFigure, second: AttemptFigure, check: Check) -> float:
     """How far two figures differ, relative; 0 where repeats explain it."""
     change = abs(math.log(second.value / first.value))
-    margin = least_margin(check) if check.kind == "outlier" else MARGIN
+    margin = check.margin if check.kind == "outlier" else MARGIN
     return change if change > max(margin, check.deviations * math.hypot(first.error, second.error)) else 0.0
 
 
@@ -138,9 +133,8 @@ def _entry(
     subject: Subject, stage: str, part: str, finding: UnsteadyPart, earlier: Mapping[str, Collection[str]]
 ) -> Entry:
     runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
-    again = (
-        "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""
-    )
+    again = f"also in run {some_of(sorted(runs))}" if runs else ""
+    again = "again in a further attempt" if finding.times > 1 else again
     verdict = VERDICTS[finding.beyond][bool(again)]
     is_excused = verdict in ("pass", "warn")
     excuse = ": no more than two measurements of healthy peers differ" if is_excused else ""

@@ -11,7 +11,6 @@ impossible figure that is reported counts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -19,15 +18,14 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.processes import beside, by_halves
 from ..core.text import natural_order
-from ..records.documents import EvidenceProblem, Record
+from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.properties import properties_of, setup_of
-from ..records.states import FINAL_STATES
-from . import acceptance, coverage, power, retries
+from . import acceptance, coverage, power, stage_end
 from .analysis import fleet
 from .baseline import Baseline
-from .check import Check
+from .check import FACTS, Check
 from .checks_without_criteria import find_copies
 from .criteria import informational_of, of_stage
 from .entries import Entry
@@ -36,7 +34,6 @@ from .kinds import JudgeContext
 from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked, was_slow
 from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
-from .subject import FACTS, Subject
 from .subjects import subject_of, subjects_of
 
 #: Other work has the node, or took it: in a run of idle nodes that is no verdict.
@@ -54,7 +51,7 @@ SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 
 def judge(
-    run: Mapping[str, Any],
+    run: Document,
     evidence: RunEvidence,
     criteria: Sequence[Check],
     *,
@@ -83,10 +80,16 @@ def judge(
         unsteady,
     )
     nodes, analysis = _judge_nodes(judged, _analyse if for_report else lambda *_: None)
-    busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+    busy = {
+        node["name"]: {
+            "class": node["class"], "reason": (headline(node) or {}).get("reason", ""), "evidence": node["evidence"]
+        }
+        for node in nodes if run.get("only_idle") and _is_busy(node)
+    }  # fmt: skip
     if busy:
         nodes = [node for node in nodes if node["name"] not in busy]
         analysis = _analyse(judged, busy) if for_report else None
+    losses = power.of_run(judged.context) or None if for_report else None
     is_lent = baseline is not None and bool(baseline.document.get("spreads"))
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
@@ -94,12 +97,7 @@ def judge(
     return {
         "schema": "gpuval.report/1",
         "run": {
-            "run_id": run["run_id"],
-            "folder": run["folder"],
-            "bucket": run["bucket"],
-            "profile": run["profile"],
-            "created_at": run["created_at"],
-            "finished_at": run["finished_at"],
+            **{key: run[key] for key in ("run_id", "folder", "bucket", "profile", "created_at", "finished_at")},
             "judged_at": judged_at,
             "narrowed_by": narrowed,
             **({"busy": busy} if busy else {}),
@@ -108,10 +106,14 @@ def judge(
             **({"gpus_tested": False} if verdict in ACCEPTED and not acceptance.tests_gpus(nodes) else {}),
         },
         "verdict": verdict,
-        "counts": _counts(nodes),
+        "counts": {
+            "expected": len(nodes),
+            **{word: sum(node["verdict"] == word for node in nodes) for word in ("PASS", "FAIL", "INCOMPLETE")},
+            "flaky": sum(node["flaky"] for node in nodes),
+        },
         "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,
-        "fleet": _of_fleet(judged, nodes, narrowed, analysis, power.of_run(judged.context) if for_report else []),
+        "fleet": _of_fleet(judged, nodes, narrowed, power=losses, analysis=analysis),
     }
 
 
@@ -142,26 +144,24 @@ def _judge_nodes(
 def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any] | None:
     """The analysis of the fleet, of all nodes but those ``without``."""
     subjects = [judged.subjects[name] for name in sorted(judged.subjects, key=natural_order) if name not in without]
-    figures = [_figures_of(judged.document["nodes"][subject.name], subject) for subject in subjects]
+    figures = [
+        {
+            "name": subject.name,
+            "catalogue_sku": subject.catalogue_sku,
+            "accelerator": subject.accelerator,
+            "identity": identity_of(subject.records.get(FACTS)),
+            "stages": [
+                _stage(stage, subject.records, failed=False)
+                for stage in judged.document["nodes"][subject.name]["stages"]
+            ],
+            "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
+        }
+        for subject in subjects
+    ]
     return fleet.analyse(figures, [subject.properties for subject in subjects])
 
 
-def _counts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    verdicts = Counter(node["verdict"] for node in nodes)
-    return {
-        "expected": len(nodes),
-        **{verdict: verdicts[verdict] for verdict in ("PASS", "FAIL", "INCOMPLETE")},
-        "flaky": sum(node["flaky"] for node in nodes),
-    }
-
-
-def _of_fleet(
-    judged: JudgedRun,
-    nodes: Sequence[Mapping[str, Any]],
-    narrowed: Sequence[str],
-    analysis: dict[str, Any] | None,
-    losses: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
+def _of_fleet(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequence[str], **more: Any) -> dict[str, Any]:
     """What the report says of the nodes together."""
     run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
     for entry in checks:
@@ -170,8 +170,7 @@ def _of_fleet(
     optional = {
         "coverage": None if gaps.complete else gaps.document(),
         "not_tested": coverage.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
-        "power": losses or None,
-        "analysis": analysis,
+        **more,
     }
     present = {name: document for name, document in optional.items() if document is not None}
     return {"checks": checks, "problems": _problems(run, judged.evidence), **present}
@@ -185,19 +184,7 @@ def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
     }
 
 
-def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """What the analysis of the fleet reads of a node's entry."""
-    return {
-        "name": subject.name,
-        "catalogue_sku": subject.catalogue_sku,
-        "accelerator": subject.accelerator,
-        "identity": identity_of(subject.records.get(FACTS)),
-        "stages": [_stage(stage, subject.records, failed=False) for stage in expected["stages"]],
-        "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
-    }
-
-
-def _is_busy(node: Mapping[str, Any]) -> bool:
+def _is_busy(node: Document) -> bool:
     """What an earlier run left is no work of others: it may hang in the driver."""
     if node["verdict"] != "INCOMPLETE" or node["class"] not in BUSY:
         return False
@@ -205,14 +192,6 @@ def _is_busy(node: Mapping[str, Any]) -> bool:
     if node["class"] == "slurm_pending":
         return any(word in reason for word in WAITS_FOR_OTHERS)
     return LEFTOVER not in reason
-
-
-def _busy_with(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "class": node["class"],
-        "reason": (headline(node) or {}).get("reason", ""),
-        "evidence": node["evidence"],
-    }
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
@@ -250,12 +229,10 @@ def node_class(checks: Sequence[Entry]) -> str:
     return str(check.get("class") or check["name"])
 
 
-def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def headline(node: Document) -> Document | None:
     """The check that decided against the node: the first required one that failed, else the first that is missing.
-
     Where a part explains the first, its own failed check comes before. Of those that are missing what a search found of
-    this very node comes before what all members of its gang share.
-    """
+    this very node comes before what all members of its gang share."""
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
     failed.sort(key=lambda check: not speaks_of_node(check))
@@ -266,18 +243,16 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next(iter([*failed, *of_search, *missing]), None)
 
 
-def judge_node(run: Mapping[str, Any], name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
+def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
     """The report's entry of one node, by its own records alone: ``context`` has no comparison of nodes."""
     return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
 
 def to_measure_again(
-    run: Mapping[str, Any], evidence: RunEvidence, context: JudgeContext, able: Collection[str]
+    run: Document, evidence: RunEvidence, context: JudgeContext, able: Collection[str]
 ) -> dict[str, list[str]]:
-    """By node the stages to measure once more: of nodes that are far from their peers, and of two good ones.
-
-    ``able``: the nodes that can.
-    """
+    """By node the stages to measure once more: of nodes that are far from their peers, and of two good ones. ``able``:
+    the nodes that can."""
     judged = JudgedRun(run, evidence, context, subjects_of(run, evidence))
     judged.compare_nodes()
     chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}
@@ -294,13 +269,12 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     records = case.subject.records
-    stages = [
-        {
-            **_stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)),
-            **(_surroundings(records[stage]) if stage in records else {}),
-        }
-        for stage in case.expected["stages"]
-    ]
+    stages = []
+    for stage in case.expected["stages"]:
+        stages.append(_stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)))
+        if stage in records:  # what its figures depend on, for comparisons with other runs
+            versions = properties_of(records[stage]) if stage != FACTS else {}
+            stages[-1] |= {"setup": setup_of(records[stage]), **({"versions": versions} if versions else {})}
     verdict = node_verdict(checks)
     return {
         "name": case.name,
@@ -321,7 +295,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     }
 
 
-def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
+def failed_criteria(node: Document, criteria: Sequence[Check]) -> list[Check]:
     """The required criteria that a judged node failed, or did too little work for: what decides whether a stage may be
     measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
@@ -340,25 +314,19 @@ def _stage(name: str, records: Mapping[str, Record], *, failed: bool, slow: bool
             "retried_for": None, **dict.fromkeys(copied)
         }  # fmt: skip
     passed = record["state"] == "success" and not failed
-    cause = retries.retried_for(record, records.values(), slow=slow) if passed else None
+    cause = stage_end.retried_for(record, records.values(), slow=slow) if passed else None
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),
         "state": record["state"],
         "message": one_line(record["message"], 1000),
-        "flaky": cause == retries.FLAKY,
+        "flaky": cause == stage_end.FLAKY,
         "retried_for": cause,
         **{key: value for key, value in record.items() if key in copied},
     }
 
 
-def _surroundings(record: Record) -> dict[str, Any]:
-    """What the figures of a stage depend on, for comparisons with other runs."""
-    versions = properties_of(record) if record["stage"] != FACTS else {}
-    return {"setup": setup_of(record), **({"versions": versions} if versions else {})}
-
-
-def _problems(run: Mapping[str, Any], evidence: RunEvidence) -> list[EvidenceProblem]:
+def _problems(run: Document, evidence: RunEvidence) -> list[EvidenceProblem]:
     problems = [clean_problem(problem) for problem in evidence.problems]
     for name in sorted(evidence.records.keys() - run["nodes"].keys()):
         problems.append(

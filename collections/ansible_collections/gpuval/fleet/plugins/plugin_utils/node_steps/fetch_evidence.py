@@ -116,7 +116,7 @@ def _ask(action, directory, held, options):
     if answer.get("failed") or answer.get("unreachable"):
         return {"error": str(answer.get("msg"))}
     try:
-        return evidence.accept("fetch_answer", answer)
+        return evidence.accept_answer("fetch_answer", answer)
     except EvidenceRefused as refusal:
         return {"error": str(refusal)}
 

@@ -17,8 +17,8 @@ from ..core.escape import one_line
 from ..core.paths import project_path
 from ..gang import keys
 from ..records import evidence, launch_errors
+from ..records.documents import LAUNCHED
 from ..records.evidence import EvidenceRefused
-from ..records.states import LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
 from ..runs.action import RunAction, RunOptions
@@ -162,7 +162,7 @@ def _launch(action, folder, run, launch, plan, options):
         message = f"{outcome.get('msg', 'the launch failed')} {outcome.get('module_stderr') or ''}".strip()
         return {**launch, "state": "failed", "message": message}
     try:
-        answer = evidence.accept("launch_answer", outcome)
+        answer = evidence.accept_answer("launch_answer", outcome)
     except EvidenceRefused as refusal:
         return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
     launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}

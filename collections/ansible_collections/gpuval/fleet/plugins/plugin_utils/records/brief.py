@@ -40,10 +40,6 @@ def fields(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def brief(record: Mapping[str, Any], modified: datetime) -> StageBrief:
-    return StageBrief(**fields(record), modified=modified)
-
-
 def _seconds(value: float) -> str:
     return f"{value:.2f} seconds" if value >= 100 else f"{value:.3g} seconds"
 
@@ -76,10 +72,8 @@ METRICS = frozenset(metric for parts in LINES.values() for _, metric, _ in parts
 
 
 def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
-    """The line of a stage that succeeded. `figures`: its node-wide metrics by name, in base units.
-
-    A stage without a line of its own says how long it took.
-    """
+    """The line of a stage that succeeded. `figures`: its node-wide metrics by name, in base units. A stage without a
+    line of its own says how long it took."""
     figure_texts = [
         f"{title}: {form(float(figures[metric]))}"
         for title, metric, form in LINES.get(stage, ())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
+
+#: What JSON holds by key: a run, a report, an entry of one.
+Document = Mapping[str, Any]
 
 
 class NodeMetric(TypedDict):
-    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number.
-
-    Figures of one name and different revisions (1 where none is given) are measured differently.
-    """
+    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number. Figures of one
+    name and different revisions (1 where none is given) are measured differently."""
 
     name: str
     value: float | None
@@ -57,3 +59,15 @@ class EvidenceProblem(TypedDict):
     node: str | None
     stage: str | None
     reason: str
+
+
+#: A stage in one of these states does not change any more.
+FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "cancelled"})
+#: The stage ran and did not succeed.
+FAILED_STATES = frozenset({"failure", "crash", "timeout"})
+#: Launch states in which a runner is, or was, at work on the node.
+LAUNCHED = frozenset({"started", "finished"})
+#: Why a stage of a run that was cleaned while it worked has no end.
+RUN_ENDED = "the run was ended by another command (clean)"
+#: A stage in one of these states proves nothing yet.
+UNFINISHED = frozenset({"pending", "running"})

@@ -12,11 +12,9 @@ MAX_TEXT = 400
 
 
 def texts(environment: Any, path: str) -> list[str]:
-    """The values at ``path`` as text, in their order.
-
-    ``firmware.bios_version`` is a key in a key, ``gpus[].driver_version`` that of every member of a list, and
-    ``nics[].board_id+firmware_version`` several of a member side by side. What is not there gives nothing.
-    """
+    """The values at ``path`` as text, in their order. ``firmware.bios_version`` is a key in a key,
+    ``gpus[].driver_version`` that of every member of a list, and ``nics[].board_id+firmware_version`` several of a
+    member side by side. What is not there gives nothing."""
     return [text for _, text in members(environment, path)]
 
 
@@ -29,6 +27,12 @@ def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
         if all(words) and len(words_found) < MAX_VALUES:
             words_found.append((branch, " ".join(word for word in words if word)))
     return words_found
+
+
+def part_of(member: Mapping[str, Any]) -> str:
+    """gpu:3 for the GPU with that index; the node for anything else."""
+    index = member.get("index")
+    return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
 
 
 def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:

@@ -28,8 +28,7 @@ from ..core import files, schemas, units
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors
-from .documents import EvidenceProblem, Record
-from .states import FAILED_STATES, FINAL_STATES
+from .documents import FAILED_STATES, FINAL_STATES, EvidenceProblem, Record
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
@@ -119,21 +118,16 @@ class RunEvidence:
 
 
 def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
-    """``<folder>/records/<stage>/<node>.json`` -> ("records", stage, node); None for any other key.
-
-    Kinds are records, series and logs.
-    """
+    """``<folder>/records/<stage>/<node>.json`` -> ("records", stage, node); None for any other key. Kinds are records,
+    series and logs."""
     prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-    if not key.startswith(prefix):
+    parts = key.removeprefix(prefix).split("/")
+    is_of_kind = len(parts) == 3 and parts[0] in _KINDS and parts[2].endswith(_KINDS[parts[0]])
+    if not key.startswith(prefix) or not is_of_kind:
         return None
-    parts = key[len(prefix) :].split("/")
-    if len(parts) != 3 or parts[0] not in _KINDS or not parts[2].endswith(_KINDS[parts[0]]):
-        return None
-    kind, stage = parts[0], parts[1]
-    node = parts[2][: -len(_KINDS[kind])]
-    if not _STAGE.fullmatch(stage) or not NODE_NAME.fullmatch(node):
-        return None
-    return kind, stage, node
+    kind, stage, file = parts
+    node = file[: -len(_KINDS[kind])]
+    return (kind, stage, node) if _STAGE.fullmatch(stage) and NODE_NAME.fullmatch(node) else None
 
 
 def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
@@ -147,13 +141,19 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise EvidenceRefused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     for attempt in (record, *record["attempts"]):
-        _check_success(attempt)
-        _check_parts(attempt)
+        _check_attempt(attempt)
     return _cleaned_record(record)
 
 
-def _check_parts(record: Mapping[str, Any]) -> None:
-    """A part has one figure of a name: with two, whichever suits would count. Raises EvidenceRefused."""
+def _check_attempt(record: Mapping[str, Any]) -> None:
+    """A stage that succeeded has begun, has ended, and has exited with 0: no runner reports it otherwise. A part has
+    one figure of a name: with two, whichever suits would count. Raises EvidenceRefused."""
+    if record["state"] == "success" and (record["exit_code"] != 0 or record["signal"] is not None):
+        ended = f"signal {record['signal']}" if record["signal"] else f"exit code {record['exit_code']}"
+        raise EvidenceRefused(f"it reports success with {one_line(ended, 40)}")
+    for key in ("started_at", "finished_at", "duration_seconds") if record["state"] == "success" else ():
+        if record[key] is None:
+            raise EvidenceRefused(f"it reports success without {key}")
     values: dict[tuple[str, str], float | None] = {}
     for metric in record["metrics"]:
         name, scope, value = metric["name"], metric["scope"], metric["value"]
@@ -162,25 +162,20 @@ def _check_parts(record: Mapping[str, Any]) -> None:
         values[name, scope] = value
 
 
-def _check_success(record: Mapping[str, Any]) -> None:
-    """A stage that succeeded has begun, has ended, and has exited with 0: no runner reports it otherwise."""
-    if record["state"] != "success":
-        return
-    if record["exit_code"] != 0 or record["signal"] is not None:
-        ended = f"signal {record['signal']}" if record["signal"] else f"exit code {record['exit_code']}"
-        raise EvidenceRefused(f"it reports success with {one_line(ended, 40)}")
-    for key in ("started_at", "finished_at", "duration_seconds"):
-        if record[key] is None:
-            raise EvidenceRefused(f"it reports success without {key}")
-
-
 def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
-    """See that a record is of this run and launch: its nonce, its times by the node's clock. Raises EvidenceRefused."""
+    """See that a record is of this run and launch: its workload, on which it depends which checks hold, its nonce, its
+    times by the node's clock. Raises EvidenceRefused."""
+    workload = run.get("workloads", {}).get(record["stage"])
+    for reported in (attempt["workload"] for attempt in (record, *record["attempts"])):
+        if workload not in (None, reported):
+            text = f"its workload is {one_line(reported, 64)!r}, but the run asks for {workload!r}"
+            raise EvidenceRefused(f"{text}: set it alike for all hosts")
     begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
     until = time.time() + CLOCK_SLACK_SECONDS
     age = time.time() - _seconds(run["created_at"])
     for tried in (record, *record["attempts"]):
-        if not matches(launch.get("nonce") or "", tried["attempt"], tried.get("nonce", "")):
+        nonce = nonce_of(launch.get("nonce") or "", tried["attempt"])
+        if nonce and not hmac.compare_digest(nonce.encode(), tried.get("nonce", "").encode()):
             raise EvidenceRefused(
                 f"attempt {tried['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
@@ -195,10 +190,8 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
 
 def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
     """Whether a record is of work that the controller launched: a known launch, its attempts, and the command and image
-    of ``planned``, its stage in the plan (None: not kept). Raises EvidenceRefused.
-
-    While nodes are being launched their records may come before the launch is known, so that this is asked at the end.
-    """
+    of ``planned``, its stage in the plan (None: not kept). Raises EvidenceRefused. While nodes are being launched their
+    records may come before the launch is known, so that this is asked at the end."""
     if not launch.get("nonce"):
         raise EvidenceRefused("the controller knows no launch of the node with a nonce that it could show")
     launched = launch.get("attempt", 1)
@@ -309,10 +302,8 @@ def claimed_end(raw: bytes) -> int:
 
 
 def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
-    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned.
-
-    One that is stale stays out, for the one known, which is returned.
-    """
+    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned. One
+    that is stale stays out, for the one known, which is returned."""
     parts = parse_key(run["folder"], key)
     if parts is None or parts[0] != "records":
         evidence.add_problem(f"the key {key!r} is not that of a record of this run")
@@ -328,7 +319,6 @@ def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: by
     before = evidence.records.get(node, {}).get(stage)
     try:
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
-        _check_workload(record, run)
         _check_binding(record, run, evidence.launches.get(node) or {})
         check_attempts(record, before)
     except EvidenceRefused as refusal:
@@ -345,12 +335,8 @@ def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
     if len(raw) > max_bytes:
         raise EvidenceRefused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
     try:
-        document = json.loads(
-            raw.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_int=_integer,
-        )
+        text = raw.decode("utf-8")
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer)
     except EvidenceRefused:
         raise
     except RecursionError as error:
@@ -411,17 +397,6 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
             raise EvidenceRefused(f"{key} is {one_line(document[key], 80)!r}, but it was found under {expected!r}")
 
 
-def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
-    """Which checks hold depends on the workload: the plan says which it is, not the record. Raises EvidenceRefused."""
-    expected = run.get("workloads", {}).get(record["stage"])
-    for attempt in (record, *record["attempts"]):
-        if expected is not None and attempt["workload"] != expected:
-            reported = one_line(attempt["workload"], 64)
-            raise EvidenceRefused(
-                f"its workload is {reported!r}, but the run asks for {expected!r}: set it alike for all hosts"
-            )
-
-
 def _cleaned_record(record: dict[str, Any]) -> Record:
     """Metrics, the most of it, are cleaned in place: they have these texts and no others. A unit gets one notation."""
     written = [_cleaned_word(metric["unit"]) for metric in record["metrics"]]
@@ -456,26 +431,17 @@ def _cleaned_word(word: str) -> str:
     return clean_text(word)
 
 
-def of_attempt(nonce: str, attempt: int) -> str:
-    """The nonce of an attempt, by that of the first. It is the same when a killed controller launches it again.
-
-    Empty for a plan without one.
-    """
+def nonce_of(nonce: str, attempt: int) -> str:
+    """The nonce that binds a record to the launch of its node, by that of the first attempt: the plan brings it, and
+    other nodes do not know it. It is the same when a killed controller launches it again; empty without a first one."""
     if attempt <= 1 or not nonce:
         return nonce
     return hmac.new(nonce.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def matches(nonce: str, attempt: int, reported: str) -> bool:
-    """Whether a record of the attempt shows its nonce. Every record does where none was drawn."""
-    return not nonce or hmac.compare_digest(of_attempt(nonce, attempt).encode(), reported.encode())
-
-
-def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an answer that the schema has. What else stands there, such as facts, is dropped.
-
-    Raises EvidenceRefused, whose message is about this node alone.
-    """
+def accept_answer(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the schema has of what a node answers to a task; what else stands there, such as facts, is
+    dropped. Raises EvidenceRefused, whose message is about this node alone."""
     fields = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
     try:
         schemas.validate(schema, fields, what="it")

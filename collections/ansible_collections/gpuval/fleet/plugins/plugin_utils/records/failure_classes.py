@@ -71,12 +71,10 @@ def _groups(path: Path) -> dict[str, tuple[FailureClass, ...]]:
 
 def _class_of(row: Mapping[str, Any]) -> FailureClass:
     declared = {field.name: row[field.name] for field in fields(FailureClass) if field.name in row}
-    declared |= {"explains": tuple(row.get("explains", ())), "pattern": _pattern(row.get("patterns", ()))}
+    patterns = "|".join(row.get("patterns", ()))
+    pattern = re.compile(patterns, re.IGNORECASE | re.DOTALL) if row.get("patterns") else None
+    declared |= {"explains": tuple(row.get("explains", ())), "pattern": pattern}
     return FailureClass(**declared, ladder=row["action"])
-
-
-def _pattern(patterns: Iterable[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL) if patterns else None
 
 
 def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
@@ -125,11 +123,9 @@ def row_of(name: str) -> FailureClass:
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
-    """What a class speaks of: node, store, network, site, program, scheduler or gpuval.
-
-    ``failed``: false where evidence is missing, which speaks of the node for few classes. A required check of a user's
-    own that failed speaks of the node.
-    """
+    """What a class speaks of: node, store, network, site, program, scheduler or gpuval. ``failed``: false where
+    evidence is missing, which speaks of the node for few classes. A required check of a user's own that failed speaks
+    of the node."""
     row = class_named(name)
     subject = row.subject if row else NODE
     proven = failed or (row is not None and row.also_incomplete)
@@ -142,10 +138,8 @@ def speaks_of_node(check: Mapping[str, Any]) -> bool:
 
 
 def named_cause(record: Mapping[str, Any]) -> str:
-    """The class of what made the stage of a record fail, as its runner or its program names it; empty for none.
-
-    The node writes it: a class that the table does not have is none.
-    """
+    """The class of what made the stage of a record fail, as its runner or its program names it; empty for none. The
+    node writes it: a class that the table does not have is none."""
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
     known = _by_name(extensions.stage_files(OF_STAGE))

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..core.escape import one_line
 from . import failure_classes
+from .documents import LAUNCHED
 from .failure_classes import AGAIN, FailureClass, find
-from .states import LAUNCHED
 
 MESSAGE_CHARACTERS = 600
 #: In the remedy of the class no_package where the stages are not known.
@@ -96,17 +96,10 @@ def plain(message: str) -> str:
 
 def runner_gone(ended: str) -> dict[str, Any]:
     """Like a lost contact: why a node whose runner has gone for good has no better records."""
-    by_memory = "out of memory" in ended
-    remedy = (
-        "give the node more memory, or bound its stages (container.memory_bytes)"
-        if by_memory
-        else "read runner.log in the run's folder on the node and fix the cause"
-    )
-    return {
-        "class": "runner_out_of_memory" if by_memory else "runner_ended",
-        "message": ended,
-        "remedy": f"{remedy}, {AGAIN}",
-    }
+    name, remedy = "runner_ended", "read runner.log in the run's folder on the node and fix the cause"
+    if "out of memory" in ended:
+        name, remedy = "runner_out_of_memory", "give the node more memory, or bound its stages (container.memory_bytes)"
+    return {"class": name, "message": ended, "remedy": f"{remedy}, {AGAIN}"}
 
 
 def contact_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -130,10 +123,8 @@ def loss_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def described(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch with ``class``, ``remedy`` and a plain message; both are None where a runner was started.
-
-    A class that is there already (a probe's, a node's own) is kept.
-    """
+    """The launch with ``class``, ``remedy`` and a plain message; both are None where a runner was started. A class that
+    is there already (a probe's, a node's own) is kept."""
     if launch.get("state") in LAUNCHED:
         return {**launch, "class": None, "remedy": None}
     message = str(launch.get("message") or "")
@@ -146,10 +137,8 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a launch remembers under ``contact`` when the node, once started, could not be asked for its records.
-
-    One that was given up stays so until it answers (``before``): when it was last heard of says more than this.
-    """
+    """What a launch remembers under ``contact`` when the node, once started, could not be asked for its records. One
+    that was given up stays so until it answers (``before``): when it was last heard of says more than this."""
     if before and str(before.get("message", "")).startswith(LOST):
         return dict(before)
     text = plain(message)

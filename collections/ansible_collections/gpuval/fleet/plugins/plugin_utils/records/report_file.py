@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 
 from ..core import files, units
+from .documents import Document
 
 NODES = '"nodes": ['
 #: A report of more nodes has tables.
@@ -44,20 +45,16 @@ _Row = dict[str, Any]
 _Form = tuple[tuple[str, str, int, str], ...]
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Document) -> Iterator[str]:
     """The file of a report in pieces: each node on a line of its own, so that it is good to grep."""
     document = packed(report)
     yield "{\n"
     for key, value in document.items():
         if key not in ("nodes", "fleet"):
             yield f"{_dump(key)}: {_dump(value)},\n"
-    if document["nodes"]:
-        yield f"{NODES}\n"
-        for number, node in enumerate(document["nodes"]):
-            yield f",\n{_dump_node(node)}" if number else _dump_node(node)
-        yield "\n],\n"
-    else:
-        yield '"nodes": [],\n'
+    for number, node in enumerate(document["nodes"]):
+        yield f",\n{_dump_node(node)}" if number else f"{NODES}\n{_dump_node(node)}"
+    yield "\n],\n" if document["nodes"] else '"nodes": [],\n'
     yield f'"fleet": {_dump_node(document["fleet"])}\n}}\n'
 
 
@@ -66,7 +63,7 @@ def read(path: Path) -> Any:
     return orjson.loads(files.read(path))
 
 
-def packed(report: Mapping[str, Any]) -> dict[str, Any]:
+def packed(report: Document) -> dict[str, Any]:
     """The document of the file; one of few nodes is the report itself, as is one that is packed already."""
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
@@ -96,7 +93,7 @@ def unpacked(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in _TABLES}
 
 
-def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
+def unpack_node(node: dict[str, Any], head: Document) -> dict[str, Any]:
     """Make checks and metrics of a node whole, by the tables of ``head``. Raises ValueError where they do not fit."""
     criteria, figures = head.get("criteria", {}), head.get("figures", ())
     stages = _stages(criteria)
@@ -117,12 +114,12 @@ def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]
     return node
 
 
-def _pack_shared(entry: Mapping[str, Any], properties: dict[str, int]) -> dict[str, Any]:
+def _pack_shared(entry: Document, properties: dict[str, int]) -> dict[str, Any]:
     numbers = {key: properties.setdefault(_dump_node(entry[key]), len(properties)) for key in _SHARED if key in entry}
     return {**entry, **numbers}
 
 
-def _key(check: Mapping[str, Any]) -> str:
+def _key(check: Document) -> str:
     return f"{check['stage']}/{check['name']}"
 
 
@@ -133,7 +130,7 @@ def _stages(criteria: Iterable[str]) -> dict[str, str]:
     return {name: stage for stage, name in stages if counts[name] == 1}
 
 
-def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _criteria(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
     counted: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
     for node in nodes:
         for check in node["checks"]:
@@ -148,22 +145,20 @@ def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return criteria
 
 
-def _pack_check(
-    check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
-) -> dict[str, Any]:
-    if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
-        return {**check, "value": _short(check["value"])}
+def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mapping[str, str]) -> dict[str, Any]:
     value = _short(check["value"])
+    packed = {**check, "value": value}
+    if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
+        return packed
     common = {
         **_of_value(criteria[_key(check)], value, check["unit"]),
         "value": None,
         "stage": stages.get(check["name"]),
     }
-    packed = {**check, "value": value}
     return {key: text for key, text in packed.items() if key not in common or text != common[key]}
 
 
-def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+def _unpack_check(check: Document, common: Document) -> dict[str, Any]:
     """Texts that are the same stay the one of ``common``: memory has them once."""
     if "reason" not in check and "reason" in common:
         common = _of_value(common, check.get("value"), check.get("unit", common["unit"]))
@@ -171,13 +166,13 @@ def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[s
     return {"value": None, **common, **fields}
 
 
-def _template(check: Mapping[str, Any]) -> str:
+def _template(check: Document) -> str:
     """The reason of a check with its value left open."""
     value, reason = _short(check["value"]), str(check["reason"])
     return reason.replace(units.human(value, check["unit"]), _VALUE, 1) if isinstance(value, float) else reason
 
 
-def _of_value(common: Mapping[str, Any], value: Any, unit: str) -> Mapping[str, Any]:
+def _of_value(common: Document, value: Any, unit: str) -> Document:
     """The texts of a criterion for a check of that value."""
     if not isinstance(value, float) or _VALUE not in common["reason"]:
         return common
@@ -188,7 +183,7 @@ def _short(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _pack_metrics(metrics: Sequence[Mapping[str, Any]], figures: dict[_Form, tuple[int, list[_Row]]]) -> dict[str, Any]:
+def _pack_metrics(metrics: Sequence[Document], figures: dict[_Form, tuple[int, list[_Row]]]) -> dict[str, Any]:
     form = tuple((metric["name"], metric["unit"], metric.get("revision", 1), metric["scope"]) for metric in metrics)
     if form not in figures:
         rows = [
@@ -211,20 +206,14 @@ def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> list[dict[st
         {"name": row["name"], "value": number, "unit": row["unit"], "scope": scope}
         | ({"revision": row["revision"]} if "revision" in row else {})
         for row, value in zip(rows, values, strict=True)
-        for scope, number in zip(
-            row["scopes"],
-            value if isinstance(value, list) else itertools.repeat(value, len(row["scopes"])),
-            strict=True,
-        )
+        for numbers in [value if isinstance(value, list) else [value] * len(row["scopes"])]
+        for scope, number in zip(row["scopes"], numbers, strict=True)
     ]
 
 
 def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:
-    """What stands before the nodes, with none of them, and then the nodes as the file has them, one at a time.
-
-    Raises OSError, and ValueError where it is no report; one that is laid out otherwise is read whole, up to
-    ``max_bytes``.
-    """
+    """What stands before the nodes, with none of them, and then the nodes as the file has them, one at a time. Raises
+    OSError, and ValueError where it is no report; one that is laid out otherwise is read whole, up to ``max_bytes``."""
     head: list[str] = []
     with path.open(encoding="utf-8") as stream:
         for line in stream:

@@ -15,18 +15,18 @@ from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..gang import console
-from ..judge import acceptance, retries, sku_catalogue
+from ..judge import acceptance, sku_catalogue, stage_end
 from ..records import failure_classes, launch_errors
 from ..runs import overview
 from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
 RETRIED = {
-    retries.FLAKY: "Flaky, passed only on a retry",
-    retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
-    retries.DISK_FULL: "Found a full disk once (free space, or see what else writes to it)",
-    retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
-    retries.NOT_THE_NODE: "Passed on a retry; the store, the site or the user's program was at fault before",
+    stage_end.FLAKY: "Flaky, passed only on a retry",
+    stage_end.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
+    stage_end.DISK_FULL: "Found a full disk once (free space, or see what else writes to it)",
+    stage_end.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
+    stage_end.NOT_THE_NODE: "Passed on a retry; the store, the site or the user's program was at fault before",
 }
 NARROWED = {
     "busy": "nodes with other work", "stages": "stages that are no whole profile", "spreads": "spreads of another run",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.text import natural_order
-from ..records.states import LAUNCHED
+from ..records.documents import LAUNCHED
 from . import folder as run_folder
 from . import origin, state
 

@@ -397,7 +397,7 @@ def build(
         "schema": "gpuval.plan/1",
         **{name: getattr(settings, name) for name in COPIED},
         "attempt": attempt,
-        "nonce": evidence.of_attempt(settings.nonce, attempt),
+        "nonce": evidence.nonce_of(settings.nonce, attempt),
         "accelerator": accelerator(settings.sku, settings.gpu_count),
         "images": dict(images or {}),
         **({"gang": dict(settings.gang)} if settings.gang else {}),
@@ -409,7 +409,7 @@ def build(
 def for_attempt(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
     """The plan that runs only `names` once more, as `attempt`."""
     stages = [item for item in plan["stages"] if item["name"] in set(names)]
-    return {**plan, "attempt": attempt, "stages": stages, "nonce": evidence.of_attempt(plan.get("nonce", ""), attempt)}
+    return {**plan, "attempt": attempt, "stages": stages, "nonce": evidence.nonce_of(plan.get("nonce", ""), attempt)}
 
 
 def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:

@@ -20,8 +20,8 @@ from ...module_utils.store import Store
 from ..core import schemas
 from ..core.escape import one_line
 from ..records import brief
+from ..records.documents import FINAL_STATES
 from ..records.evidence import parse_key
-from ..records.states import FINAL_STATES
 from . import folder as run_folder
 
 RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"

@@ -157,6 +157,6 @@ def _refusal(note: str) -> dict[str, Any]:
     """The launch that a job's note is about, as its node has written it there."""
     try:
         answer = {"directory": "", "launch": {"state": "refused", **json.loads(note)}}
-        return evidence.accept("launch_answer", answer)["launch"]
+        return evidence.accept_answer("launch_answer", answer)["launch"]
     except (ValueError, TypeError, EvidenceRefused):
         return {"state": "refused", "message": note}

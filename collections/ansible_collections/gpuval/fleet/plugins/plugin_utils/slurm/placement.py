@@ -15,8 +15,8 @@ from ..core.errors import GpuvalError, SettingError
 from ..core.units import duration
 from ..gang import keys
 from ..records import launch_errors
+from ..records.documents import FINAL_STATES, LAUNCHED
 from ..records.failure_classes import row_of
-from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
 from ..ssh import findings

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.text import some_of, table
 from ..records.brief import stage_line
-from ..records.states import FINAL_STATES
+from ..records.documents import FINAL_STATES
 from ..runs.state import WORKING
 from ..watch.decisions import clock
 from .status import BAD, STATES, Ahead, NodeStatus, Status

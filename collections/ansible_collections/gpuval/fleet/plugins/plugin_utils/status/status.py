@@ -12,7 +12,7 @@ from typing import Any
 
 from ..records import launch_errors
 from ..records.brief import StageBrief
-from ..records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
+from ..records.documents import FAILED_STATES, FINAL_STATES, LAUNCHED
 from ..runs.folder import DEADLINE_SLACK_SECONDS
 from ..runs.state import BEFORE_WORK, LOST_SECONDS, Seen
 

@@ -25,7 +25,7 @@ from ..core.step_options import PathText, StoreOptions
 from ..gang import document as gang_document
 from ..gang import evidence as gang_evidence
 from ..records import evidence
-from ..records.states import FINAL_STATES, LAUNCHED
+from ..records.documents import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import job_secrets, publishing
 from ..runs import state as run_state

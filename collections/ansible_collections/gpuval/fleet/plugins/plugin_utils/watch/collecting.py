@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..records.documents import FINAL_STATES
 from ..records.launch_errors import is_not_measured_again
-from ..records.states import FINAL_STATES
 
 #: The runner's last line in a stage's log; `curves` announces a series.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"

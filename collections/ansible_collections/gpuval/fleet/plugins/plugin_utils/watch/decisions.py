@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core import units
+from ..records.documents import FINAL_STATES, LAUNCHED
 from ..records.failure_classes import all_classes
 from ..records.launch_errors import is_not_measured_again
-from ..records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
 MAX_RESTARTS = 2

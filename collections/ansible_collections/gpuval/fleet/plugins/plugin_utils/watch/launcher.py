@@ -7,9 +7,9 @@ from typing import Any
 
 from ..core.text import with_remedy
 from ..records import launch_errors
+from ..records.documents import LAUNCHED
 from ..records.failure_classes import NOT_MEASURED_AGAIN, row_of
 from ..records.launch_errors import OTHER_RUN
-from ..records.states import LAUNCHED
 from ..runs import cleanable
 from ..runs import folder as run_folder
 from . import launching

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..judge.check import Check
 from ..judge.stage_end import IMAGE, lacks_image
-from ..records.states import FAILED_STATES
+from ..records.documents import FAILED_STATES
 
 
 def stages_to_retry(

@@ -17,7 +17,7 @@ from ..core.processes import Parent
 from ..core.step_options import PathText, StoreOptions
 from ..judge.check import Check
 from ..records import launch_errors
-from ..records.states import FINAL_STATES, RUN_ENDED
+from ..records.documents import FINAL_STATES, RUN_ENDED
 from ..runs import folder as run_folder
 from ..runs.action import RunOptions
 from ..store.backend import StoreBackend

@@ -15,8 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import ranks
-from .distribution import Key, Samples
+from .distribution import Key, Samples, benjamini_hochberg, centred, spearman, spearman_p
 
 MIN_NODES = 8
 LEAST_RHO = 0.7
@@ -65,13 +64,18 @@ def correlate(samples: Samples) -> Correlated:
     for key in samples.figures:
         stages[key.stage, key.kind].append(key)
     pairs = [pair for keys in stages.values() for pair in _of_stage(keys, samples)]
-    qualities = ranks.benjamini_hochberg([pair.probability for pair in pairs])
+    qualities = benjamini_hochberg([pair.probability for pair in pairs])
     strong = [
         pair
         for pair, quality in zip(pairs, qualities, strict=True)
         if quality <= FALSE_SHARE and abs(pair.rho) >= LEAST_RHO
     ]
-    distinct = [pair for pair in strong if not _one_quantity(pair)]
+    # Beyond ONE_QUANTITY, or with one name but for units and statistics, it is one quantity twice.
+    distinct = [
+        pair
+        for pair in strong
+        if abs(pair.rho) <= ONE_QUANTITY and _quantity(pair.one.metric) != _quantity(pair.other.metric)
+    ]
     distinct.sort(key=lambda pair: (-abs(pair.rho), pair.one, pair.other))
     return Correlated(distinct, len(strong) - len(distinct))
 
@@ -105,17 +109,13 @@ def _pairs(
     nodes = len({node_of(place) for place in places})
     if nodes < MIN_NODES:
         return
-    centred = {key: ranks.centred([values[place] for place in places]) for key, values in usual.items()}
-    differing = [(key, ranked) for key, ranked in centred.items() if ranked is not None]
+    of_figures = ((key, centred([values[place] for place in places])) for key, values in usual.items())
+    differing = [(key, ranked) for key, ranked in of_figures if ranked is not None]
     for (key, ranked), (other_key, other_ranked) in itertools.combinations(differing, 2):
         if is_comparable(key, other_key):
-            rho = ranks.spearman(ranked, other_ranked)
+            rho = spearman(ranked, other_ranked)
             first, second = sorted((key, other_key))
-            yield FigurePair(first, second, rho, over, len(places), nodes, ranks.spearman_p(rho, nodes))
-
-
-def _one_quantity(pair: FigurePair) -> bool:
-    return abs(pair.rho) > ONE_QUANTITY or _quantity(pair.one.metric) == _quantity(pair.other.metric)
+            yield FigurePair(first, second, rho, over, len(places), nodes, spearman_p(rho, nodes))
 
 
 def _quantity(metric: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,10 +34,18 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     correlated = correlation.correlate(reported)
     statistics = [_statistic(key, sample, reported, nodes) for key, sample in _first(described, MAX_STATISTICS)]
     standings = [
-        {**key._asdict(), "by": by, "groups": [_standing(one) for one in its]}
+        {
+            **key._asdict(),
+            "by": by,
+            "groups": [
+                {"value": of.group[1], "nodes": of.nodes, "median": of.median, "relative_difference": of.difference}
+                for of in its
+            ],
+        }
         for (key, by), its in compared.standings.items()
     ]
-    groups_kept = _within(standings, MAX_GROUPS)
+    counts = itertools.accumulate(len(standing["groups"]) for standing in standings)
+    groups_kept = standings[: sum(count <= MAX_GROUPS for count in counts)]
     return {
         "statistics": statistics,
         "groups": groups_kept,
@@ -77,32 +86,17 @@ def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) 
     }
 
 
-def _standing(of: groups.Standing) -> dict[str, Any]:
-    return {"value": of.group[1], "nodes": of.nodes, "median": of.median, "relative_difference": of.difference}
-
-
-def _within(standings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    fitting, count = [], 0
-    for standing in standings:
-        count += len(standing["groups"])
-        if count > most:
-            break
-        fitting.append(standing)
-    return fitting
-
-
 def _finding(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
-    by, value = finding.standing.group
+    standing = finding.standing
+    by, value = standing.group
     return {
         **finding.key._asdict(),
         "by": by,
         "value": value,
         "nodes": len(finding.nodes),
         "names": [nodes[number]["name"] for number in sorted(finding.nodes)[:MAX_NAMES]],
-        "others": finding.standing.others,
-        "median": finding.standing.median,
-        "others_median": finding.standing.others_median,
-        "relative_difference": finding.standing.difference,
+        **{key: getattr(standing, key) for key in ("others", "median", "others_median")},
+        "relative_difference": standing.difference,
         "p": finding.probability,
         "q": finding.quality,
         "alike": [{"by": group[0], "value": group[1], "same": its == finding.nodes} for group, its in finding.alike],
@@ -117,10 +111,7 @@ def _pair(pair: correlation.FigurePair) -> dict[str, Any]:
         "kind": pair.one.kind,
         "one": {"metric": pair.one.metric, "scope": pair.one.scope},
         "other": {"metric": pair.other.metric, "scope": pair.other.scope},
-        "rho": pair.rho,
-        "over": pair.over,
-        "count": pair.count,
-        "nodes": pair.nodes,
+        **{key: getattr(pair, key) for key in ("rho", "over", "count", "nodes")},
     }
 
 

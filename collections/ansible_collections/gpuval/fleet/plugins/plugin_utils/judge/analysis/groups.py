@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...core import units
-from . import ranks
-from .distribution import Key, Samples, relative
+from .distribution import Key, Samples, benjamini_hochberg, least_p, mann_whitney, midranks, relative
 
 #: The least number of nodes of a group, and of those that it is held against.
 MIN_NODES = 3
@@ -54,10 +53,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes.
-
-    A comparison that may still be chance is one without ``quality``.
-    """
+    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes. A comparison
+    that may still be chance is one without ``quality``."""
 
     key: Key
     standing: Standing
@@ -69,7 +66,10 @@ class GroupFinding:
     @property
     def text(self) -> str:
         by, value = self.standing.group
-        also = "".join(f"; {self._alike(group, nodes)}" for group, nodes in self.alike)
+        also = "".join(
+            f"; {'' if nodes == self.nodes else 'nearly '}the same nodes as {' '.join(group)}"
+            for group, nodes in self.alike
+        )
         return (
             f"{by} {value}: {self.key.metric} {self.moved} the other {self.standing.others} nodes "
             f"({self.standing.nodes} nodes, {self.key.kind}, q={self.quality:.1g}){also}"
@@ -84,9 +84,6 @@ class GroupFinding:
             return "{}, not {} as".format(*figures)
         direction = "below" if standing.difference < 0 else "above"
         return f"{units.number_text(round(abs(standing.difference) * 100, 2))} % {direction}"
-
-    def _alike(self, group: Group, nodes: frozenset[int]) -> str:
-        return f"{'' if nodes == self.nodes else 'nearly '}the same nodes as {group[0]} {group[1]}"
 
 
 @dataclass
@@ -138,16 +135,14 @@ def _order(finding: GroupFinding) -> tuple[float, float, Group]:
 
 
 def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
-    """The tests that are, each with its q: first whole groups are chosen, then figures of those that are.
-
-    A bad rack differs in many figures at once. Were all tests corrected together, these would make room for figures of
-    groups that are good (Benjamini, Bogomolov 2014).
-    """
+    """The tests that are, each with its q: first whole groups are chosen, then figures of those that are. A bad rack
+    differs in many figures at once. Were all tests corrected together, these would make room for figures of groups that
+    are good (Benjamini, Bogomolov 2014)."""
     by_group: dict[tuple[Group, str], list[GroupFinding]] = defaultdict(list)
     for test in tests:
         by_group[test.standing.group, test.key.kind].append(test)
-    within = {group: ranks.benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
-    between = ranks.benjamini_hochberg([min(its) for its in within.values()])
+    within = {group: benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
+    between = benjamini_hochberg([min(its) for its in within.values()])
     chosen = sum(quality <= FALSE_SHARE for quality in between)
     for (group, qualities), of_group in zip(within.items(), between, strict=True):
         if of_group > FALSE_SHARE:
@@ -184,7 +179,7 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Com
     if not groups.by:
         return
     numbers = list(values)
-    rank = dict(zip(numbers, ranks.midranks([values[number] for number in numbers]), strict=True))
+    rank = dict(zip(numbers, midranks([values[number] for number in numbers]), strict=True))
     standings_done: dict[frozenset[int], Standing] = {}
     for name, by_value in groups.by.items():
         standings = []
@@ -197,19 +192,17 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Com
             standing = replace(earlier, group=group) if earlier else _standing(group, nodes, complement_nodes, values)
             standings.append(standing)
             complement = frozenset(complement_nodes)
-            if earlier is not None or (complement in groups.names and _second(nodes, complement)):
+            if earlier is not None or (
+                complement in groups.names and (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
+            ):
                 continue
             standings_done[nodes] = standing
-            if ranks.least_p(len(nodes), len(values)) > FALSE_SHARE:
+            if least_p(len(nodes), len(values)) > FALSE_SHARE:
                 continue
-            probability = ranks.mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
+            probability = mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
             yield GroupFinding(key, standing, nodes, probability)
         if standings:
             compared.standings[key, name] = standings
-
-
-def _second(nodes: frozenset[int], complement: frozenset[int]) -> bool:
-    return (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
 
 
 def _standing(group: Group, nodes: frozenset[int], peers: set[int], values: Mapping[int, float]) -> Standing:
@@ -242,8 +235,8 @@ def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float])
         return False
     standing = _standing(test.standing.group, nodes, peers, values)
     numbers = [*nodes, *peers]
-    rank = ranks.midranks([values[number] for number in numbers])
-    probability = ranks.mann_whitney(sum(rank[: len(nodes)]), len(nodes), len(numbers))
+    rank = midranks([values[number] for number in numbers])
+    probability = mann_whitney(sum(rank[: len(nodes)]), len(nodes), len(numbers))
     same_way = (standing.median > standing.others_median) == (test.standing.median > test.standing.others_median)
     return same_way and standing.large and probability <= FALSE_SHARE
 

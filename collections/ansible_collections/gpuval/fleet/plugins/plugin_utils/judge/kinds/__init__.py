@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .against_baseline import AgainstBaseline
 from .base import CheckKind, JudgeContext
+from .fleet_outliers import Outlier
 from .limits import Equal, Max, Min, TrendCheck, Within
-from .outlier import Outlier
 from .same import Same
 
 __all__ = ["KINDS", "CheckKind", "JudgeContext"]

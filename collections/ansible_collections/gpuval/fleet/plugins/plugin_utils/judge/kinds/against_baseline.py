@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from ...core import units
-from ...records.documents import Record
+from ...records.documents import Document, Record
 from .. import baseline as baselines
 from ..baseline import LEAST_NODES, Baseline
-from ..check import Check
+from ..check import Check, Subject
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
 from ..peer_groups import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
-from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
-from ..subject import Subject
-from .base import CheckKind, JudgeContext, Target, allowance, deviation_text, earlier_failures, without_too_little
+from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, deviation_text, widened
+from .base import CheckKind, JudgeContext, Target, allowance, earlier_failures, without_too_little
 
 #: The spread of a baseline of n nodes is uncertain: 1 + this/n times as many deviations are needed.
 FEW_NODES = 12
@@ -52,7 +50,7 @@ class AgainstBaseline(CheckKind):
         # A baseline of an earlier version has the median alone, which is beside the speed.
         revisions = dict.fromkeys((newest_revision(check, subject, record), 1))
 
-        def find(setup: Mapping[str, str]) -> Mapping[str, Any] | None:
+        def find(setup: Mapping[str, str]) -> Document | None:
             figures = (baseline.find(check, sku, subject.gpus, workload, setup, revision) for revision in revisions)
             return next(filter(None, figures), None)
 
@@ -93,9 +91,7 @@ def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list
     return setups
 
 
-def _results(
-    check: Check, subject: Subject, record: Record, figure: Mapping[str, Any], baseline: Baseline
-) -> list[PartResult]:
+def _results(check: Check, subject: Subject, record: Record, figure: Document, baseline: Baseline) -> list[PartResult]:
     """Every part that reported, against the figure of the baseline."""
     figures, results = figures_of(check, subject, record, figure.get("revision", 1))
     unit = check.unit or ""
@@ -120,8 +116,8 @@ def _results(
             text = f"the baseline {baseline.title} has no {check.metric} of {part}"
             results.append(PartResult(part, None, value, unit, text))
             continue
-        passed = not peers.is_outlier(value, check.max_below, check.max_above, deviations)
-        badness = peers.badness(value, check.max_below, check.max_above)
+        passed = not peers.is_outlier(value, *check.sides, deviations)
+        badness = peers.badness(value, *check.sides)
         results.append(
             PartResult(part, passed, value, unit, functools.partial(_reason, check, value, peers, baseline), -badness)
         )

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core import units
-from ...records.documents import NodeMetric, Record
-from ...records.states import UNFINISHED
+from ...records.documents import UNFINISHED, NodeMetric, Record
 from ..baseline import Baseline
-from ..check import Check
+from ..check import Check, Subject
 from ..entries import (
     Absent,
     Entry,
@@ -28,7 +27,6 @@ from ..entries import (
 )
 from ..peer_groups import GroupKey, PeerHistory, PeerSample
 from ..peer_statistics import Tails
-from ..subject import Subject
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
 Target = float | str | None
@@ -38,10 +36,8 @@ Metrics = Sequence[NodeMetric]
 
 @dataclass
 class JudgeContext:
-    """What nodes are judged by beside their own records, and what comparing them found.
-
-    ``fleet`` are the entries of the fleet; ``nodes`` those of each node, by the name of the check.
-    """
+    """What nodes are judged by beside their own records, and what comparing them found. ``fleet`` are the entries of
+    the fleet; ``nodes`` those of each node, by the name of the check."""
 
     criteria: Sequence[Check]
     baseline: Baseline | None = None
@@ -134,10 +130,8 @@ class MetricKind(CheckKind):
         return with_gang(check, excused(check, entries, subject, record), record)
 
     def failed_so_far(self, check: Check, subject: Subject) -> list[Entry]:
-        """The entries of a stage that never ended and may not be measured again: what it counted before stays.
-
-        A node that a fault stopped would be INCOMPLETE otherwise, as if it was late.
-        """
+        """The entries of a stage that never ended and may not be measured again: what it counted before stays. A node
+        that a fault stopped would be INCOMPLETE otherwise, as if it was late."""
         record = subject.records.get(check.stage)
         if record is None or not check.required or check.retry or check.value_from is not None:
             return []
@@ -210,10 +204,7 @@ def without_too_little(check: Check, subject: Subject, record: Record, entries: 
 
 def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[PartResult]:
     """What failed in an earlier attempt and may not be measured again: it stays failed. What may be is open where the
-    work itself ended as a failure: the attempts contradict each other.
-
-    ``results`` judges the parts of one attempt.
-    """
+    work itself ended as a failure: the attempts contradict each other. ``results`` judges the parts of one attempt."""
     if not check.required:
         return
     passed, outcome = (None, "unsteady") if check.retry else (False, "such a result is never retried into PASS")
@@ -235,8 +226,3 @@ def allowance(check: Check) -> str:
     """5 % under and 3 % over."""
     sides = ((check.max_below, "under"), (check.max_above, "over"))
     return " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
-
-
-def deviation_text(change: float) -> str:
-    """A relative change in words: 5 % under."""
-    return f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"

@@ -17,46 +17,28 @@ import functools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...core import units
 from ...core.text import some_of
 from ...records.documents import Record
-from ..check import Check
-from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
+from .. import peer_statistics
+from ..check import Check, Subject
+from ..entries import Absent, Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import (
-    ALL_PARTS,
     GroupKey,
     PeerGroup,
     PeerHistory,
     PeerSample,
-    earlier_figures,
-    figures_of,
-    least_margin,
     levels_of,
     modes_of,
     ratios_of,
     sample_of,
+    too_few_parts,
 )
-from ..peer_statistics import (
-    CERTAIN,
-    FEW_PARTS,
-    FEW_TO_LEAVE_OUT,
-    KNOWN,
-    MEDIAN_ERROR,
-    MIN_PARTS,
-    Peers,
-    Tails,
-    deviation_of,
-    doubtful_limit,
-    majority,
-    normal_limit,
-    shared,
-    widened,
-)
-from ..subject import Subject
-from .base import JudgeContext, deviation_text, earlier_failures, without_too_little
+from ..peer_statistics import Peers, Tails, deviation_of, deviation_text, doubtful_limit, normal_limit, widened
+from .base import JudgeContext, MetricKind, Metrics, Results, Target, allowance, earlier_failures, without_too_little
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
@@ -64,60 +46,24 @@ _KIND = 3
 Samples = Sequence[PeerSample]
 
 
-def survey(check: Check, subjects: Iterable[Subject], context: JudgeContext) -> None:
-    """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
-    tell about that together. It comes before ``compare``."""
-    groups = context.samples[check.name]
-    for subject in subjects:
-        sample = sample_of(check, subject)
-        if isinstance(sample, PeerSample):
-            groups.setdefault(sample.group, []).append(sample)
-        else:
-            context.nodes[subject.name][check.name] = sample
-    for key, samples in groups.items():
-        of_nodes = [] if check.relative_to else levels_of(check, samples)
-        for name in _behind(check, samples, of_nodes, context.history.larger(check, key, len(samples))):
-            context.behind[name][check.stage].add(check.name)
-        if len(samples) <= check.min_peers:
-            continue
-        levels, within = context.tails[key[0]]
-        if check.relative_to:
-            within.add(_ratios(check, samples), least_margin(check), check.deviations, sign_of(check))
-        else:
-            modes = modes_of(check, samples, of_nodes)
-            named = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
-            levels.add(named, least_margin(check), check.deviations, sign_of(check))
-            _survey_nodes(check, samples, of_nodes, levels)
-
-
 def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | None], levels: Tails) -> None:
     """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
     levels_known = [*filter(None, of_nodes)]
-    deviation = deviation_of(levels_known, least_margin(check))
+    deviation = deviation_of(levels_known, check.margin)
     for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
         node, ahead = sample.subject.name, levels.ahead[check.stage]
         levels.deviations[node][check.metric] = deviation
-        ahead[node] = max(sign_of(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
-        then = dict(_measured_before(check, sample).figures)
+        ahead[node] = max(check.sign * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
+        then = dict(sample.measured_before(check).figures)
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
         if changes and level:
             change = statistics.median(changes)
             levels.changes[node][check.metric] = max(
                 abs(change) / deviation, levels.changes[node].get(check.metric, 0.0)
             )
-            worst = max(sign_of(check) * (1 - one) for one in (level, level * math.exp(-change)))
-            if worst > doubtful_limit(levels_known, least_margin(check), 0.0):
+            worst = max(check.sign * (1 - one) for one in (level, level * math.exp(-change)))
+            if worst > doubtful_limit(levels_known, check.margin, 0.0):
                 levels.far.add(node)
-
-
-def _measured_before(check: Check, sample: PeerSample) -> PeerSample:
-    """The sample of the attempt before, without figures where none measured them."""
-    return replace(sample, figures=next(iter(earlier_figures(check, sample)[::-1]), ()))
-
-
-def sign_of(check: Check) -> int:
-    """1 where the greater figure is the better, else -1."""
-    return 1 if check.max_below is not None else -1
 
 
 def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], before: PeerGroup | None) -> list[str]:
@@ -129,10 +75,10 @@ def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], be
         middle, limit = 1.0, before.normal or math.inf
     elif len(samples) > check.min_peers:
         levels = _named(samples, of_nodes)
-        middle, limit = normal_limit([level for _, level in levels], least_margin(check))
+        middle, limit = normal_limit([level for _, level in levels], check.margin)
     else:
         return []
-    return [name for name, level in levels if sign_of(check) * (middle - level) > limit]
+    return [name for name, level in levels if check.sign * (middle - level) > limit]
 
 
 def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
@@ -153,33 +99,9 @@ def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def compare(check: Check, context: JudgeContext) -> None:
-    """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
-    groups = context.samples[check.name]
-    _lend_medians(check, groups)
-    larger = _larger_groups(check, groups, context.history)
-    comparison = _Comparison(check, context)
-    for key in sorted(groups):
-        comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
-
-
-def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> None:
-    """Put the medians beside speeds into the group of revision 1, where either is small: that is judged first, so that
-    entries of speeds replace those of medians."""
-    for key, speeds in [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]:
-        older = groups.get(key[:-1], [])
-        if older and min(len(speeds), len(older)) <= check.min_peers:
-            medians = [median for one in speeds if (median := one.of_first_revision(check)).figures]
-            groups[key[:-1]] = [*older, *medians]
-            if len(speeds) <= check.min_peers:
-                groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
-
-
 def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None:
-    """Put the entries of one node, whose figures changed since ``compare``, into the context.
-
-    In a large group one node changes no limit: there it is judged beside the group that the history has.
-    """
+    """Put the entries of one node, whose figures changed since ``compare``, into the context. In a large group one node
+    changes no limit: there it is judged beside the group that the history has."""
     groups = context.samples[check.name]
     places = [(key, one) for key in sorted(groups) for one in groups[key] if one.subject.name == subject.name]
     (key, before), sample = places[-1], sample_of(check, subject)
@@ -187,7 +109,7 @@ def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None
         context.nodes[subject.name][check.name] = sample
         return
     changed = [sample if sample.revision == before.revision else sample.of_first_revision(check)]
-    if len(groups[key]) < FEW_TO_LEAVE_OUT:
+    if len(groups[key]) < peer_statistics.FEW_TO_LEAVE_OUT:
         changed += [one for one in groups[key] if one.subject.name != subject.name]
     comparison = _Comparison(check, context, only=subject.name)
     larger = _larger_groups(check, groups, context.history)[key]
@@ -232,7 +154,11 @@ class _Comparison:
         if all_peers.nodes <= check.min_peers and larger:
             self._leave_uncompared(samples, larger)
             return
-        levels = self._levels(samples, all_peers) if len(by_software) > 1 else {}
+        levels: dict[GroupKey, list[float]] = defaultdict(list)  # by software how fast each node is, relative to all
+        for sample in samples if len(by_software) > 1 and check.relative_to is None else ():
+            level = _level(check, sample, all_peers)
+            if level is not None:
+                levels[sample.alike].append(level)
         for alike in sorted(by_software):
             members = by_software[alike]
             kind = " ".join([*key, *alike])
@@ -248,10 +174,8 @@ class _Comparison:
 
     def _reach(self, samples: Samples, repeats: float) -> tuple[float, float, float]:
         """How far chance reaches among these nodes, relative to their median: of parts where the fleet has long tails,
-        of whole nodes where it has none, and of those to measure again.
-
-        ``repeats``: the deviation of parts that repeats of one measurement explain, which is normal noise.
-        """
+        of whole nodes where it has none, and of those to measure again. ``repeats``: the deviation of parts that
+        repeats of one measurement explain, which is normal noise."""
         check, nodes = self.check, len(samples)
         if not samples:  # as many nodes have one number of links as another
             return 0.0, 0.0, 0.0
@@ -268,16 +192,16 @@ class _Comparison:
                 reach = max(reach, deviations * spread)
         if check.relative_to or nodes <= check.min_peers:
             return reach, 0.0, 0.0
-        of_nodes, least = [level for _, level in known_levels], least_margin(check)
+        of_nodes, least = [level for _, level in known_levels], check.margin
         peers = Peers.without_the_far(of_nodes, least, check.deviations)
         doubtful = doubtful_limit(of_nodes, least, peers.deviation) if peers else math.inf
-        middle, limit = (1.0, math.inf) if levels.are_long(CERTAIN) else normal_limit(of_nodes, least)
+        middle, limit = (1.0, math.inf) if levels.are_long(peer_statistics.CERTAIN) else normal_limit(of_nodes, least)
         return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
         counts = [sample.parts for sample in samples if sample.parts is not None]
-        most = majority([str(count) for count in counts])
+        most = peer_statistics.majority([str(count) for count in counts])
         samples_kept = []
         for sample in samples:
             if sample.parts is None or len(counts) == 1 or str(sample.parts) == most:
@@ -297,31 +221,18 @@ class _Comparison:
             settled = self._entries(sample, None) if sample.settled else []
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
-    def _levels(self, samples: Samples, all_peers: PeerGroup) -> dict[GroupKey, list[float]]:
-        """By software how fast each node is, relative to all; empty where figures are relative to the node anyway."""
-        levels: dict[GroupKey, list[float]] = defaultdict(list)
-        for sample in samples if self.check.relative_to is None else ():
-            level = _level(self.check, sample, all_peers)
-            if level is not None:
-                levels[sample.alike].append(level)
-        return levels
-
     def _software_deficit(self, alike: GroupKey, levels: Mapping[GroupKey, Sequence[float]]) -> str:
         """Why nodes of one software cannot be accepted for being alike: as a group they are behind those of all other.
-
-        Empty where they are not, and where they are the majority.
-        """
+        Empty where they are not, and where they are the majority."""
         check = self.check
         near = levels.get(alike, ())
         distant = [level for other, its in levels.items() if other != alike for level in its]
-        if not near or len(distant) <= check.min_peers or len(distant) < len(near):
+        usual = Peers.without_the_far(distant, check.margin, check.deviations)
+        if not near or len(distant) <= check.min_peers or len(distant) < len(near) or usual is None:
             return ""
-        usual = Peers.without_the_far(distant, least_margin(check), check.deviations)
-        if usual is None:
-            return ""
-        error = MEDIAN_ERROR * usual.deviation * (1 / len(near) + 1 / len(distant)) ** 0.5
+        error = peer_statistics.MEDIAN_ERROR * usual.deviation * (1 / len(near) + 1 / len(distant)) ** 0.5
         middle = statistics.median(near)
-        if not replace(usual, deviation=error).is_outlier(middle, check.max_below, check.max_above, check.deviations):
+        if not replace(usual, deviation=error).is_outlier(middle, *check.sides, check.deviations):
             return ""
         most = max(sorted(other for other in levels if other != alike), key=lambda other: len(levels[other]))
         return (
@@ -332,11 +243,10 @@ class _Comparison:
 
     def _software_doubt(self, alike: GroupKey, by_software: Mapping[GroupKey, Samples], all_peers: PeerGroup) -> str:
         """Why a node that is far off may be good: those that it is compared with have other software."""
-        if not self.check.alike:
-            return ""
         counts = {software: len(members) for software, members in by_software.items() if software != alike}
-        if not counts:
-            return "" if all_peers.nodes <= self.check.min_peers else f"its {self._software(alike)} may be new since"
+        if not counts or not self.check.alike:
+            is_new = self.check.alike and all_peers.nodes > self.check.min_peers
+            return f"its {self._software(alike)} may be new since" if is_new else ""
         most = max(sorted(counts), key=lambda software: counts[software])
         return f"its {self._software(alike)} is not the {self._software(most)} of {counts[most]} others"
 
@@ -344,10 +254,8 @@ class _Comparison:
         return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
 
     def _compare(self, samples: Samples, group: PeerGroup, *, doubt: str = "", behind: str = "") -> None:
-        """Judge these nodes beside the group.
-
-        ``doubt`` makes an outlier inconclusive; ``behind`` is why no node of them can pass.
-        """
+        """Judge these nodes beside the group. ``doubt`` makes an outlier inconclusive; ``behind`` is why no node of
+        them can pass."""
         check = self.check
         if group.nodes <= check.min_peers:
             self._without_peers(samples, group)
@@ -375,9 +283,11 @@ class _Comparison:
             if parts:
                 wrong.append(f"{sample.subject.name} {some_of(parts, 1)}")
         reason = f"{group.kind}: {check.metric} of {group.nodes} nodes"
-        peers = group.parts.get(ALL_PARTS)
+        peers = group.together
         if peers is not None:
-            reason += f", median {self._figure(peers.median)}, deviation {_spread(peers)}"
+            median = peers.median
+            text = units.number_text(median) if check.relative_to else units.human(median, check.unit or "")
+            reason += f", median {text}, deviation {_spread(peers)}"
         if wrong:
             reason += f"; far off: {some_of(wrong)}"
         if behind:
@@ -393,11 +303,10 @@ class _Comparison:
         if group.modes is None:
             return ""
         worse, better = group.modes.worse, group.modes.better
-        middles = [
-            statistics.median(value for sample in mode for _, value in sample.figures) for mode in (worse, better)
-        ]
-        change = deviation_text((middles[0] - middles[1]) / abs(middles[1]))
-        common = shared((one.subject.properties for one in worse), (one.subject.properties for one in better))
+        middle, usual = map(_median_of, (worse, better))
+        change = deviation_text((middle - usual) / abs(usual))
+        properties = ([sample.subject.properties for sample in mode] for mode in (worse, better))
+        common = peer_statistics.shared(*properties)
         why = f" ({'; '.join(common[:3])})" if common else ""
         rest_text = f"that of {len(better)} others{why}"
         return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
@@ -407,9 +316,7 @@ class _Comparison:
         right, and floors and baselines decide about it."""
         check, unit = self.check, self.check.unit or ""
         worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
-        middle, usual = (
-            statistics.median(value for one in mode for _, value in one.figures) for mode in ((sample,), better)
-        )
+        middle, usual = _median_of([sample]), _median_of(better)
         figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - usual) / abs(usual))}"
         reason = f"{figure} the median {units.human(usual, unit)} of {len(better)} nodes; {two}"
         verdict = "fail" if len(worse) < len(better) else "missing" if len(worse) == len(better) else "warn"
@@ -427,9 +334,7 @@ class _Comparison:
 
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
         """Few nodes: what needs no peers is judged, parts are held against those of their node, nodes against the best.
-
-        A warning is the most that these show, but for parts whose spread is known for the SKU.
-        """
+        A warning is the most that these show, but for parts whose spread is known for the SKU."""
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
         skipped = entry_of(check, "skipped", reason)
@@ -447,7 +352,7 @@ class _Comparison:
         if check.relative_to is None:
             return self._beside_the_best(sample, samples)
         group = PeerGroup.of(check, samples, " ".join(sample.group))
-        if check.same_part and len(samples) < MIN_PARTS:
+        if check.same_part and len(samples) < peer_statistics.MIN_PARTS:
             return []  # places of one node differ by design
         known = sample.subject.known_spreads.get((check.metric, sample.revision))
         failed, doubtful = [], []
@@ -458,13 +363,14 @@ class _Comparison:
             entries = [entry for entry in self._beside_few(first_sample, first) if entry["verdict"] == "fail"]
         for part, value, ratio in sample.compared(check):
             peers = group.peers_of(part)
-            if peers is None or not peers.is_beyond(
-                ratio, check.max_below, check.max_above, group.limit_to_warn(check, peers)
-            ):
+            if peers is None or not peers.is_beyond(ratio, *check.sides, group.limit_to_warn(check, peers)):
                 continue
             reason = f"{self._reason(value, ratio, group, peers)}; of {len(samples)} nodes"
-            distance = max(widened(check.deviations, peers.count, FEW_PARTS) * peers.deviation, KNOWN * (known or 0))
-            if known is not None and peers.is_beyond(ratio, check.max_below, check.max_above, distance):
+            distance = max(
+                widened(check.deviations, peers.count, peer_statistics.FEW_PARTS) * peers.deviation,
+                peer_statistics.KNOWN * (known or 0),
+            )
+            if known is not None and peers.is_beyond(ratio, *check.sides, distance):
                 spread = units.number_text(100 * known)
                 failed.append(PartResult(part, False, value, unit, f"{reason}; healthy ones differ by {spread} %"))
             else:
@@ -484,9 +390,9 @@ class _Comparison:
             return self._beside_the_measured(sample)
         best = ranked[len(ranked) // 2] if check.max_below is not None else ranked[(len(ranked) - 1) // 2]
         peers = Peers(best, 0.0, len(ranked))
-        if not peers.is_beyond(own_level, check.max_below, check.max_above, 0.0):
+        if not peers.is_beyond(own_level, *check.sides, 0.0):
             return self._beside_the_measured(sample)
-        middle = statistics.median(value for _, value in sample.figures)
+        middle = _median_of([sample])
         figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own_level))}"
         reason = (
             f"{figure} the better of {len(ranked)} nodes: measure again, or set a floor or a baseline; a verdict needs "
@@ -503,7 +409,7 @@ class _Comparison:
         if check.relative_to or not sample.figures:
             return []
         worse = (check.max_below, None if check.max_below is not None else check.max_above)
-        middle = statistics.median(value for _, value in sample.figures)
+        middle = _median_of([sample])
         if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, *worse, 0.0):
             return []
         change = deviation_text((middle - usual) / usual)
@@ -516,9 +422,7 @@ class _Comparison:
     def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
         """Entries that name parts, and decide nothing."""
         entries = entries_of(self.check, doubtful) if doubtful else []
-        for entry in entries:
-            entry.update(verdict="warn", severity="advisory")
-        return entries
+        return [{**entry, "verdict": "warn", "severity": "advisory"} for entry in entries]
 
     def _entries(self, sample: PeerSample, group: PeerGroup | None, doubt: str = "") -> list[Entry]:
         results = list(sample.settled)
@@ -543,18 +447,18 @@ class _Comparison:
         doubtful: list[PartResult] = []
         worst, nearest, is_excused = None, float("-inf"), False
         stages = self._stages_behind(sample) if group.normal else ()
-        before = _measured_before(check, sample)
+        before = sample.measured_before(check)
         then = {part: ratio for part, _, ratio in before.compared(check)}
         doubts = [self._is_doubtful(one, group) for one in (sample, before)]
         for part, value, ratio in compared:
             peers = group.peers_of(part)
             if peers is None:
-                why = f"{check.metric}: fewer than {MIN_PARTS} peers, or a median of 0"
+                why = f"{check.metric}: fewer than {peer_statistics.MIN_PARTS} peers, or a median of 0"
                 failed.append(PartResult(part, None, value, unit, why))
                 continue
             reason = functools.partial(self._reason, value, ratio, group, peers)
             is_beyond = functools.partial(peers.is_beyond, max_below=check.max_below, max_above=check.max_above)
-            margin = least_margin(check) * abs(peers.median)
+            margin = check.margin * abs(peers.median)
             measured = f"; {deviation_text(peers.change(then[part]))} when measured before" if part in then else ""
             if is_beyond(ratio, distance=group.limit(check, peers)):
                 once = measured and abs(then[part] - ratio) > margin and not is_beyond(then[part], distance=margin)
@@ -583,9 +487,10 @@ class _Comparison:
             is_usual = was_far and not is_far and self._is_usual_change(sample, then[part], ratio)
             is_excused |= is_usual
             if is_far or (was_far and not is_usual):
-                doubt = f": so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
+                needed = units.number_text(100 * group.limit(check, peers) / middle)
+                doubt = f": so far off that chance is not excluded (a verdict needs {needed} %); measure again"
                 doubtful.append(PartResult(part, False, value, unit, f"{reason()}{measured}{doubt}"))
-            badness = peers.badness(ratio, check.max_below, check.max_above)
+            badness = peers.badness(ratio, *check.sides)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
         is_doubtful = is_excused or doubtful or any(one.passed is False or one.part in then for one in failed)
@@ -597,7 +502,7 @@ class _Comparison:
     def _is_doubtful(self, sample: PeerSample, group: PeerGroup) -> bool:
         """Whether the node as a whole is so far off that it is to be measured again."""
         level = _level(self.check, sample, group)
-        return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
+        return level is not None and self.check.sign * (1 - level) > (group.doubtful or math.inf)
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
         """Whether two measurements of healthy nodes were seen to differ as much."""
@@ -611,7 +516,7 @@ class _Comparison:
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
-        return 2 * middle * math.hypot(of_mean, MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
+        return 2 * middle * math.hypot(of_mean, peer_statistics.MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
         """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
@@ -625,19 +530,15 @@ class _Comparison:
         most = 2 * len(far) >= len(sample.figures) if behind else 2 * len(far) > len(sample.figures)
         if self.check.relative_to or len(far) < 2 or not most:
             return results
-        middle = statistics.median(value for _, value in sample.figures)
+        middle = _median_of([sample])
         parts = f"{len(far)} of {len(sample.figures)} {self.check.scope}s alike ({far[0].part}: {far[0].text})"
         node_result = PartResult("node", False, middle, self.check.unit or "", parts)
         return [*(one for one in results if one.passed is not False), node_result]
 
-    def _limit(self, group: PeerGroup, peers: Peers) -> str:
-        return f"a verdict needs {units.number_text(100 * group.limit(self.check, peers) / abs(peers.median))} %"
-
     def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
         def results(attempt: Record) -> list[PartResult]:
-            figures, settled = figures_of(self.check, sample.subject, attempt, sample.revision)
-            then = replace(sample, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
-            return [*settled, *self._beside(then, group)[0]]
+            then = sample.of_attempt(self.check, attempt)
+            return [*then.settled, *self._beside(then, group)[0]]
 
         return list(earlier_failures(self.check, sample.record, results))
 
@@ -648,11 +549,8 @@ class _Comparison:
         if check.relative_to:
             text = f"{figure} its neighbours, beside {peers.count} good parts of {group.nodes} nodes"
         else:
-            text = f"{figure} the median {self._figure(peers.median)} of {group.nodes} nodes"
+            text = f"{figure} the median {units.human(peers.median, check.unit or '')} of {group.nodes} nodes"
         return f"{text} ({group.kind}{earlier}; spread {_spread(peers)})"
-
-    def _figure(self, median: float) -> str:
-        return units.number_text(median) if self.check.relative_to else units.human(median, self.check.unit or "")
 
     def _missing(self, reason: str) -> Entry:
         return entry_of(self.check, "missing", reason)
@@ -662,9 +560,12 @@ class _Comparison:
         self.context.nodes[sample.subject.name][self.check.name] = entries
 
 
-def _lacking(check: Check, sample: PeerSample) -> tuple[str, str] | None:
-    """The first part of the node that did not report, and why that counts."""
+def _lacking(check: Check, sample: PeerSample) -> Absent:
     return lacking(check, sample.subject, sample.record, sample.reported)
+
+
+def _median_of(samples: Samples) -> float:
+    return statistics.median(value for sample in samples for _, value in sample.figures)
 
 
 def _doubted(result: PartResult, doubt: str) -> PartResult:
@@ -674,3 +575,97 @@ def _doubted(result: PartResult, doubt: str) -> PartResult:
 
 def _spread(peers: Peers) -> str:
     return f"{units.number_text(100 * peers.deviation / abs(peers.median))} %"
+
+
+class Outlier(MetricKind):
+    name = "outlier"
+    compares = True
+
+    def problem(self, check: Check) -> str | None:
+        if check.peers == "fleet":
+            return None
+        of_the_fleet = ("relative_to", "same_part", "spread_from", "alike", "group_by")
+        return next((f"{key} is for peers: fleet" for key in of_the_fleet if getattr(check, key)), None)
+
+    def describe(self, check: Check, target: Target) -> str:
+        if check.peers == "node":
+            return f"at most {allowance(check)} the median of its peers"
+        among = "its neighbours, as on other nodes" if check.relative_to else "its peers in the fleet"
+        deviations = units.number_text(check.deviations)
+        return f"at most {allowance(check)} the median of {among}, or {deviations} deviations"
+
+    def needs_peers(self, check: Check) -> bool:
+        return check.peers == "fleet"
+
+    def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
+        """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
+        tell about that together. It comes before ``compare``."""
+        groups = context.samples[check.name]
+        for subject in subjects:
+            sample = sample_of(check, subject)
+            if isinstance(sample, PeerSample):
+                groups.setdefault(sample.group, []).append(sample)
+            else:
+                context.nodes[subject.name][check.name] = sample
+        for key, samples in groups.items():
+            of_nodes = [] if check.relative_to else levels_of(check, samples)
+            for name in _behind(check, samples, of_nodes, context.history.larger(check, key, len(samples))):
+                context.behind[name][check.stage].add(check.name)
+            if len(samples) <= check.min_peers:
+                continue
+            levels, within = context.tails[key[0]]
+            if check.relative_to:
+                within.add(_ratios(check, samples), check.margin, check.deviations, check.sign)
+            else:
+                modes = modes_of(check, samples, of_nodes)
+                named = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
+                levels.add(named, check.margin, check.deviations, check.sign)
+                _survey_nodes(check, samples, of_nodes, levels)
+
+    def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
+        """Put the entries of all surveyed nodes and of the fleet into the context; its history learns their groups."""
+        groups = context.samples[check.name]
+        # The medians beside speeds go into the group of revision 1, where either is small: that is judged first, so
+        # that entries of speeds replace those of medians.
+        later_revisions = [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]
+        for key, speeds in later_revisions:
+            older = groups.get(key[:-1], [])
+            if older and min(len(speeds), len(older)) <= check.min_peers:
+                medians = [median for one in speeds if (median := one.of_first_revision(check)).figures]
+                groups[key[:-1]] = [*older, *medians]
+                if len(speeds) <= check.min_peers:
+                    groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
+        larger = _larger_groups(check, groups, context.history)
+        comparison = _Comparison(check, context)
+        for key in sorted(groups):
+            comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
+
+    def not_comparable(self, check: Check, subject: Subject) -> list[Entry]:
+        return too_few_parts(check, subject)
+
+    def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
+        """Every part against the median of all; a part that is no number fails, and is no peer."""
+        units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}
+        if len(units_seen) > 1:
+            reason = f"{check.metric} has several units: {', '.join(sorted(units_seen))}"
+            return [PartResult(metric["scope"], None, metric["value"], metric["unit"], reason) for metric in metrics]
+        group = Peers.of([metric["value"] for metric in metrics if metric["value"] is not None])
+        results = []
+        for metric in metrics:
+            part, value, unit = metric["scope"], metric["value"], metric["unit"]
+            if value is None:
+                results.append(PartResult(part, False, None, unit, f"{check.metric} is not a number"))
+            elif group is None:
+                why = f"fewer than {peer_statistics.MIN_PARTS} figures, or a median of 0, to compare"
+                results.append(PartResult(part, None, value, unit, why))
+            else:
+                deviations = widened(check.deviations, group.count, peer_statistics.FEW_PARTS)
+                passed = not group.is_outlier(value, *check.sides, deviations)
+                text = functools.partial(_reason, check, value, unit, group)
+                results.append(PartResult(part, passed, value, unit, text, -group.badness(value, *check.sides)))
+        return results
+
+
+def _reason(check: Check, value: float, unit: str, group: Peers) -> str:
+    figure = f"{check.metric} {units.human(value, unit)}, {deviation_text(group.change(value))}"
+    return f"{figure} the median {units.human(group.median, unit)} of {group.count}"

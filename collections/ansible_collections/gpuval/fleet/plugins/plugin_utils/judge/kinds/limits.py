@@ -11,9 +11,8 @@ from fractions import Fraction
 
 from ...core import units
 from ...records.documents import NodeMetric, Record
-from ..check import Check
+from ..check import Check, Subject
 from ..entries import Absent, PartResult
-from ..subject import Subject
 from .base import MetricKind, Metrics, Results, Target
 
 Number = float | Fraction

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 
 from ...core.text import some_of
 from ...records import environment
-from ...records.documents import Record
-from ...records.states import UNFINISHED
-from ..check import Check
-from ..declared import part_of
+from ...records.documents import UNFINISHED, Record
+from ..check import Check, Subject
 from ..entries import Entry, entry_of, no_record, not_applicable
 from ..peer_groups import GroupKey
 from ..peer_statistics import majority
-from ..subject import Subject
 from .base import CheckKind, JudgeContext, Target
 
 NOT_REPORTED = "not reported"
@@ -65,13 +62,13 @@ class Same(CheckKind):
         if not values:
             return [entry_of(check, "missing", f"{check.stage} does not report {check.metric}")]
         if right is None:
-            values_text = some_of(f"{part_of(member)} {value}" for member, value in pairs)
+            values_text = some_of(f"{environment.part_of(member)} {value}" for member, value in pairs)
             reason = f"{check.metric} differs and no value has a majority: {values_text}"
             return [entry_of(check, _undecided(check), reason)]
         if len(set(values)) == 1:
             return [entry_of(check, "pass", f"{check.metric} is {right} on all {len(values)}")]
         most = f"as on {values.count(right)} of {len(values)}"
-        differing = [(part_of(member), value) for member, value in pairs if value != right]
+        differing = [(environment.part_of(member), value) for member, value in pairs if value != right]
         fields = {"expected": f"{right}, {most}"}
         return [
             entry_of(check, "fail", f"{check.metric} is {value}, not {right} {most}", part=part, value=value, **fields)
@@ -115,11 +112,9 @@ class Same(CheckKind):
     def _left_alone(
         self, check: Check, group: GroupKey, one: _Reported, sizes: Sequence[int], context: JudgeContext
     ) -> None:
-        """A node that nothing is compared with, because of what it reports itself (``group_by``).
-
-        Beside a majority that reports something else its evidence is missing, unless its speeds are proven
-        (node_checks.py); else it is a warning.
-        """
+        """A node that nothing is compared with, because of what it reports itself (``group_by``). Beside a majority
+        that reports something else its evidence is missing, unless its speeds are proven (node_checks.py); else it is a
+        warning."""
         if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
             context.alone[one.node].add(check.name)
         cause = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
