@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_re
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodTrouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ContainerState
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
@@ -253,7 +253,7 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
     ended = last_word("training", "success")
     made = take(pod_records.PodStageEnd(ended, PLAN, "training", attempt, AT, beat).reported())
     assert made["attempts"][-1]["metrics"] == figure
-    assert retries.retried_for(made) == cause
+    assert stage_end.retried_for(made) == cause
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_node_that_is_slow_only_when_measured_again_is_not_accused():
     of = fleet(None)
     first = {**of.evidence.records[BAD]["diagnostics"], "exit_code": 0}
     found = of.measured(BAD)["diagnostics"]
-    found |= {"attempt": 2, "attempts": [first], "nonce": goals.nonces.nonce_of(goals.NONCE, 2)}
+    found |= {"attempt": 2, "attempts": [first], "nonce": goals.evidence.nonce_of(goals.NONCE, 2)}
     of.put(BAD, {"diagnostics": found})
     scale(of, BAD, goals.ALL_REDUCE, 0.9)
     node = of.judge()[BAD]

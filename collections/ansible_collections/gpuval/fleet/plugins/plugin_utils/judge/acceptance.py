@@ -63,11 +63,6 @@ def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) ->
     return gaps + [f"whose the GPUs are ({check['value']} lists them, too)" for check in disputed]
 
 
-def tests_gpus(nodes: Sequence[Document]) -> bool:
-    """Whether a GPU of these nodes was tested."""
-    return may_use_gpus(stages_of([node for node in nodes if node["accelerator"] != sku_catalogue.CPU]))
-
-
 def stages_of(nodes: Sequence[Document]) -> list[str]:
     """The stages that succeeded on any of these nodes."""
     ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")

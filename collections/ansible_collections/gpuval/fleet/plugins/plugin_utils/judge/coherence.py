@@ -91,6 +91,9 @@ class CoherenceRule:
     def terms(self) -> Iterator[CoherenceTerm]:
         return (term for addends in (*self.of, *self.over) for term in addends)
 
+    def allows(self, ratio: float) -> bool:
+        return self.low <= ratio <= self.high
+
     @property
     def needed_metrics(self) -> frozenset[str]:
         """Metrics of the stage itself without which the rule does not apply."""
@@ -155,18 +158,21 @@ class StageFigures:
         self._sku = sku_catalogue.by_name(subject.catalogue_sku)
         self._parts: dict[tuple[str, str], dict[str, float]] = {}
 
-    def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
-        """Each violated rule of the stage on such a node, with its parts and their ratios, but for rules that read a
-        metric which failed."""
+    def rules(self) -> Iterator[CoherenceRule]:
+        """The rules that hold for the stage on this kind of node."""
         has_gpus = self._subject.accelerator in GPU_VENDORS
         sources = {"", *(environment.texts(self._record["environment"], "telemetry.source") or ["host"])}
         for rule in rules_for(self._stage, frozenset(metric["name"] for metric in self._record["metrics"])):
-            is_of_node = (has_gpus or not rule.only_gpus) and rule.telemetry in sources
-            if not is_of_node or not failed.isdisjoint(term.name for term in rule.terms):
+            if (has_gpus or not rule.only_gpus) and rule.telemetry in sources:
+                yield rule
+
+    def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
+        """Each violated rule, with its parts and their ratios, but for rules that read a metric which failed."""
+        for rule in self.rules():
+            if not failed.isdisjoint(term.name for term in rule.terms):
                 continue
             ratios = ((part, self.ratio(rule, part)) for part in self.parts_of(rule))
-            known = ((part, ratio) for part, ratio in ratios if ratio is not None)
-            violated = [(part, ratio) for part, ratio in known if not rule.low <= ratio <= rule.high]
+            violated = [(part, ratio) for part, ratio in ratios if ratio is not None and not rule.allows(ratio)]
             if violated:
                 yield rule, violated
 

@@ -96,11 +96,6 @@ class JudgedRun:
                 resume=self.evidence.resume,
             )
 
-    def name_shared_failures(self) -> None:
-        """Put what several nodes failed at once into the checks of the fleet, once each."""
-        shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
-        self.context.fleet.extend(failure.entry() for failure in shared)
-
     def compare_nodes(self) -> None:
         """Compare the nodes by the criteria that need peers. The context has the entries of each node then."""
         nodes = self.document["nodes"]
@@ -116,10 +111,12 @@ class JudgedRun:
             KINDS[check.kind].compare(check, peers, self.context)
 
     def compare_figures(self) -> None:
-        """Compare the figures that no criterion compares."""
+        """Compare the figures that no criterion compares, and put what several nodes failed at once into the checks of
+        the fleet, once each."""
         subjects = [self.subjects[name] for name in sorted(self.subjects)]
         self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
-        self.context.fleet += of_fleet
+        shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
+        self.context.fleet += [*of_fleet, *(failure.entry() for failure in shared)]
 
 
 @dataclass(frozen=True)

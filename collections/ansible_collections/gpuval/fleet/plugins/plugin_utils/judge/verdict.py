@@ -22,7 +22,7 @@ from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.properties import properties_of, setup_of
-from . import acceptance, coverage, power, stage_end
+from . import acceptance, coverage, power, sku_catalogue, stage_end
 from .analysis import fleet
 from .baseline import Baseline
 from .check import FACTS, Check
@@ -94,6 +94,8 @@ def judge(
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
     verdict = run_verdict((node["verdict"] for node in nodes), narrowed=is_less, busy=bool(busy))
+    with_gpus = [node for node in nodes if node["accelerator"] != sku_catalogue.CPU]
+    tests_gpus = acceptance.may_use_gpus(acceptance.stages_of(with_gpus))
     return {
         "schema": "gpuval.report/1",
         "run": {
@@ -103,7 +105,7 @@ def judge(
             **({"busy": busy} if busy else {}),
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
             **({"resume": evidence.resume} if evidence.resume else {}),
-            **({"gpus_tested": False} if verdict in ACCEPTED and not acceptance.tests_gpus(nodes) else {}),
+            **({"gpus_tested": False} if verdict in ACCEPTED and not tests_gpus else {}),
         },
         "verdict": verdict,
         "counts": {
@@ -122,15 +124,11 @@ def _judge_nodes(
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The entries of all nodes, and the analysis of the fleet; large fleets take two processes."""
     names = sorted(judged.subjects, key=natural_order)
-
-    def judge_part(part: Sequence[str]) -> list[dict[str, Any]]:
-        return [_judge_case(case_of(name, judged)) for name in part]
-
     with beside(lambda: (analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
         judged.compare_figures()
-        judged.name_shared_failures()
-        nodes = [node for part in by_halves(judge_part, names) for node in part]
+        parts = by_halves(lambda part: [_judge_case(case_of(name, judged)) for name in part], names)
+        nodes = [node for part in parts for node in part]
         analysis, digests = analyse_beside()
     for node in nodes:
         records = judged.subjects[node["name"]].records

@@ -40,6 +40,10 @@ def fields(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def brief(record: Mapping[str, Any], modified: datetime) -> StageBrief:
+    return StageBrief(**fields(record), modified=modified)
+
+
 def _seconds(value: float) -> str:
     return f"{value:.2f} seconds" if value >= 100 else f"{value:.3g} seconds"
 

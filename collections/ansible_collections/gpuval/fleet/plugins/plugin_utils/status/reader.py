@@ -9,8 +9,7 @@ from typing import Any
 
 from ...module_utils.store import Entry, Store
 from ..gang import document as gang_document
-from ..records import brief
-from ..records.brief import StageBrief
+from ..records.brief import StageBrief, brief
 from ..records.evidence import MAX_RECORD_BYTES, RunEvidence, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
@@ -129,9 +128,7 @@ class StatusReader:
         else:
             evidence = RunEvidence()
             if record := take_record(evidence, self._run, key, raw):
-                self._briefs.setdefault(record["node"], {})[record["stage"]] = StageBrief(
-                    **brief.fields(record), modified=entry.modified
-                )
+                self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)
                 return
             self._refused[key] = [
                 f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}"

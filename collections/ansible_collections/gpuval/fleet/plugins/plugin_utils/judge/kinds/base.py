@@ -25,7 +25,7 @@ from ..entries import (
     not_to_judge,
     with_gang,
 )
-from ..peer_groups import GroupKey, PeerHistory, PeerSample
+from ..peer_groups import GroupKey, PeerHistory, PeerSample, too_few_parts
 from ..peer_statistics import Tails
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
@@ -114,7 +114,7 @@ class MetricKind(CheckKind):
             if target is None:
                 return [entry_of(check, verdict, reason)]
             expected = self.describe(check, target)
-        open_entries = not_to_judge(check, subject) or self.not_comparable(check, subject)
+        open_entries = not_to_judge(check, subject) or (too_few_parts(check, subject) if self.compares else [])
         record = subject.records.get(check.stage)
         if open_entries or record is None:
             is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
@@ -143,10 +143,6 @@ class MetricKind(CheckKind):
         now = failed(record) if check.kind == "max" else []  # a count that is over its limit does not fall
         failures = [*earlier_failures(check, record, failed), *now]
         return with_gang(check, entries_of(check, failures), record) if failures else []
-
-    def not_comparable(self, check: Check, subject: Subject) -> list[Entry]:
-        """The entry of a node that has too few parts for this kind; empty where it has enough."""
-        return []
 
     def results(self, check: Check, target: Target, subject: Subject, record: Record) -> tuple[Results, Absent]:
         """Every part that reported, judged; and the first part that did not, with the reason."""

@@ -35,7 +35,6 @@ from ..peer_groups import (
     modes_of,
     ratios_of,
     sample_of,
-    too_few_parts,
 )
 from ..peer_statistics import Peers, Tails, deviation_of, deviation_text, doubtful_limit, normal_limit, widened
 from .base import JudgeContext, MetricKind, Metrics, Results, Target, allowance, earlier_failures, without_too_little
@@ -449,7 +448,9 @@ class _Comparison:
         stages = self._stages_behind(sample) if group.normal else ()
         before = sample.measured_before(check)
         then = {part: ratio for part, _, ratio in before.compared(check)}
-        doubts = [self._is_doubtful(one, group) for one in (sample, before)]
+        # Whether the node as a whole is so far off that it is to be measured again, now and before.
+        levels = (_level(check, one, group) for one in (sample, before))
+        doubts = [level is not None and check.sign * (1 - level) > (group.doubtful or math.inf) for level in levels]
         for part, value, ratio in compared:
             peers = group.peers_of(part)
             if peers is None:
@@ -498,11 +499,6 @@ class _Comparison:
             self.context.doubtful[sample.subject.name].add(check.stage)
         failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
         return [*failed, *([worst] if worst is not None else [])], doubtful
-
-    def _is_doubtful(self, sample: PeerSample, group: PeerGroup) -> bool:
-        """Whether the node as a whole is so far off that it is to be measured again."""
-        level = _level(self.check, sample, group)
-        return level is not None and self.check.sign * (1 - level) > (group.doubtful or math.inf)
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
         """Whether two measurements of healthy nodes were seen to differ as much."""
@@ -639,9 +635,6 @@ class Outlier(MetricKind):
         comparison = _Comparison(check, context)
         for key in sorted(groups):
             comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
-
-    def not_comparable(self, check: Check, subject: Subject) -> list[Entry]:
-        return too_few_parts(check, subject)
 
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """Every part against the median of all; a part that is no number fails, and is no peer."""

@@ -87,7 +87,16 @@ class Same(CheckKind):
         for group in sorted(groups):
             group_sizes = [len(groups[other]) for other in groups if other != group and other[0] == group[0]]
             if check.required and group_sizes and len(groups[group]) == 1:
-                self._left_alone(check, group, groups[group][0], group_sizes, context)
+                # Nothing is compared with the node, because of what it reports itself. Beside a majority that reports
+                # something else its evidence is missing, unless its speeds are proven (node_checks.py).
+                (node,) = groups[group]
+                if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
+                    context.alone[node.node].add(check.name)
+                others, most = sum(group_sizes), max(group_sizes)
+                cause = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
+                reason = f"no peers: {cause}, while {others} others of its kind report something else"
+                verdict = "missing" if most > 1 and 2 * most > others + 1 else "warn"
+                context.nodes[node.node][check.name] = [entry_of(check, verdict, reason, value=node.value)]
             else:
                 self._compare(check, " ".join(group), groups[group], context)
 
@@ -108,19 +117,6 @@ class Same(CheckKind):
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
         return tuple(group), _Reported(subject.name, value or NOT_REPORTED, earlier)
-
-    def _left_alone(
-        self, check: Check, group: GroupKey, one: _Reported, sizes: Sequence[int], context: JudgeContext
-    ) -> None:
-        """A node that nothing is compared with, because of what it reports itself (``group_by``). Beside a majority
-        that reports something else its evidence is missing, unless its speeds are proven (node_checks.py); else it is a
-        warning."""
-        if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
-            context.alone[one.node].add(check.name)
-        cause = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
-        reason = f"no peers: {cause}, while {sum(sizes)} others of its kind report something else"
-        verdict = "missing" if max(sizes) > 1 and 2 * max(sizes) > sum(sizes) + 1 else "warn"
-        context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, value=one.value)]
 
     def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: JudgeContext) -> None:
         nodes = context.nodes
@@ -147,23 +143,17 @@ class Same(CheckKind):
         wrong = []
         for node in reported:
             entry = _of_node(check, node, right, f"{counts[right]} of {len(reported)} nodes of its kind")
-            if node.value != right and is_population(counts[node.value], len(reported)):
+            if node.value != right and counts[node.value] > 1 and 3 * counts[node.value] > len(reported):
+                # too many nodes for a fault of each
                 entry["verdict"] = _undecided(check)
                 entry["reason"] += f", and on {counts[node.value]} of them as here: inconclusive which is right"
             nodes[node.node][check.name] = [entry]
             if entry["verdict"] != "pass":
                 wrong.append(node.node)
-        if wrong:
-            reason = f"{kind}: {check.metric} of {some_of(wrong)} is not that of the others: {right}"
-        else:
-            reason = f"{kind}: the same on {len(reported)} nodes"
+        differing = f"{check.metric} of {some_of(wrong)} is not that of the others: {right}"
+        reason = f"{kind}: {differing if wrong else f'the same on {len(reported)} nodes'}"
         verdict = "fail" if wrong else "pass"
         context.fleet.append(entry_of(check, verdict, reason, part="fleet", value=right))
-
-
-def is_population(nodes: int, of_nodes: int) -> bool:
-    """Whether so many nodes with one value are too many for a fault of each."""
-    return nodes > 1 and 3 * nodes > of_nodes
 
 
 def _undecided(check: Check) -> str:
