@@ -20,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import poller, watch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import exchange, watch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import (
     Event,
@@ -100,7 +100,7 @@ class Clock:
             patches.enter_context(mock.patch("time.monotonic", lambda: clock.now))
             patches.enter_context(mock.patch.object(run_folder, "datetime", Moment))
             patches.enter_context(mock.patch.object(watch, "datetime", Moment))
-            patches.enter_context(mock.patch.object(poller, "upload", lambda *_: 200))
+            patches.enter_context(mock.patch.object(exchange, "upload", lambda *_: 200))
             yield
 
 

@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 from tests.kit.builders import make_run
 from tests.kit.fleet import NODE_PYTHON, valid
@@ -73,7 +73,7 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
         )
         for node in NODES
     ]
-    code = launching.pod_archives()
+    code = launch_inputs.archives(bytecode=False)
     objects = round_objects(RUN, code, placements, together)
     jobs = [item for item in objects if item["kind"] == "Job"]
     with ThreadPoolExecutor(len(jobs)) as pool:

@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manife
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
 from tests.kit.podman_pod import libraries_of
@@ -109,7 +109,7 @@ def access(fleet):
 def played(podman, plan, settings, **given):
     """Run the pod of a plan; returns its exit code and what it said."""
     placement = manifests.PodAttempt(manifests.PodTarget(NODE), settings, plan, "cpu", **given)
-    code = launching.pod_archives()
+    code = launch_inputs.archives(bytecode=False)
     objects = manifests.everything(plan["run_id"], "gpuval", code, [placement])
     return podman.play(objects[-1], objects, POD_SECONDS)
 

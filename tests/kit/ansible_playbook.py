@@ -49,7 +49,7 @@ def preload():
     for package in ("action", "plugin_utils.steps"):
         for path in (ROOT / "collections" / f"{plugins}.{package}".replace(".", "/")).glob("*.py"):
             importlib.import_module(f"{plugins}.{package}.{path.stem}")
-    importlib.import_module(f"{plugins}.plugin_utils.watch.launching").archives()  # kept by the function
+    importlib.import_module(f"{plugins}.plugin_utils.watch.launch_inputs").archives()  # kept by the function
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import attempts
 
 from tests.kit.builders import NONCE, STAGES, TIME, healthy, make_record, make_run, metric, standard_checks
 
@@ -147,6 +147,6 @@ def retried(run, evidence, checks, baseline=None) -> dict[str, Any]:
             "verdict": node["verdict"],
             "class": node["class"],
             "failed": [check.name for check in failed],
-            "retried": retry.stages_to_retry(plan, evidence.records.get(name, {}), failed),
+            "retried": attempts.stages_to_retry(plan, evidence.records.get(name, {}), failed),
         }
     return told

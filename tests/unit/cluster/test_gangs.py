@@ -19,7 +19,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import orders
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import scheduler as schedulers
 from gpuval_runner import plan as node_plan
 
@@ -73,7 +72,11 @@ def plan(node="node-1", stages=tuple(DECLARATIONS), nodes=NODES, container=None)
 def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkeypatch):
     own = {"diagnostics": {"command": ["{python}", "-m", "gpuval_workloads.diagnostics"]}}
     multi_node = {**DECLARATIONS, "deepspeed": {**DECLARATIONS["deepspeed"], "requires": [{"import": "deepspeed"}]}}
-    values = {orders.WORKLOADS: own, orders.GANG_WORKLOADS: multi_node, "gpuval_pods": {"image": IMAGE}}
+    values = {
+        schedulers.WORKLOADS: own,
+        schedulers.GANG_WORKLOADS: multi_node,
+        "gpuval_pods": {"image": IMAGE},
+    }
     values |= {"gpuval_heartbeat_seconds": 10, "gpuval_telemetry": False, "gpuval_telemetry_seconds": 1}
     values |= {"gpuval_workload_python": "python3", "gpuval_container": {}}
     asked = []
@@ -91,7 +94,7 @@ def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkey
     del node["gang_stages"]
     (stage,) = scheduler.order(run, "node-1").plan["stages"]
     assert stage["environment"] == {}
-    assert orders.GANG_WORKLOADS not in asked[-1]
+    assert schedulers.GANG_WORKLOADS not in asked[-1]
 
 
 def made(asked=None, nodes=NODES, queue="", together=TOGETHER):

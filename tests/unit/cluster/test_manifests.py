@@ -18,7 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 from gpuval_runner import plan as node_plan
 
 from tests.kit.kubernetes_schemas import kubernetes_validate
@@ -309,7 +309,7 @@ def test_config_maps_of_other_content_have_other_names():
 
 
 def test_the_programs_fit_into_a_config_map():
-    found = config_maps.code_config_map("r", "n", launching.pod_archives())
+    found = config_maps.code_config_map("r", "n", launch_inputs.archives(bytecode=False))
     held = {name: base64.b64decode(data) for name, data in found["binaryData"].items()}
     assert held == {"runner.pyz": payload.runner_pyz(bytecode=False), "workloads.zip": payload.workloads_zip()}
     assert sum(map(len, held.values())) <= (1 << 20) * 2 // 3, "a third stays free for programs to come"

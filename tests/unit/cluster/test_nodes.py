@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions i
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 from tests.kit.node_objects import AMD_LABELLER, BARE_H200, DOKS_MI300X, EKS_P5, GKE_H100, GPU_TAINT, h200, node
 
@@ -315,9 +315,9 @@ def test_classes_of_requests_that_failed(error, name):
 def test_what_the_probe_found_reaches_the_launch():
     missing = nodes.finding("gpu-001", None)
     probed = {"nodes": {"gpu-001": missing.document(), "gpu-002": found(h200(gpus=7), expected_gpus=8).document()}}
-    away = launching.unreachable(probed, "gpu-001")
+    away = launch_inputs.unreachable(probed, "gpu-001")
     assert (away["state"], away["class"], away["remedy"]) == ("unreachable", "node_missing", missing.remedy)
-    assert launching.unreachable(probed, "gpu-002") is None
+    assert launch_inputs.unreachable(probed, "gpu-002") is None
 
 
 # --- inventory -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker i
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import attempts
 from gpuval_runner import pod as runner_pod
 from gpuval_runner.record import StageRecord
 
@@ -198,7 +198,7 @@ def test_a_record_of_an_earlier_attempt_becomes_its_history():
 def test_a_retry_takes_up_the_crash_and_what_never_ran():
     owed = pod_records.owed(placed(KILLED, facts=DONE, training=OOM), PLAN, {"facts": record("facts")}, AT)
     records = {"facts": record("facts")} | {one["stage"]: one for one in owed.records}
-    again = retry.stages_to_retry(PLAN["stages"], records, [])
+    again = attempts.stages_to_retry(PLAN["stages"], records, [])
     assert [*again, *owed.cut_off, *owed.not_run] == ["training", "loading", "inference"]
 
 

@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, folder, plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 from tests.kit.extension import FILES, write_extension
 
@@ -90,7 +90,7 @@ def test_a_stage_of_an_extension_is_one_of_all(write):
 def test_its_program_travels_with_the_workloads(write):
     write()
     programs = extensions.stage_files("program")
-    for archives in (launching.archives(), launching.pod_archives()):  # of SSH and Slurm, and of pods
+    for archives in (launch_inputs.archives(), launch_inputs.archives(bytecode=False)):  # of SSH and Slurm, and of pods
         names = zipfile.ZipFile(io.BytesIO(archives["workloads"])).namelist()
         assert {"gpuval_stages/__init__.py", "gpuval_stages/burn/__main__.py", "gpuval_stages/burn/words.py"} <= {
             *names

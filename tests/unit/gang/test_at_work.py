@@ -14,7 +14,7 @@ from tests.kit.gang_bed import Bed, Died, Fault, build
 def test_settings_of_shipped_defaults_are_valid():
     found = GangSettings()
     session.ensure_valid(found)
-    assert (found.size, found.group_by, found.ports.rendezvous, found.ports.ssh) == (0, ("sku",), 29500, 3022)
+    assert (found.size, found.group_by, found.port, found.ssh_port) == (0, ("sku",), 29500, 3022)
 
 
 @pytest.mark.parametrize(

@@ -215,10 +215,10 @@ def test_what_no_node_is_to_blame_for_is_measured_once_more(tmp_path, first, sta
 
 def test_a_gang_without_deepspeed_is_not_searched(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    zero = importlib.import_module("gpuval_workloads.gang.zero")
+    training = importlib.import_module("gpuval_workloads.gang.training")
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    with pytest.raises(zero.WorkloadFailure) as raised:
-        zero.version()
+    with pytest.raises(training.WorkloadFailure) as raised:
+        training.deepspeed_version()
 
     def lacks(record):
         crashed_once(record)

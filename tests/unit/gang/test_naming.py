@@ -1,7 +1,7 @@
 """No run is taken for a round of another one, and none of those without gangs is refused."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit.builders import make_run
@@ -18,7 +18,7 @@ def run_of(run_id, *, gangs):
 def opened(results, run_id, *, gangs=True):
     """Open a run; RunError where its id is refused."""
     run = run_of(run_id, gangs=gangs)
-    naming.check(results, run)
+    rounds.check_run_id(results, run)
     folder.RunFolder(results / run_id).write_run(run)
 
 

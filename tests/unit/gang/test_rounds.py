@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.kit.builders import TIME, make_record, make_run, metric
 
-PORTS = rounds.GangPorts(29500, 3022)
+PORTS = {"port": 29500, "ssh_port": 3022}
 PAIR = ("node-1", "node-2")
 
 
@@ -24,7 +24,7 @@ def member(name, **fields):
 
 def round_of(gangs, name="all", run_id="run-1", **more):
     run = make_run(run_id=run_id, folder="team/run-1")
-    return rounds.round_run(run, name, gangs, ["collective"], ports=PORTS, seconds=90.0, created_at=TIME, **more)
+    return rounds.round_run(run, name, gangs, ["collective"], **PORTS, seconds=90.0, created_at=TIME, **more)
 
 
 def test_a_round_is_a_run_of_its_own_below_the_run():

@@ -274,9 +274,9 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     forming.alone(candidates)
     assert len(next(iter(formation.gangs.values()))) == COUNT
     members = [{"node": one.node, "address": one.address, "slots": 8, "vendor": "nvidia"} for one in candidates]
-    ports = rounds.GangPorts(29500, 3022)
+    ports = {"port": 29500, "ssh_port": 3022}
     below = gang_document.round_folder(folder, "all")
-    of_round = rounds.round_run(run, "all", {"all": members}, ["collective"], ports=ports, seconds=9, created_at=TIME)
+    of_round = rounds.round_run(run, "all", {"all": members}, ["collective"], **ports, seconds=9, created_at=TIME)
     below.write_run(of_round)
     formed = time.process_time() - began
     for node in nodes:

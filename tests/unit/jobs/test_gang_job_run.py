@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.gang import absent
+from gpuval_workloads.gang import joining
 from gpuval_workloads.gang.members import Gang, GangMember
 from gpuval_workloads.job import together
 from gpuval_workloads.job.program import JobStep, JobSteps
@@ -129,7 +129,7 @@ def test_a_node_whose_job_ended_before_it_joined_is_named_before_the_time_for_jo
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         urls = {"mine/node-2": f"http://127.0.0.1:{server.server_port}/"}
-        (tmp_path / absent.FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
+        (tmp_path / joining.RECORDS_FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
         path = write(tmp_path, step("train", "true"), join_seconds=80)
         own = {"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "mine", "GPUVAL_ATTEMPT": "1"}
         with Members(tmp_path, free_port(), path, **own) as members:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console, report_section
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
@@ -62,7 +62,7 @@ def test_the_block_names_who_was_left_out_links_and_boundaries():
 def test_a_node_that_failed_is_named_once_and_a_suspect_among_many_is_named():
     verdicts = dict.fromkeys(NODES, "INCOMPLETE") | {"node-3": "FAIL"}
     found = {**FOUND, "nodes": {**FOUND["nodes"], "node-4": "suspect", "node-5": "untested"}}
-    lines = console.lines(report_section.of_document({**DOCUMENT, "findings": {"all": found}}), verdicts)
+    lines = report_section.console_lines(report_section.of_document({**DOCUMENT, "findings": {"all": found}}), verdicts)
     assert not any(line.startswith("node-3 is bad") for line in lines), "the node has its own line"
     assert any(line.startswith("node-4 is suspect") for line in lines)
     assert any(line.startswith("node-5 is untested") for line in lines)

@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_class
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, placement, script
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import PlannedAttempt
 
@@ -606,7 +606,7 @@ def test_a_job_notes_the_stages_that_its_node_refuses(tmp_path):
     trial = {"in_python": False, "environment": {}, "needs": [{"start": "no-tool", "stages": ["first", "second"]}]}
     plan = {"run_id": "r", "node": "n", "python": sys.executable, "runtime": "host", "attempt": 1}
     parameters = {"directory": str(tmp_path / "base"), "plan": plan, "requirements": [trial], "force": True}
-    code, mark = launching.archives(), jobs.comment("r", "n", 1)
+    code, mark = launch_inputs.archives(), jobs.comment("r", "n", 1)
     (tmp_path / "job").write_bytes(script.batch(parameters, code["runner"], code["workloads"], mark))
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KEPT": str(tmp_path / "kept"), "SLURM_JOB_ID": "7"}
     command = [sys.executable, "-c", script._PROGRAM, tmp_path / "job", mark]

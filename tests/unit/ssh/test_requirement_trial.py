@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement, requirement_trial
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 from tests.kit import needs
 
@@ -170,7 +170,7 @@ def refused(python):
             name: {"command": ["{python}"], "environment": environment, "requires": needs}
             for name, (environment, *needs) in stages.items()
         }
-        trials = launching.requirements({"stages": list(stages)}, workloads, "host")
+        trials = launch_inputs.requirements({"stages": list(stages)}, workloads, "host")
         return placement.lacking({"plan": {"python": str(python)}, "requirements": trials})
 
     return ask

@@ -57,7 +57,7 @@ def gangs(store, run, *names, ended=None):
 
 
 def begin(store, run, name, members):
-    its = rounds.round_run(run, name, {"all": members}, ["collective"], ports=rounds.GangPorts(1, 9), seconds=600,
+    its = rounds.round_run(run, name, {"all": members}, ["collective"], port=1, ssh_port=9, seconds=600,
                            created_at=AT)  # fmt: skip
     tell(store, its, ended=False)
     for node, state in zip(NODES, ("success", "running"), strict=True):

@@ -77,8 +77,8 @@ def own(store, tmp_path):
         document["rounds"].append({"name": name, "kind": kind, "gangs": {"all": names}, "ended_at": AT})
         below = gang_document.round_folder(folder, name)
         stages = ["fabric"] if kind == "search" else STAGES
-        ports = rounds.GangPorts(29500, 3022)
-        its = rounds.round_run(run, name, {"all": members(names)}, stages, ports=ports, seconds=60, created_at=AT)
+        ports = {"port": 29500, "ssh_port": 3022}
+        its = rounds.round_run(run, name, {"all": members(names)}, stages, **ports, seconds=60, created_at=AT)
         below.write_run(its)
         for node in names:
             state = "unreachable" if (name, node) == ("all", "node-3") else "started"

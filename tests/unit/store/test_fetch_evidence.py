@@ -7,8 +7,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps import fetch_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.actions import Outcome
 from tests.kit.builders import make_run

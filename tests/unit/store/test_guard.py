@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_BYTES, MAX_NODE_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import guard
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import StorePoller
 
 from tests.kit.actions import run_action
 

@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service as Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import StorePoller
 
 from tests.kit.actions import run_action, vars_of
 from tests.kit.odd_s3 import OddS3

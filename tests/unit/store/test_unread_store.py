@@ -14,8 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import unread
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import AWAY_SECONDS, StorePoller
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import AWAY_SECONDS, StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.builders import make_record, make_run
 from tests.kit.odd_s3 import OddS3

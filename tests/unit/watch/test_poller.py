@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.builders import make_record, make_run
 

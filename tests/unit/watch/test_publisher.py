@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.publisher import WatchPublisher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import WatchPublisher
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Window
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.builders import make_run
 

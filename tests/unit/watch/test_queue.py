@@ -7,10 +7,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions, window
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher, Window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import LaunchEnd
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.run_commands import at_work, killed, lay_out, started
 
@@ -29,7 +29,7 @@ def queue(tmp_path):
     )
 
     def of(seconds):
-        launcher = Launcher(watched, None, window.Window(0, 0), lines.append, seconds)
+        launcher = Launcher(watched, None, Window(0, 0), lines.append, seconds)
 
         def end(now, launch):
             before, view.launch = view.launch, launch
@@ -71,7 +71,7 @@ def refused_for_the_first(results, *, in_round=False):
         run_folder.write_json(folder.run_file, run)
     view, lines = decisions.NodeView("n1", {"stages": []}, {"state": "unknown"}), []
     watched = WatchedRun(folder, None, lines.append)
-    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
+    launcher = Launcher(watched, None, Window(0, 0), lines.append)
     message = "run first is at work on this node since 2026-11-26T10:00:00Z, started by ann@laptop"
     launch = {"node": "n1", "state": "refused", "message": message, "attempt": 1, "at": "x", "stages": []}
     view.launch = launch_errors.described(launch)
@@ -160,7 +160,7 @@ def test_without_time_for_a_launch_nothing_waits_for_its_turn(tmp_path):
     folder = started(lay_out(tmp_path), "run-1")
     watched, lines = WatchedRun(folder, None, print), []
     view = watched.views["node-1"]
-    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
+    launcher = Launcher(watched, None, Window(0, 0), lines.append)
     view.to_start = True
     launcher.end_waiting(100)
     assert view.done and not view.to_start

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.retry import stages_to_retry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.attempts import stages_to_retry
 
 
 @dataclass

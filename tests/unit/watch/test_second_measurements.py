@@ -8,10 +8,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import checks_w
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.attempts import Attempts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher, Window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Placement, PlannedAttempt
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
 
 from tests.kit.builders import SHIPPED
 

@@ -9,7 +9,7 @@ from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans, settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 #: By stage the modules and commands without which its program cannot work.
 MODULES = {
@@ -74,7 +74,7 @@ def ask(declared, python, tmp_path):
         (folder / name).chmod(0o755)
 
     def asked(stage, executable=python[0], **variables):
-        asked_for = launching.requirements({"stages": [stage]}, declared(stage, **variables), "host")
+        asked_for = launch_inputs.requirements({"stages": [stage]}, declared(stage, **variables), "host")
         for trial in asked_for:
             trial["environment"] = {"PATH": str(folder)}
             for need in trial["needs"]:

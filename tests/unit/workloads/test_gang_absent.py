@@ -5,7 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from gpuval_workloads.gang.absent import FILE, MemberRecords
+from gpuval_workloads.gang.joining import RECORDS_FILE, MemberRecords
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def records(serve, tmp_path):
     urls = {
         f"{stage}/n{number}": f"{url}/{stage}/n{number}" for stage in ("collective", "deepspeed") for number in (2, 3)
     }
-    (tmp_path / FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
+    (tmp_path / RECORDS_FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
     own = {"GPUVAL_STAGE": "collective", "GPUVAL_ATTEMPT": "2"}
     return MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), **own})
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import poller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import exchange
 from gpuval_workloads.gang import control_channel
 from gpuval_workloads.gang.control_channel import (
     CAUSE,
@@ -137,7 +137,7 @@ def test_who_is_waited_for_is_printed_and_is_the_progress_of_the_stage(
     until(lambda: printed.append(capfd.readouterr().out) or text in "".join(printed))
     until(lambda: result.exists() and text in json.loads(result.read_text())["message"])
     shown = json.loads(result.read_text())
-    assert shown["state"] == "running" and shown["message"].startswith(poller.WAITING)
+    assert shown["state"] == "running" and shown["message"].startswith(exchange.WAITING)
 
 
 def test_who_has_another_token_may_not_join(parties):

@@ -37,13 +37,13 @@ from gpuval_workloads.common.ranks import leave, run_rank
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.diagnostics.collectives import Collective, collectives
 from gpuval_workloads.diagnostics.measure import Meter
-from gpuval_workloads.gang import phases, wrong
+from gpuval_workloads.gang import training, wrong
 from gpuval_workloads.gang.collectives import ERRORS
 
 def main(ranks, result):
     if WAY == "nan":
         losses = iter([1.0, 1.0, 1.0, float("nan") if ranks.rank == 1 else 1.0])
-        phases.train("DDP", ranks, lambda: torch.tensor(next(losses)), 60)
+        training.train("DDP", ranks, lambda: torch.tensor(next(losses)), 60)
     elif WAY == "memory":
         if ranks.rank == 1:
             time.sleep(1)

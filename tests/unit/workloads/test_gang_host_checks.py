@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gpuval_workloads.common.result import WorkloadResult
-from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma, record
+from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma
 from gpuval_workloads.gang.host.checks import HostChecks
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.gang.members import Gang, GangMember
@@ -260,7 +260,7 @@ def test_whose_clock_is_off(offsets, skew):
         i: mesh.PeerAnswer(mesh.OK, clock_offset_seconds=offset, clock_error_seconds=0.001)
         for i, offset in enumerate(offsets, 1)
     }
-    assert record.clock_skew(answers) == (pytest.approx(skew, abs=0.002), 0.001)
+    assert findings.clock_skew(answers) == (pytest.approx(skew, abs=0.002), 0.001)
     said = findings.of_clock(gang(count=len(offsets) + 1), answers)
     assert bool(said) == (abs(skew) > 1)
     assert not said or "behind" in said[0]
@@ -295,9 +295,9 @@ def test_a_gang_of_a_thousand_keeps_results_small(trees):
     answers = {i: mesh.PeerAnswer(mesh.OK if i % 2 else "refused", 0.1, 0.0, 0.1, 9000) for i in range(1, 1000)}
     found = local.Local(ways={m.node: local.Way("eth0", 9000) for m in us.members[1:]})
     result = WorkloadResult()
-    record.add_others(result, us, found, answers)
+    findings.add_others(result, us, found, answers)
     assert len(result.metrics) < 20
-    assert len(json.dumps(record.described(us, found, answers))) < 20_000
+    assert len(json.dumps(findings.described(us, found, answers))) < 20_000
     assert len(findings.sentence(findings.of_peers(us, answers))) < 400
 
 
@@ -320,5 +320,5 @@ def test_why_a_figure_is_not_there_stands_where_its_criterion_looks(trees):
     result = together(trees)[0]
     assert "rdma_link_error_count" not in figures(result)
     assert result.environment["host_checks"]["unknown"] == {"counters": "the drivers of these devices have none"}
-    unreadable = record.described(gang(), local.Local(acs=pcie.Acs(("a",), (), ("a",))), {})["unknown"]
+    unreadable = findings.described(gang(), local.Local(acs=pcie.Acs(("a",), (), ("a",))), {})["unknown"]
     assert "CAP_SYS_ADMIN" in unreadable["acs"]

@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gpuval_workloads.common.device import CPU
 from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang import collectives, control_channel
-from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
+from gpuval_workloads.gang.config import NAMES, CollectivesConfig, parse_arguments
 
 from tests.kit.gang_channel import gang
 from tests.kit.ports import free_port
@@ -76,8 +77,9 @@ def test_names_of_collectives_that_there_are_not_are_refused():
 
 def test_all_are_asked_where_none_is_named():
     result = WorkloadResult()
-    collectives._add_asked(result, CollectivesConfig())
-    assert set(result.fingerprints.values()) == {"yes"}
+    result.add_metric(collectives.ERRORS, 0, "count")
+    collectives.complete(result, CollectivesConfig(), CPU, 1, 1)
+    assert {result.fingerprints[f"gang_{name}_asked"] for name in NAMES} == {"yes"}
     assert (result.metric("gang_collectives_count"), result.metric("gang_collectives_left_out_count")) == (0, 0)
 
 

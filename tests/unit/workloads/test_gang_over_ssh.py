@@ -22,7 +22,7 @@ from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
-from gpuval_workloads.gang import forwarding, joining, launching, members, ssh_server
+from gpuval_workloads.gang import joining, launching, members, threads
 
 from tests.kit.needs import needs_deepspeed, needs_programs
 from tests.kit.ports import free_port
@@ -113,7 +113,7 @@ def test_ranks_are_given_all_that_the_stage_was_given():
     )  # fmt: skip
     token = {joining.TOKEN_VARIABLE: "5ecret"}
     odd = {"QUOTED": '{"a": 1}', "LINES": "a\nb", "BACK": "a\\"}
-    given, kept_back = ssh_server.passed(
+    given, kept_back = joining.passed(
         {**declared, **others, **token, **odd, "USER": "x", "SSH_CONNECTION": "y"}, joining.TOKEN_VARIABLE
     )
     assert given == {**declared, **others}
@@ -136,8 +136,8 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
     gang = gang_of(1, 1, port=free_port())
     values = {"AN_EQUAL": "a=b c", "A_TICK": "it's $HOME `x` #7", "EMPTY": "", "UMLAUT": "ü"}
     public = authorized.with_suffix(".pub").read_text()
-    with ssh_server.SshServer(gang, tmp_path / "ssh", public, values) as server:
-        options = ssh_server.client(gang, tmp_path, authorized, [server.host_key] * 2)
+    with joining.SshServer(gang, tmp_path / "ssh", public, values) as server:
+        options = joining.client(gang, tmp_path, authorized, [server.host_key] * 2)
         done = subprocess.run(
             ["ssh", *options, "-p", str(gang.ssh_port), "127.0.0.1", "env -0"],
             capture_output=True, timeout=30, check=False,
@@ -150,7 +150,7 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
 @pytest.mark.usefixtures("sshd")
 def test_the_server_of_a_member_with_a_name_is_reached_at_all_addresses(tmp_path, authorized):
     gang = gang_of(1, 1, addresses=("localhost", "127.0.0.2"), port=free_port())
-    server = ssh_server.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
+    server = joining.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
     with server, socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60) as connection:
         assert connection.recv(4) == b"SSH-"
 
@@ -158,7 +158,7 @@ def test_the_server_of_a_member_with_a_name_is_reached_at_all_addresses(tmp_path
 @pytest.mark.usefixtures("sshd")
 def test_the_server_of_a_member_with_an_address_listens_there_alone(tmp_path, authorized):
     gang = gang_of(1, 1, port=free_port())
-    server = ssh_server.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
+    server = joining.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
     with server, pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60)
 
@@ -182,10 +182,10 @@ def test_a_folder_with_a_blank_is_refused():
 
 
 def test_what_ranks_leave_in_files_is_printed_as_it_comes_and_in_the_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(forwarding, "FORWARD_SECONDS", 0.05)
-    monkeypatch.setattr(forwarding, "MOST_BYTES", 100)
+    monkeypatch.setattr(threads, "FORWARD_SECONDS", 0.05)
+    monkeypatch.setattr(threads, "MOST_BYTES", 100)
     folder = tmp_path / "ranks"
-    with forwarding.Forwarder(folder) as forwarder:
+    with threads.Forwarder(folder) as forwarder:
         (folder / "one").write_text("step 1\nhalf a li")
         seen, deadline = "", time.monotonic() + 60
         while "step 1\n" not in seen and time.monotonic() < deadline:

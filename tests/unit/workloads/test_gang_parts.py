@@ -19,13 +19,11 @@ from gpuval_workloads.common.result import WorkloadCrash, WorkloadFailure, Workl
 from gpuval_workloads.gang import (
     collectives,
     config,
+    joining,
     launching,
     members,
-    network,
-    ssh_server,
-    texts,
+    training,
     transport,
-    zero,
 )
 from gpuval_workloads.gang.control_channel import GangStop
 from gpuval_workloads.gang.host import rdma
@@ -81,7 +79,7 @@ def test_files_of_the_launchers(tmp_path):
     assert "--node-rank=1" in launching.torchrun_place(gang)
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "brought").write_text("its key")
-    options = ssh_server.client(gang, tmp_path, tmp_path / "keys" / "brought", ["ssh-ed25519 AAA", "ssh-ed25519 BBB"])
+    options = joining.client(gang, tmp_path, tmp_path / "keys" / "brought", ["ssh-ed25519 AAA", "ssh-ed25519 BBB"])
     assert f"UserKnownHostsFile={tmp_path / 'known_hosts'}" in options
     assert (tmp_path / "known_hosts").read_text() == (
         "[10.0.0.1]:3022 ssh-ed25519 AAA\n[10.0.0.2]:3022 ssh-ed25519 BBB\n"
@@ -107,8 +105,8 @@ def test_a_stop_while_they_run_ends_them_and_none_after():
 
 
 def test_the_interface_of_an_address():
-    assert network.interface_of("127.0.0.1") == "lo"
-    assert network.interface_of("192.0.2.77") is None and network.interface_of("a-name") is None
+    assert joining.interface_of("127.0.0.1") == "lo"
+    assert joining.interface_of("192.0.2.77") is None and joining.interface_of("a-name") is None
 
 
 def in_a_namespace(*lines):
@@ -120,7 +118,7 @@ def in_a_namespace(*lines):
         "ip link set eth7 up; ip address add 10.9.8.7/24 dev eth7; ip address add 10.9.8.8/24 dev eth7; "
         'ip address add fd00:9::7/64 dev eth7 nodad; exec "$@"'
     )
-    code = "\n".join(["from gpuval_workloads.gang import members, network", *lines])
+    code = "\n".join(["from gpuval_workloads.gang import joining, members", *lines])
     done = subprocess.run(
         ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(NODE)}, timeout=30, check=True, capture_output=True, text=True,
@@ -131,7 +129,7 @@ def in_a_namespace(*lines):
 def test_the_interface_of_further_addresses_is_found():
     addresses = ["10.9.8.7", "10.9.8.8", "fd00:9::7", "fd00:9:0::0007", "10.9.8.9"]
     found = in_a_namespace(
-        f"print(*map(network.interface_of, {addresses}))", "print(network.network_of('10.9.8.8', []))"
+        f"print(*map(joining.interface_of, {addresses}))", "print(joining.network_of('10.9.8.8', []))"
     )
     assert found == ["eth7", "eth7", "eth7", "eth7", "None", "10.9.8.0/24"]
 
@@ -140,36 +138,36 @@ def test_a_name_that_means_the_loopback_interface_here_is_no_address_for_others(
     own = document(members=[{**MEMBERS[0], "address": "n-1"}, {**MEMBERS[1], "address": "n-2"}], index=0)
     found = in_a_namespace(
         "known = {'n-1': '127.0.1.1', 'n-2': '10.9.8.20'}",
-        "network.socket.getaddrinfo = lambda name, *_, **__: [(0, 0, 0, '', (known[name], 0))]",
+        "joining.socket.getaddrinfo = lambda name, *_, **__: [(0, 0, 0, '', (known[name], 0))]",
         f"gang = members.parse({own!r})",
-        "print(network.own_address(gang, 0))",
+        "print(joining.own_address(gang, 0))",
         "known['n-1'] = '10.9.8.8'",
-        "print(network.own_address(gang, 0))",
+        "print(joining.own_address(gang, 0))",
         "known.update({'n-1': '127.0.1.1', 'n-2': '192.0.2.1'})",
-        "print(network.own_address(gang, 0))",
+        "print(joining.own_address(gang, 0))",
     )
     assert found == ["10.9.8.7", "10.9.8.8", "127.0.1.1"]
 
 
 def test_the_network_of_the_members_is_that_of_the_first_widened(monkeypatch):
     held = []
-    monkeypatch.setattr(network, "addresses", lambda: [(1, ipaddress.ip_interface(held[-1]))])
+    monkeypatch.setattr(joining, "addresses", lambda: [(1, ipaddress.ip_interface(held[-1]))])
     held.append("10.2.8.5/24")
-    assert network.network_of("10.2.8.5", ["10.2.8.5", "10.2.8.99"]) == "10.2.8.0/24"
-    assert network.network_of("10.2.8.5", ["10.2.8.5", "10.2.9.1"]) == "10.2.8.0/23"
+    assert joining.network_of("10.2.8.5", ["10.2.8.5", "10.2.8.99"]) == "10.2.8.0/24"
+    assert joining.network_of("10.2.8.5", ["10.2.8.5", "10.2.9.1"]) == "10.2.8.0/23"
     held.append("10.2.8.5/32")  # as clouds and pods have it
-    assert network.network_of("10.2.8.5", ["10.2.8.4"]) == "10.2.8.4/31"
-    assert network.network_of("10.2.8.5", ["10.2.250.4"]) == "10.2.0.0/16"
-    assert network.network_of("10.2.8.5", ["10.3.8.5"]) is None
-    assert network.network_of("10.2.8.5", ["192.168.0.1"]) is None
-    assert network.network_of("10.2.8.5", ["node-2"]) is None
-    assert network.network_of("10.2.8.6", []) is None
+    assert joining.network_of("10.2.8.5", ["10.2.8.4"]) == "10.2.8.4/31"
+    assert joining.network_of("10.2.8.5", ["10.2.250.4"]) == "10.2.0.0/16"
+    assert joining.network_of("10.2.8.5", ["10.3.8.5"]) is None
+    assert joining.network_of("10.2.8.5", ["192.168.0.1"]) is None
+    assert joining.network_of("10.2.8.5", ["node-2"]) is None
+    assert joining.network_of("10.2.8.6", []) is None
     held.append("10.2.8.5/8")
-    assert network.network_of("10.2.8.5", ["10.77.8.5"]) == "10.0.0.0/8"
+    assert joining.network_of("10.2.8.5", ["10.77.8.5"]) == "10.0.0.0/8"
     held.append("127.0.0.1/8")
-    assert network.network_of("127.0.0.1", []) is None
+    assert joining.network_of("127.0.0.1", []) is None
     held.append("::1/128")
-    assert network.network_of("::1", []) is None
+    assert joining.network_of("::1", []) is None
 
 
 def test_what_runs_below_is_ended_also_what_lost_its_parent():
@@ -323,7 +321,7 @@ def test_arguments():
 
 def test_zero_does_no_more_than_the_trainings_it_is_held_against():
     """Ratios are of figures with all else alike: DDP clips as much, and does not accumulate or tell of its steps."""
-    text = texts.template(zero.TEMPLATE).substitute(batch=1, stage=2, bf16="true", norm=0.5)
+    text = config.template(training.TEMPLATE).substitute(batch=1, stage=2, bf16="true", norm=0.5)
     told = json.loads(text)
     assert told["gradient_clipping"] == 0.5 and told["gradient_accumulation_steps"] == 1
     assert told["wall_clock_breakdown"] is False
@@ -333,9 +331,9 @@ def test_templates_are_read_from_the_packed_programs_too(tmp_path):
     packed = tmp_path / "workloads.zip"
     packed.write_bytes(payload.workloads_zip())
     code = (
-        "from gpuval_workloads.gang import texts\n"
+        "from gpuval_workloads.gang import config\n"
         "for name in ('run.sh', 'deepspeed.json', 'deepspeed_env'):\n"
-        f"    assert texts.__file__.startswith({str(packed)!r}) and '$' in texts.template(name).template\n"
+        f"    assert config.__file__.startswith({str(packed)!r}) and '$' in config.template(name).template\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(packed)}, timeout=30, check=False
@@ -344,7 +342,7 @@ def test_templates_are_read_from_the_packed_programs_too(tmp_path):
 
 
 def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
-    assert network.resolved("192.0.2.7", 0) == "192.0.2.7"
+    assert joining.resolved("192.0.2.7", 0) == "192.0.2.7"
     answers = iter([OSError(2, "not known"), [(0, 0, 0, "", ("10.0.0.7", 0))]])
 
     def look_up(*_arguments, **_options):
@@ -353,12 +351,12 @@ def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(network.socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(network, "LOOK_UP_SECONDS", 0)
-    assert network.resolved("node-1.gangs.gpuval.svc", 60) == "10.0.0.7"
+    monkeypatch.setattr(joining.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(joining, "LOOK_UP_SECONDS", 0)
+    assert joining.resolved("node-1.gangs.gpuval.svc", 60) == "10.0.0.7"
     answers = iter([OSError(2, "not known")])
     with pytest.raises(WorkloadCrash, match="by which the others reach this node, is not known here after 0 s"):
-        network.resolved("node-1.gangs.gpuval.svc", 0)
+        joining.resolved("node-1.gangs.gpuval.svc", 0)
 
 
 @pytest.mark.parametrize("password", ["!", "!!", "!locked", "!*", "!$6$salt$hash"])
@@ -366,7 +364,7 @@ def test_a_locked_user_is_advised(tmp_path, password):
     shadow = tmp_path / "shadow"
     shadow.write_text(f"daemon:*:19000:0:99999:7:::\nroot:{password}:19000:0:99999:7:::\n")
     with pytest.raises(WorkloadFailure, match=r"user root is locked .* usermod -p '\*' root .* launcher torchrun"):
-        ssh_server.check_not_locked("root", shadow)
+        joining.check_not_locked("root", shadow)
 
 
 @pytest.mark.parametrize(
@@ -375,11 +373,11 @@ def test_a_locked_user_is_advised(tmp_path, password):
 def test_who_is_not_locked_goes_on(tmp_path, text):
     shadow = tmp_path / "shadow"
     shadow.write_text(text + "\n")
-    ssh_server.check_not_locked("root", shadow)
-    ssh_server.check_not_locked("root", tmp_path / "none")
+    joining.check_not_locked("root", shadow)
+    joining.check_not_locked("root", tmp_path / "none")
 
 
 def test_a_user_without_a_name_learns_what_ssh_needs(monkeypatch):
-    monkeypatch.setattr(ssh_server.os, "geteuid", lambda: 4_000_000_000)
+    monkeypatch.setattr(joining.os, "geteuid", lambda: 4_000_000_000)
     with pytest.raises(WorkloadFailure, match=r"user 4000000000 has no line in /etc/passwd"):
-        ssh_server.user()
+        joining.user()

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from gpuval_runner.descendants import MARKER_VARIABLE, belonging, snapshot
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
-from gpuval_workloads.gang import progress
+from gpuval_workloads.gang import threads
 
 from tests.kit.fork_server import ROOT
 from tests.kit.ports import free_port
@@ -26,10 +26,10 @@ QUIET_SECONDS = 12.0
 MEMBER = """
 import sys
 from gpuval_workloads.common.result import run_workload
-from gpuval_workloads.gang import __main__ as program, progress
+from gpuval_workloads.gang import __main__ as program, threads
 from tests.kit.torch_server import fork_ranks
 fork_ranks()
-progress.PRINT_SECONDS = float(sys.argv.pop(1))
+threads.PRINT_SECONDS = float(sys.argv.pop(1))
 sys.exit(run_workload(program.main))
 """
 
@@ -39,16 +39,16 @@ def beats(*counts):
 
 
 def test_progress_is_that_of_the_slowest_rank():
-    assert progress.progress({}, 2) == "0 of 2 ranks have begun"
-    assert progress.progress(beats((5, 0)), 2) == "1 of 2 ranks have begun"
-    before = progress.progress(beats((5, 0), (9, 0)), 2)
+    assert threads.progress({}, 2) == "0 of 2 ranks have begun"
+    assert threads.progress(beats((5, 0)), 2) == "1 of 2 ranks have begun"
+    before = threads.progress(beats((5, 0), (9, 0)), 2)
     assert before.endswith("the last one has counted 5 steps of progress")
-    assert progress.progress(beats((5, 0), (70, 0)), 2) == before
-    assert progress.progress(beats((5, 3), (9, 4)), 2) == f"{before}, its device 3"
+    assert threads.progress(beats((5, 0), (70, 0)), 2) == before
+    assert threads.progress(beats((5, 3), (9, 4)), 2) == f"{before}, its device 3"
 
 
 def test_unchanged_progress_is_printed_once(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "PRINT_SECONDS", 0.01)
+    monkeypatch.setattr(threads, "PRINT_SECONDS", 0.01)
     texts = iter(["one", "one", "two", "two", "one"])
     done = threading.Event()
 
@@ -56,7 +56,7 @@ def test_unchanged_progress_is_printed_once(monkeypatch, capsys):
         text = next(texts, "")
         return text if text else done.set() or "one"
 
-    with progress.progress_printer(tell):
+    with threads.progress_printer(tell):
         assert done.wait(10)
     assert capsys.readouterr().out.split() == ["one", "two", "one"]
 

@@ -8,9 +8,10 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ from ..diagnostics import nccl_log
 from . import collectives, joining, mpi, wrong
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, GangConfig, parse_arguments
-from .control_channel import CAUSE, SHARED, ChannelLimits, ControlChannel, StoppedError
-from .forwarding import Forwarder
+from .control_channel import CAUSE, EFFECT, OWN, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .host.checks import HostChecks
+from .joining import SshServer, client, interface_environment, own_address, user
 from .launching import (
     OUTPUT_FOLDER,
     DeepSpeedLauncher,
@@ -53,9 +54,7 @@ from .launching import (
     torchrun_place,
 )
 from .members import Gang, from_environment
-from .network import interface_environment, own_address
-from .progress import progress, progress_printer
-from .ssh_server import SshServer, client, user
+from .threads import Forwarder, progress, progress_printer
 
 #: Networks that need no RDMA device.
 OVER_TCP = ("Socket", "gloo")
@@ -69,6 +68,17 @@ class SharedError(WorkloadCrash):
     """The reason for which all members end; none of them is at fault."""
 
 
+@dataclass(frozen=True)
+class GangWork:
+    """What this member does in its gang, with what and where."""
+
+    gang: Gang
+    config: GangConfig
+    accelerator: TorchDevices
+    folder: Path
+    result: WorkloadResult
+
+
 def main(result: WorkloadResult) -> None:
     arguments = sys.argv[1:]
     config = parse_arguments(arguments)
@@ -79,14 +89,8 @@ def main(result: WorkloadResult) -> None:
     accelerator = choose_accelerator()
     if accelerator.is_gpu and gang.own.slots > accelerator.count:
         raise WorkloadFailure(f"the gang expects {gang.own.slots} GPUs here, PyTorch sees {accelerator.count}")
-    described = {
-        "name": gang.name,
-        "nodes": len(gang.members),
-        "node": gang.own.node,
-        "leader": gang.leader.node,
-        "launcher": config.launcher,
-        "joined": False,
-    }
+    described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
+    described |= {"leader": gang.leader.node, "launcher": config.launcher, "joined": False}
     with tempfile.TemporaryDirectory(prefix="gang-", dir=os.environ.get("GPUVAL_WORK_DIR")) as name:
         folder = Path(name)
         address = own_address(gang, config.join_seconds)
@@ -99,7 +103,8 @@ def main(result: WorkloadResult) -> None:
         expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
         checks = HostChecks(gang, config.launcher == "deepspeed", expects_rdma=expects_rdma)
         try:
-            _take_part(result, config, gang, accelerator, folder, arguments, checks, described)
+            member = GangWork(gang, config, accelerator, folder, result)
+            _take_part(member, arguments, checks, described)
         except StoppedError as error:
             result.environment["gang"] = {**described, "stopped_by": error.stop.node}
             raise WorkloadCrash(_explained(f"the gang has ended: {error}", result, checks)) from None
@@ -141,28 +146,16 @@ def _environment(
     return {**variables, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
 
 
-def _take_part(
-    result: WorkloadResult,
-    config: GangConfig,
-    gang: Gang,
-    accelerator: TorchDevices,
-    folder: Path,
-    arguments: list[str],
-    checks: HostChecks,
-    described: dict,
-) -> None:
+def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, described: dict[str, Any]) -> None:
     """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
+    gang, config, result, folder = member.gang, member.config, member.result, member.folder
     joining.check_port(gang, gang.port, "gpuval_gang_port")
     limits = ChannelLimits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
-    work: _ByTorchrun | _OverSsh | _ByMpi
-    if config.launcher == "deepspeed":
-        work = _OverSsh(gang, folder, module)
-    else:
-        work = _ByTorchrun(gang, accelerator, folder, module, result)
+    work: _RankLauncher = _OverSsh(member, module) if config.launcher == "deepspeed" else _ByTorchrun(member, module)
     if isinstance(config, CollectivesConfig) and config.tool != "torch":
-        work = _ByMpi(gang, accelerator, folder, config, work)
+        work = _ByMpi(member, config, work)
     with ExitStack() as stack:
         bring.update(work.begin(stack))
         bring["host"] = checks.begin(stack)
@@ -212,20 +205,16 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_
 
     If all ranks raise a failure about one of them, its node is at fault; none if it is about ranks of several nodes.
     """
+    node: str | None = OWN
+    message, weight = str(error), EFFECT
     if rank_failure:
         about = {gang.members[gang.owner(rank)[0]].node for rank in rank_failure["about"]}
-        channel.end(
-            rank_failure["message"],
-            joining.FAREWELL_SECONDS,
-            weight=CAUSE,
-            node=about.pop() if len(about) == 1 else None,
-        )
+        message, weight, node = rank_failure["message"], CAUSE, about.pop() if len(about) == 1 else None
     elif isinstance(error, SharedError):
-        channel.end(str(error), joining.FAREWELL_SECONDS, weight=SHARED)
+        weight = SHARED
     elif isinstance(error, (KilledError, WorkloadFailure)):
-        channel.end(str(error), joining.FAREWELL_SECONDS, weight=CAUSE)
-    else:
-        channel.end(str(error), joining.FAREWELL_SECONDS)
+        weight = CAUSE
+    channel.end(message, joining.FAREWELL_SECONDS, weight=weight, node=node)
 
 
 def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
@@ -240,64 +229,70 @@ def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
                 )
 
 
-class _ByTorchrun:
-    """torchrun on every member."""
+class _RankLauncher(ABC):
+    """What starts the ranks of ``module`` on this member. ``begin`` returns what the others are to know of it."""
 
     environment: Mapping[str, str] = {}
 
-    def __init__(
-        self, gang: Gang, accelerator: TorchDevices, folder: Path, module: str, result: WorkloadResult
-    ) -> None:
-        self._gang, self._accelerator, self._folder, self._module = gang, accelerator, folder, module
-        self._result, self._returned = result, threading.Event()
-        os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
+    def __init__(self, member: GangWork, module: str) -> None:
+        self._member, self._gang, self._folder, self._module = member, member.gang, member.folder, module
 
-    def begin(self, _stack: ExitStack) -> dict:
+    def begin(self, _stack: ExitStack) -> dict[str, Any]:
         return {}
+
+    def progress(self) -> str:
+        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
+
+    @abstractmethod
+    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+        """Run the work to its end."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it, since the gang has ended."""
+
+
+class _ByTorchrun(_RankLauncher):
+    """torchrun on every member."""
+
+    def __init__(self, member: GangWork, module: str) -> None:
+        super().__init__(member, module)
+        self._returned = threading.Event()
+        os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
 
     def stop(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Thread(target=self._end_hard, name="end of the gang", daemon=True).start()
 
-    def progress(self) -> str:
-        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
-
     def run(self, _brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
         rendezvous, self._stopper = torchrun_place(self._gang), stopper
+        accelerator, slots = self._member.accelerator, self._gang.own.slots
         try:
-            torchrun(
-                rendezvous, self._module, arguments, self._accelerator, self._gang.own.slots, self._folder, stopper
-            )
+            torchrun(rendezvous, self._module, arguments, accelerator, slots, self._folder, stopper)
         finally:
             self._returned.set()
             signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has put its own there
 
     def _end_hard(self) -> None:
         """End the program if torchrun does not: the last message was sent, and the ranks end with this process."""
-        stop = self._stopper.stop
+        stop, result = self._stopper.stop, self._member.result
         if stop is None or self._returned.wait(HARD_SECONDS):
             return
-        self._result.environment["gang"]["stopped_by"] = stop.node
-        wrong.add_to(self._result)
+        result.environment["gang"]["stopped_by"] = stop.node
+        wrong.add_to(result)
         rank_failure = first_failure(self._folder)
-        reason = (
-            f"{rank_failure['message']}; the gang has ended: {stop.message}"
-            if rank_failure
-            else f"the gang has ended: {stop.message}"
-        )
+        reason = f"{rank_failure['message']}; " if rank_failure else ""
         with suppress(OSError):
-            self._result.write()
-        print(f"crash: {reason}", file=sys.stderr, flush=True)
+            result.write()
+        print(f"crash: {reason}the gang has ended: {stop.message}", file=sys.stderr, flush=True)
         os._exit(EXIT_CRASH)
 
 
-class _OverSsh:
+class _OverSsh(_RankLauncher):
     """DeepSpeed's launcher on the leader; the others keep an SSH server, and wait."""
 
-    environment: Mapping[str, str] = {}
-
-    def __init__(self, gang: Gang, folder: Path, module: str) -> None:
-        self._gang, self._folder, self._module = gang, folder, module
+    def __init__(self, member: GangWork, module: str = "") -> None:
+        super().__init__(member, module)
         self._keys = joining.keys_folder(os.environ)
         self._launcher: DeepSpeedLauncher | None = None
         self.server: SshServer | None = None
@@ -313,9 +308,6 @@ class _OverSsh:
         if self._launcher:
             self._launcher.end()
 
-    def progress(self) -> str:
-        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
-
     def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
         if self._gang.is_leader:
             self._launcher = DeepSpeedLauncher(self._gang, self._folder, self.ssh_options(brought))
@@ -323,8 +315,7 @@ class _OverSsh:
         with stopper:
             while not self._is_over():
                 time.sleep(POLL_SECONDS)
-                if stopper.stop:
-                    raise StallError(stopper.stop.message)
+                stopper.check()
 
     def ssh_options(self, brought: list[dict]) -> list[str]:
         """Return how the leader reaches the members' servers."""
@@ -334,9 +325,10 @@ class _OverSsh:
     def _is_over(self) -> bool:
         """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""
         code = self._launcher.poll() if self._launcher else 0
+        launcher_end = f"DeepSpeed's launcher ended with exit code {code}"
         if (self._folder / OUTCOME_FILE).exists():  # all nodes have theirs when the first rank ends
             if code:
-                raise WorkloadCrash(f"DeepSpeed's launcher ended with exit code {code}")
+                raise WorkloadCrash(launcher_end)
             return code is not None
         notes = notes_of(self._folder, FAILURE_FILE) + notes_of(self._folder, CRASH_FILE)
         if notes:
@@ -349,11 +341,11 @@ class _OverSsh:
                     f"rank {rank} (pid {beat.pid}) was killed: look in the kernel log for an out-of-memory kill"
                 )
         if self._launcher and code is not None:
-            raise WorkloadCrash(f"DeepSpeed's launcher ended with exit code {code} and no rank has left a result")
+            raise WorkloadCrash(f"{launcher_end} and no rank has left a result")
         return False
 
 
-class _ByMpi:
+class _ByMpi(_RankLauncher):
     """nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all over SSH.
 
     If they give no valid answer, ``otherwise`` measures, unless only nccl-tests were requested.
@@ -361,25 +353,18 @@ class _ByMpi:
 
     OTHERWISE_FILE = "otherwise.txt"
 
-    def __init__(
-        self,
-        gang: Gang,
-        accelerator: TorchDevices,
-        folder: Path,
-        config: CollectivesConfig,
-        otherwise: _ByTorchrun | _OverSsh,
-    ) -> None:
-        self._gang, self._accelerator, self._folder, self._config = gang, accelerator, folder, config
-        self._otherwise = otherwise
-        self._active: _ByTorchrun | _OverSsh | _ByMpi = self
-        self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(gang, folder, "")
+    def __init__(self, member: GangWork, config: CollectivesConfig, otherwise: _RankLauncher) -> None:
+        super().__init__(member, "")
+        self._config, self._otherwise = config, otherwise
+        self._active: _RankLauncher = self
+        self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(member)
         self._begun = time.monotonic()
         self._tools: mpi.Tools | None = None
         self.environment: dict[str, str] = {"tool": "nccl-tests"}
 
     def begin(self, stack: ExitStack) -> dict:
         self._tools, why = mpi.find(os.environ, self._config.only)
-        if not self._accelerator.is_gpu:
+        if not self._member.accelerator.is_gpu:
             self._tools, why = None, "it measures GPUs"
         brings = {}
         if self._tools or self._over_ssh is self._otherwise:
@@ -430,8 +415,7 @@ class _ByMpi:
             self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None,
             self._config.seconds * 2, self._config.most_bytes,
         )  # fmt: skip
-        if stopper.stop:
-            raise StallError(stopper.stop.message)
+        stopper.check()
         answer = self._folder / (OUTCOME_FILE if result else self.OTHERWISE_FILE)
         answer.write_text(result.to_json() if result else why, encoding="utf-8")
         missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, answer)
@@ -449,13 +433,13 @@ class _ByMpi:
                 return ""
             if otherwise.exists():
                 return otherwise.read_text(encoding="utf-8", errors="replace") or "no reason given"
-            if stopper.stop:
-                raise StallError(stopper.stop.message)
+            stopper.check()
             time.sleep(POLL_SECONDS)
 
     def _complete(self, result: WorkloadResult) -> None:
         """Add what this node's own log contains."""
-        collectives.complete(result, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
+        gang, accelerator = self._gang, self._member.accelerator
+        collectives.complete(result, self._config, accelerator, len(gang.members), gang.own.slots)
         (self._folder / OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
 
 

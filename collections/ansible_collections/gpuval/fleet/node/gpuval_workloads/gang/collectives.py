@@ -62,7 +62,12 @@ def complete(
     result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, nodes: int, slots: int
 ) -> None:
     """Put into a node's result by which network it went, by the logs of its own ranks, and the verdict in words."""
-    _add_asked(result, config)
+    requested = config.only or NAMES
+    result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in requested else "no" for name in NAMES})
+    buses = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}
+    measured = sum(bool(buses.get(f"{PREFIX}_{name}_bus_bytes_per_second")) for name in NAMES)
+    result.add_metric("gang_collectives_count", measured, "count")
+    result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(requested)), "count")
     networks = _add_transport(result, accelerator)
     result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
@@ -71,17 +76,20 @@ def complete(
     errors = int(count)
     if errors or complaint:
         nccl_log.print_logs(os.environ)
-    _judge(result, errors, nodes, complaint)
-
-
-def _add_asked(result: WorkloadResult, config: CollectivesConfig) -> None:
-    """Put into the result which collectives were asked for, and how many of all were measured."""
-    requested = config.only or NAMES
-    result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in requested else "no" for name in NAMES})
-    measured = {m["name"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second") and m["value"]}
-    count = sum(f"{PREFIX}_{name}_bus_bytes_per_second" in measured for name in NAMES)
-    result.add_metric("gang_collectives_count", count, "count")
-    result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(requested)), "count")
+    network = result.fingerprints.get("gang_network", "")
+    largest = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_collective_largest_bytes"), 0)
+    rates = ", ".join(
+        f"{name.removeprefix(PREFIX + '_').removesuffix('_bus_bytes_per_second')} {value / 1e9:.3g}"
+        for name, value in buses.items()
+    )
+    result.message = f"{nodes} nodes by {network or 'no network'}: {rates} GB/s on the bus at {largest} bytes"
+    if complaint:
+        result.message = (
+            f"{complaint}: see networks_initialised in the environment, NCCL's log in that of the stage, and the host "
+            f"checks; {result.message}"
+        )
+    if errors:
+        result.state, result.message = "failure", f"{errors} elements are wrong; {result.message}"
 
 
 def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
@@ -119,13 +127,9 @@ def add_failure(result: WorkloadResult) -> None:
     text = ""
     with suppress(OSError):  # nothing may hide why it ended
         text = nccl_log.read(os.environ)
-    if text:
-        result.environment["networks"] = _bounded(transport.networks(text))
-        result.environment["networks_initialised"] = _bounded(transport.initialised(text))
-
-
-def _bounded(names: set[str]) -> list[str]:
-    return sorted(name[:MAX_NAME] for name in names)[:MAX_NETWORKS]
+    networks = {"networks": transport.networks(text), "networks_initialised": transport.initialised(text)}
+    for key, names in networks.items() if text else ():
+        result.environment[key] = sorted(name[:MAX_NAME] for name in names)[:MAX_NETWORKS]
 
 
 def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, networks: list[str]) -> str:
@@ -143,25 +147,6 @@ def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: To
         return "NCCL's log does not tell by which network the collectives went"
     result.add_metric("gang_network_unexpected_count", int(bool(complaint)), "count")
     return complaint
-
-
-def _judge(result: WorkloadResult, errors: int, nodes: int, complaint: str) -> None:
-    network = result.fingerprints.get("gang_network", "")
-    largest = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_collective_largest_bytes"), 0)
-    bus = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}
-    rates = ", ".join(
-        f"{name.removeprefix(PREFIX + '_').removesuffix('_bus_bytes_per_second')} {value / 1e9:.3g}"
-        for name, value in bus.items()
-    )
-    result.message = f"{nodes} nodes by {network or 'no network'}: {rates} GB/s on the bus at {largest} bytes"
-    if complaint:
-        result.message = (
-            f"{complaint}: see networks_initialised in the environment, NCCL's log in that of the stage, and the host "
-            "checks; "
-            f"{result.message}"
-        )
-    if errors:
-        result.state, result.message = "failure", f"{errors} elements are wrong; {result.message}"
 
 
 if __name__ == "__main__":

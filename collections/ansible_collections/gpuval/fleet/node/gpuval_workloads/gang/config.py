@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from ..common.arguments import positive_float, positive_int
@@ -39,15 +41,8 @@ class GangTrainingConfig(GangConfig):
 
     def of_one_node(self) -> OneNode:
         """The same as a training of one node has it."""
-        return OneNode(
-            size=self.size,
-            batch_size=self.batch_size,
-            sequence_length=self.sequence_length,
-            seconds=self.seconds,
-            precision=self.precision,
-            compile="never",
-            seed=self.seed,
-        )
+        names = ("size", "batch_size", "sequence_length", "seconds", "precision", "seed")
+        return OneNode(compile="never", **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -89,20 +84,14 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
 
     description = "Train a Llama by DeepSpeed ZeRO, beside plain DDP on each node alone and across all."
     add = works.add_parser("training", parents=[common], description=description).add_argument
-    add(
-        "--zero",
-        type=int,
-        choices=[1, 2, 3],
-        default=GangTrainingConfig.zero,
-        help="1 optimizer, 2 gradients, 3 weights",
-    )
+    stages = "1 optimizer, 2 gradients, 3 weights"
+    add("--zero", type=int, choices=[1, 2, 3], default=GangTrainingConfig.zero, help=stages)
     add("--size", choices=["auto", *SIZES], default=GangTrainingConfig.size, help="auto: by the device's memory")
     add("--batch-size", type=positive_int, help="sequences per process and step")
     add("--sequence-length", type=positive_int, help="tokens per sequence")
     add("--seconds", type=positive_float, default=GangTrainingConfig.seconds, help="of ZeRO after its warm-up")
-    add(
-        "--precision", choices=["auto", "bf16", "fp32"], default=GangTrainingConfig.precision, help="auto: bf16 on GPUs"
-    )
+    kinds = ["auto", "bf16", "fp32"]
+    add("--precision", choices=kinds, default=GangTrainingConfig.precision, help="auto: bf16 on GPUs")
     add("--seed", type=int, default=GangTrainingConfig.seed)
 
     description = "Measure collectives across the nodes, and check every element."
@@ -119,3 +108,8 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
         return GangTrainingConfig(**values)
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return CollectivesConfig(**fields)
+
+
+def template(name: str) -> Template:
+    """A text of the folder ``templates``, also where the programs are packed into one file."""
+    return Template((files(__package__) / "templates" / name).read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -161,7 +161,7 @@ class ControlChannel:
     def arrive(self, name: str, word: str = "") -> None:
         """Report that this member has come to a meeting point; its ``word`` is for all."""
         if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._send_arrival(name, word), self._loop)
+            self._run(self._report({"kind": "arrived", "name": name, "word": word}))
 
     def met(self, name: str) -> list[str] | None:
         """The words of all members, in order, once all have come there, else None. Raises ``StoppedError``."""
@@ -177,13 +177,16 @@ class ControlChannel:
         Raises ``StoppedError`` if the gang ended for another reason than this member.
         """
         if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._send_end(message, weight, node), self._loop)
+            self._run(self._report({"kind": "end", "message": message, "weight": weight, "node": node}))
         if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:
-            sent = asyncio.run_coroutine_threadsafe(self._send_last({"kind": "over"}), self._loop)
+            sent = self._run(self._send_last({"kind": "over"}))
             with suppress(concurrent.futures.TimeoutError):  # a late member must not count the leader as lost
                 sent.result(2 * LAST_WORD_SECONDS)
         if self._stop and self._stop.node != self._gang.own.node:
             raise StoppedError(self._stop)
+
+    def _run(self, work: Coroutine) -> concurrent.futures.Future:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     # The leader.
 
@@ -193,10 +196,10 @@ class ControlChannel:
         listen_address = address if is_ip(address) else None  # a host's name may be its loopback interface here
         begun = time.monotonic()
         try:
-            _allow_files(len(self._gang.members) + OTHER_FILES)
-            backlog = max(100, len(self._gang.members))
+            count = len(self._gang.members)
+            _allow_files(count + OTHER_FILES)
             server = await asyncio.start_server(
-                self._receive, listen_address, port, limit=MAX_LINE + MAX_BROUGHT, backlog=backlog
+                self._receive, listen_address, port, limit=MAX_LINE + MAX_BROUGHT, backlog=max(100, count)
             )
         except OSError as error:
             self._end_with(GangStop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
@@ -206,7 +209,11 @@ class ControlChannel:
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
                 waiting.say(f"waiting for {_names(self._missing())} to join")
                 if time.monotonic() - begun > self._limits.join_seconds:
-                    self._end_with(self._absent())
+                    why = (
+                        f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and"
+                        f" that port {port} of {address} is reachable from there"
+                    )
+                    self._end_with(_stop_for(self._missing(), why))
                 await asyncio.sleep(0.1)
             looking.cancel()
             if not self._stop and not self._broken:
@@ -222,19 +229,11 @@ class ControlChannel:
         """End the gang when a member that has not joined cannot do so any more."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            ended = await self._loop.run_in_executor(
-                None, self._find_ended, [member_missing.node for member_missing in self._missing()]
-            )
+            nodes = [member.node for member in self._missing()]
+            ended = await self._loop.run_in_executor(None, self._find_ended, nodes)
             for member in self._missing():
                 if ended and member.node == ended[0]:
                     self._end_with(_stop_for([member], f" ended before it joined: {ended[1]}"))
-
-    def _absent(self) -> GangStop:
-        return _stop_for(
-            self._missing(),
-            f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
-            f"{self._gang.control_port} of {self._gang.leader.address} is reachable from there",
-        )
 
     async def _watch(self) -> None:
         watch, last_look = StallJudge(self._limits.stall_seconds), time.monotonic()
@@ -279,7 +278,13 @@ class ControlChannel:
         begun = [len(self._theirs.get(index, ())) for index in range(len(self._gang.members))]
         late = beginning.look([len(beats), *begun[1:]], seconds)
         if late:
-            self._end_with(self._not_begun(late))
+            why = (
+                f": ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
+                "check that they can start there (SSH with launcher deepspeed), that Python's packages are readable, "
+                f"that the scratch directory has free space, and that port {self._gang.port} of "
+                f"{self._gang.leader.address} is reachable from there"
+            )
+            self._end_with(_stop_for([self._gang.members[index] for index in late], why))
             return
         for index, node_beats in self._theirs.items():
             first_rank = self._gang.first_rank(index)
@@ -291,36 +296,21 @@ class ControlChannel:
             words = f": rank {rank} (process {local_rank} of the node) {words}"
             self._end_with(_stop_for([self._gang.members[index]], words))
 
-    def _not_begun(self, late: Sequence[int]) -> GangStop:
-        return _stop_for(
-            [self._gang.members[index] for index in late],
-            f": ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
-            "check that they can start there (SSH with launcher deepspeed), that Python's packages are readable, that "
-            "the scratch directory has free space, and that "
-            f"port {self._gang.port} of {self._gang.leader.address} is reachable from there",
-        )
-
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = None
         try:
             nonce = secrets.token_hex(16)
             await _send(writer, {"kind": "nonce", "nonce": nonce})
-            index, bring = self._greeted(await _read(reader, self._limits.silence_seconds), nonce)
+            index, bring = self._check_greeting(await _read(reader, self._limits.silence_seconds), nonce)
             self._writers[index], self._heard[index], self._brought[index] = writer, time.monotonic(), bring
             while True:
                 message = await _read(reader, None)
                 self._heard[index] = time.monotonic()
-                if message["kind"] == "beat":
-                    self._theirs[index] = {
-                        int(local_rank): (Beat(**beat), state) for local_rank, beat, state in message["beats"]
-                    }
-                elif message["kind"] == "arrived":
-                    await self._add_arrival(index, str(message["name"]), str(message["word"]))
-                elif message["kind"] == "end":
-                    self._add_end(index, message)
+                await self._process(index, message)
         except _BrokenError as error:
             if index is not None and index not in self._ended and not self._over.is_set():
-                self._broke(CAUSE, _stop_for([self._gang.members[index]], f" was lost: {error}", lost=True))
+                stop = _stop_for([self._gang.members[index]], f" was lost: {error}", lost=True)
+                self._broken.append((CAUSE, time.monotonic(), stop))
         except asyncio.CancelledError:
             pass  # this member is leaving; asyncio of Python 3.11 would print it
         finally:
@@ -328,40 +318,46 @@ class ControlChannel:
             if index is not None:
                 self._writers.pop(index, None)
 
-    def _broke(self, weight: int, stop: GangStop) -> None:
-        self._broken.append((weight, time.monotonic(), stop))
-
-    def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
+    def _check_greeting(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
         index, bring = message.get("index"), message.get("bring")
-        if not isinstance(index, int) or index in self._brought or not 0 < index < len(self._gang.members):
-            raise _BrokenError("the greeting is not from a member of the gang")
-        if not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
-            raise _BrokenError("the greeting is not from a member of the gang")
-        return index, bring
+        if (
+            isinstance(index, int)
+            and index not in self._brought
+            and 0 < index < len(self._gang.members)
+            and hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature")))
+        ):
+            return index, bring
+        raise _BrokenError("the greeting is not from a member of the gang")
 
-    async def _add_arrival(self, index: int, name: str, word: str) -> None:
-        """Once all are there, their words go to all."""
-        arrived = self._arrived.setdefault(name, {})
-        arrived[index] = word
-        if len(arrived) == len(self._gang.members):
-            words = [arrived[index] for index in range(len(self._gang.members))]
-            await self._send_all({"kind": "met", "name": name, "words": _packed(words)})
-            self._words[name] = words
+    async def _process(self, index: int, message: Mapping[str, Any]) -> None:
+        """A message of a member, or the leader's own."""
+        if message["kind"] == "beat":
+            self._theirs[index] = {
+                int(local_rank): (Beat(**beat), state) for local_rank, beat, state in message["beats"]
+            }
+        elif message["kind"] == "arrived":
+            name = str(message["name"])
+            arrived = self._arrived.setdefault(name, {})
+            arrived[index] = str(message["word"])
+            if len(arrived) == len(self._gang.members):  # once all are there, their words go to all
+                words = [word for _, word in sorted(arrived.items())]
+                await self._send_all({"kind": "met", "name": name, "words": _packed(words)})
+                self._words[name] = words
+        elif message["kind"] == "end":
+            self._add_end(index, message)
 
     def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
         self._ended[index] = dict(message)
-        if message["message"] is not None:
-            sender, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
-            if weight == SHARED:
-                self._broke(SHARED, GangStop(None, str(message["message"])))
-                return
-            member = (
-                sender
-                if node == OWN
-                else next((candidate for candidate in self._gang.members if candidate.node == node), None)
-            )
-            reason = f"{_name(member or sender)}: {message['message']}"
-            self._broke(CAUSE if weight == CAUSE else EFFECT, GangStop(member.node if member else None, reason))
+        if message["message"] is None:
+            return
+        weight, text, member = message.get("weight"), str(message["message"]), None
+        if weight != SHARED:
+            sender, node = self._gang.members[index], message.get("node")
+            named = (candidate for candidate in self._gang.members if candidate.node == node)
+            member = sender if node == OWN else next(named, None)
+            text = f"{_name(member or sender)}: {text}"
+        stop = GangStop(member.node if member else None, text)
+        self._broken.append((weight if weight in (CAUSE, SHARED) else EFFECT, time.monotonic(), stop))
 
     async def _send_all(self, message: Mapping[str, Any]) -> None:
         line = _line(message)
@@ -393,9 +389,12 @@ class ControlChannel:
                 reader, writer = await asyncio.wait_for(opening, min(CONNECT_SECONDS, limits.join_seconds))
                 break
             except (OSError, asyncio.TimeoutError) as error:
-                now, is_closed = time.monotonic(), _is_closed(error)
-                answered = answered if is_closed else now
-                why = f", the leader, is unreachable at port {self._gang.control_port}: {_why(error)}"
+                # Nothing came back, not even a refusal. A name that is not known yet is that of a pod to come.
+                is_silent = isinstance(error, asyncio.TimeoutError)
+                now = time.monotonic()
+                answered = answered if is_silent or getattr(error, "errno", None) in CLOSED_ERRORS else now
+                reason = "no answer" if is_silent else getattr(error, "strerror", None) or str(error)
+                why = f", the leader, is unreachable at port {self._gang.control_port}: {reason}"
                 if now - answered > limits.closed_seconds:
                     why += f" for {now - answered:.0f} s: check firewalls and network policies between the two nodes"
                 if now - begun > limits.join_seconds or now - answered > limits.closed_seconds:
@@ -443,20 +442,13 @@ class ControlChannel:
 
     # All members.
 
-    async def _send_arrival(self, name: str, word: str) -> None:
+    async def _report(self, message: Mapping[str, Any]) -> None:
+        """Bring a message to the leader."""
         if self._gang.is_leader:
-            await self._add_arrival(0, name, word)
+            await self._process(0, message)
         elif 0 in self._writers:
             with suppress(_BrokenError):  # the reader sees it too
-                await _send(self._writers[0], {"kind": "arrived", "name": name, "word": word})
-
-    async def _send_end(self, message: str | None, weight: int, node: str | None) -> None:
-        report = {"kind": "end", "message": message, "weight": weight, "node": node}
-        if self._gang.is_leader:
-            self._add_end(0, report)
-        elif 0 in self._writers:
-            with suppress(_BrokenError):
-                await _send(self._writers[0], report)
+                await _send(self._writers[0], message)
 
     def _end_with(self, stop: GangStop) -> None:
         if self._stop is None:
@@ -500,15 +492,6 @@ def show(text: str) -> None:
     """Print where this member stands, and make it the progress that the runner reports."""
     with suppress(OSError):
         WorkloadResult().report(text)
-
-
-def _is_closed(error: BaseException) -> bool:
-    """Whether nothing came back, not even a refusal. A name that is not known yet is that of a pod to come."""
-    return isinstance(error, asyncio.TimeoutError) or getattr(error, "errno", None) in CLOSED_ERRORS
-
-
-def _why(error: BaseException) -> str:
-    return "no answer" if isinstance(error, asyncio.TimeoutError) else getattr(error, "strerror", None) or str(error)
 
 
 def _name(member: GangMember) -> str:

@@ -1,22 +1,210 @@
-"""How a member joins its gang and leaves it: control channel, keys, a free port, SSH server for ranks of others."""
+"""How a member joins its gang and leaves it: its address, control channel, keys, a free port, an SSH server.
+
+The SSH server is the member's own, at a port of its own, with the run's key and host keys known beforehand. It runs as
+the user that the workload runs as, in the container where there is one, and ends with the workload. gloo and NCCL take
+the first network interface, which is not always that with the member's address.
+"""
 
 from __future__ import annotations
 
+import http.client
+import ipaddress
+import json
 import os
+import pwd
+import shutil
 import socket
+import ssl
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from ..common import processes
-from ..common.result import WorkloadFailure
-from .absent import MemberRecords
+from ..common.result import WorkloadCrash, WorkloadFailure
 from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, show
+from .host.routes import addresses, is_ip, route_to
 from .launching import PATH_VARIABLE, check_blanks
-from .members import Gang
-from .ssh_server import SshServer, passed
+from .members import FILE_VARIABLE, Gang
+
+START_SECONDS = 15.0
+LOGIN_SECONDS = 15
+#: With what the password of a locked user begins in /etc/shadow (Linux).
+LOCKED = "!"
+#: What sshd and the shell set for the user that logs in.
+OF_THE_LOGIN = ("USER", "LOGNAME", "SHELL", "MAIL", "TERM", "_", "PWD", "OLDPWD", "SHLVL")
+
+_CONFIGURATION = """\
+Port {port}
+{listen}HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+AllowUsers {user}
+PermitRootLogin prohibit-password
+AuthenticationMethods publickey
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PidFile none
+AllowTcpForwarding no
+X11Forwarding no
+PermitTunnel no
+PermitUserEnvironment no
+MaxStartups 200
+LogLevel INFO
+{environment}"""
+
+
+class SshServer:
+    """Enter it to start it. ``host_key`` is its public key, as known_hosts has it."""
+
+    def __init__(self, gang: Gang, folder: Path, authorized_key: str, environment: Mapping[str, str]) -> None:
+        self._gang, self._folder, self._environment = gang, folder, dict(environment)
+        self._process: subprocess.Popen | None = None
+        self._program = _program("sshd")
+        check_not_locked(user())
+        folder.mkdir(mode=0o700, exist_ok=True)
+        generate = [_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / "host_key")]
+        subprocess.run(generate, check=True, timeout=START_SECONDS, stdin=subprocess.DEVNULL)
+        (folder / "authorized_keys").write_text(authorized_key.strip() + "\n", encoding="utf-8")
+        self.host_key = " ".join((folder / "host_key.pub").read_text(encoding="utf-8").split()[:2])
+
+    def __enter__(self) -> SshServer:
+        member = self._gang.own
+        if os.geteuid() == 0:  # what sshd as root insists on
+            Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+        # One line for all: of several sshd takes the first only.
+        words = " ".join(f'"{name}={value}"' for name, value in sorted(self._environment.items()))
+        configuration = self._folder / "sshd_config"
+        configuration.write_text(
+            _CONFIGURATION.format(
+                port=self._gang.ssh_port,
+                listen=f"ListenAddress {member.address}\n" if is_ip(member.address) else "",  # of a name: everywhere
+                folder=self._folder,
+                user=user(),
+                environment=f"SetEnv {words}\n" if words else "",
+            ),
+            encoding="utf-8",
+        )
+        self._process = subprocess.Popen(
+            [self._program, "-D", "-e", "-f", str(configuration)], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
+                why = f"ended with exit code {code}" if code is not None else "does not answer"
+                self.__exit__()
+                raise WorkloadFailure(
+                    f"the SSH server for DeepSpeed at {member.address} port {self._gang.ssh_port} {why}; see the log "
+                    "above. Choose another port if it is in use, or launcher torchrun, which needs none"
+                )
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((self._gang.own.address, self._gang.ssh_port), timeout=1) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+
+def user() -> str:
+    """The name of this process's user. Raises ``WorkloadFailure`` where it has none: SSH knows users by their names."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise WorkloadFailure(
+            f"user {os.geteuid()} has no line in /etc/passwd here, which SSH requires: use an image that has "
+            "one, or launcher torchrun, which needs none"
+        ) from None
+
+
+def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
+    """Raise ``WorkloadFailure`` where sshd takes no key of a user: without PAM it refuses one who is locked.
+
+    A user that may not read the file runs an sshd that may not either, which locks no user out.
+    """
+    try:
+        lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    password = next(
+        (fields[1] for fields in (line.split(":") for line in lines) if fields[0] == name and fields[1:]), ""
+    )
+    if password.startswith(LOCKED):
+        raise WorkloadFailure(
+            f"user {name} is locked here ({shadow} has {LOCKED} as password), and sshd refuses even its key: usermod "
+            f"-p '*' {name} (no password, and not locked), on the node or in the image; or choose launcher torchrun, "
+            "which needs no SSH"
+        )
+
+
+def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], list[str]]:
+    """Return what of a member's environment its sshd can give to the ranks, and the names of what it cannot.
+
+    The latter are values with quotes, backslashes and what is not printed, which versions of sshd read differently.
+    """
+    candidates = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
+    able = {n: v for n, v in candidates.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
+    return able, sorted(candidates.keys() - able.keys())
+
+
+def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
+    """Return the options of ssh for this key, these hosts and no others, no questions.
+
+    The key is copied to a file of this user's alone: ssh takes no other, and it may be brought as one. Raises
+    ``WorkloadFailure`` where it cannot be read.
+    """
+    key, known_hosts = folder / brought.name, folder / "known_hosts"
+    try:
+        key.touch(mode=0o600)
+        key.write_bytes(brought.read_bytes())
+    except OSError as error:
+        raise WorkloadFailure(f"the gang's key {brought} cannot be read: {error.strerror}") from None
+    lines = (f"[{m.address}]:{gang.ssh_port} {host_key}\n" for m, host_key in zip(gang.members, host_keys))
+    known_hosts.write_text("".join(lines), encoding="utf-8")
+    options = {
+        "UserKnownHostsFile": str(known_hosts),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "IdentityFile": str(key),
+        "IdentitiesOnly": "yes",
+        "BatchMode": "yes",
+        "ConnectTimeout": str(LOGIN_SECONDS),
+        "ServerAliveInterval": "10",
+        "ServerAliveCountMax": "3",
+    }
+    return ["-F", "/dev/null", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if not path:
+        raise WorkloadFailure(
+            f"{name} is not there: install openssh-server, or choose launcher torchrun, which needs none"
+        )
+    return path
+
 
 TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - the variable's name, no secret
 KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
@@ -101,3 +289,140 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
     server = SshServer(gang, folder / "ssh", key, variables)
     stack.callback(processes.end_below)
     return stack.enter_context(server)
+
+
+#: Beside the gang's document: the URLs by stage and node, and the certificate authority of the store.
+RECORDS_FILE = "gang_records.json"
+#: States of a stage that cannot join any more.
+ENDED = ("failure", "crash", "timeout")
+ANSWER_SECONDS = 5.0
+MAX_BYTES = 8 << 20
+MAX_MESSAGE = 500
+
+
+class MemberRecords:
+    """Records of this stage in the store, by which the leader learns of members that have not joined.
+
+    It may read them by signed URL. Empty where the node does not get them.
+    """
+
+    def __init__(self, urls: Mapping[str, str], authority: str = "", attempt: int = 1) -> None:
+        self._urls, self._authority, self._attempt = urls, authority, attempt
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str] = os.environ) -> MemberRecords:
+        """Those of the stage that runs here."""
+        try:
+            document = json.loads(Path(environ[FILE_VARIABLE]).with_name(RECORDS_FILE).read_text(encoding="utf-8"))
+            stage, attempt = f"{environ['GPUVAL_STAGE']}/", int(environ["GPUVAL_ATTEMPT"])
+        except (KeyError, OSError, ValueError):
+            return cls({})
+        urls = {key[len(stage) :]: url for key, url in document["urls"].items() if key.startswith(stage)}
+        return cls(urls, document["ca"], attempt)
+
+    def ended(self, nodes: Sequence[str]) -> tuple[str, str] | None:
+        """The first of these nodes whose stage has ended without success in this attempt, and its message. Takes
+        seconds."""
+        context = ssl.create_default_context(cadata=self._authority or None)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        for node in nodes:
+            if node not in self._urls:
+                continue
+            try:
+                with opener.open(self._urls[node], timeout=ANSWER_SECONDS) as answer:
+                    record = json.loads(answer.read(MAX_BYTES))
+            except urllib.error.HTTPError:  # there is none yet
+                continue
+            except (OSError, http.client.HTTPException):  # the store is away: the next look may find it
+                return None
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(record, dict) or record.get("attempt") != self._attempt:
+                continue
+            if record.get("state") in ENDED:
+                return node, " ".join(str(record.get("message")).split())[:MAX_MESSAGE]
+        return None
+
+
+#: The first member's network is widened so far at most: a wider one would have other interfaces of the hosts too.
+WIDEST_PREFIX = 16
+LOOK_UP_SECONDS = 1.0
+
+
+def resolved(address: str, seconds: float) -> str:
+    """Return the IP address that a name stands for; an address is its own.
+
+    A pod's name is known some moments after the pod has begun. Raises ``WorkloadCrash`` when it is not within
+    ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise WorkloadCrash(
+                    f"{address}, by which the others reach this node, is not known here after {seconds:g} s "
+                    f"({error.strerror}): see whether the name server of the cluster answers"
+                ) from None
+        time.sleep(LOOK_UP_SECONDS)
+
+
+def own_address(gang: Gang, seconds: float) -> str:
+    """Return this member's IP address.
+
+    Many a host calls itself 127.0.1.1, where no other host reaches it: then it is the address that it sends from to
+    another member.
+    Raises ``WorkloadCrash`` as :func:`resolved`.
+    """
+    address = resolved(gang.own.address, seconds)
+    other_addresses = [member.address for member in gang.members if member is not gang.own]
+    if address != gang.own.address and other_addresses and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        with suppress(OSError, ValueError, WorkloadCrash):
+            return route_to(resolved(other_addresses[0], 0)).source or address
+    return address
+
+
+def interface_of(address: str) -> str | None:
+    """Return the name of the interface that has the address; None where none has it, or it is a name."""
+    interface = _interface_with(address)
+    return interface[0] if interface else None
+
+
+def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[str, str]:
+    """Return variables that hold gloo, and NCCL where there is one, to the interface with this member's address."""
+    interface = interface_of(address)
+    is_own_name = address != gang.own.address  # often a host's own name is 127.0.1.1, unreachable for others
+    if not interface or (is_own_name and interface == "lo"):
+        return {}
+    return {"GLOO_SOCKET_IFNAME": interface, **({"NCCL_SOCKET_IFNAME": f"={interface}"} if with_nccl else {})}
+
+
+def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
+    """Return the network of an address of this host, ``10.0.0.0/24``, widened until it has the others as well.
+
+    None where that makes no sense: names, IPv6, the loopback interface, an address that no interface has, and where it
+    would have to be widened further than to a /16.
+    """
+    interface = _interface_with(address)
+    try:
+        ip_addresses = [ipaddress.IPv4Address(member_address) for member_address in addresses_of_others]
+    except ValueError:
+        return None
+    if not interface or interface[1].version == 6 or interface[1].is_loopback:
+        return None
+    network = interface[1].network
+    widest = min(WIDEST_PREFIX, network.prefixlen)
+    while any(member_address not in network for member_address in ip_addresses):
+        network = network.supernet()
+    return str(network) if network.prefixlen >= widest else None
+
+
+def _interface_with(address: str) -> tuple[str, ipaddress.IPv4Interface | ipaddress.IPv6Interface] | None:
+    """The interface of this host that has the address, and its network."""
+    with suppress(OSError, ValueError):
+        ip_address = ipaddress.ip_address(address.partition("%")[0])
+        for number, interface in addresses():
+            if interface.ip == ip_address:
+                return socket.if_indextoname(number), interface
+    return None

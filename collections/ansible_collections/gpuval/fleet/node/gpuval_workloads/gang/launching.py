@@ -16,9 +16,9 @@ from ..common.launch import RANK_DIRECTORY_VARIABLE, StallError
 from ..common.processes import process_state
 from ..common.result import WorkloadFailure
 from ..common.stall import BEAT_FILE, Beat, read_beat
+from .config import template
 from .control_channel import GangStop
 from .members import Gang
-from .texts import template
 
 #: DeepSpeed's launcher would export what the leader has of these to all nodes: their own servers give each its own.
 BEGIN = (
@@ -57,9 +57,13 @@ class Stopper:
     def __enter__(self) -> Stopper:
         with self._lock:
             self._is_running = self.stop is None
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise ``StallError`` once a stop was reported."""
         if self.stop:
             raise StallError(self.stop.message)
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

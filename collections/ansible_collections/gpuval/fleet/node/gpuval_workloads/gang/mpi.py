@@ -16,11 +16,11 @@ from pathlib import Path
 from ..common.command import ExecutableSearch, run
 from ..common.result import WorkloadResult
 from ..vendor_tools import collectives
-from ..vendor_tools.answer import FAIL, PASS, ToolAnswer, settle
+from ..vendor_tools.answer import FAIL, PASS, ToolAnswer, ToolFigure, settle
 from . import wrong
 from .config import SMALLEST_BYTES
+from .joining import interface_of, network_of
 from .members import Gang
-from .network import interface_of, network_of
 
 FOLDER_VARIABLE = "NCCL_TESTS_DIR"
 PREFIX = "gang"
@@ -184,21 +184,18 @@ def measure(
 
 def errors_of(answers: Iterable[ToolAnswer]) -> int:
     """How many elements were wrong; of a program that says so and counts none, one."""
-    counts = [
-        (
-            answer.verdict == FAIL,
-            sum(figure.value for figure in answer.figures if figure.name == f"{PREFIX}_error_count"),
-        )
-        for answer in answers
-    ]
-    return int(sum(max(is_wrong, count) for is_wrong, count in counts))
+    return int(sum(max(answer.verdict == FAIL, _total(answer.figures, "error_count")) for answer in answers))
+
+
+def _total(figures: Iterable[ToolFigure], name: str) -> float:
+    return sum(figure.value for figure in figures if figure.name == f"{PREFIX}_{name}")
 
 
 def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadResult | None, str]:
     """Their figures under the names that torch's measurement has; None where results were not checked, and why."""
     figures = [figure for answer in answers.values() for figure in answer.figures]
     errors = errors_of(answers.values())
-    unchecked = int(sum(figure.value for figure in figures if figure.name == f"{PREFIX}_unchecked_count"))
+    unchecked = int(_total(figures, "unchecked_count"))
     if unchecked and not errors:
         return None, f"{unchecked} results were not checked (#wrong N/A)"
     result = WorkloadResult()

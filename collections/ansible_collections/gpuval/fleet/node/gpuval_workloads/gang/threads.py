@@ -1,11 +1,15 @@
-"""Threads of a member beside its work."""
+"""Threads of a member beside its work: an asyncio loop, forwarded output of ranks, printed progress."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from pathlib import Path
+
+from ..common.stall import Beat
 
 
 class LoopThread:
@@ -57,3 +61,74 @@ class Periodic:
     def _run(self) -> None:
         while not self._done.wait(self._seconds):
             self._work()
+
+
+FORWARD_SECONDS = 0.5
+#: Of each file at one time, and in the end.
+MOST_BYTES = 1 << 20
+
+
+class Forwarder(Periodic):
+    """Enter it: what comes into the files of a folder is printed as it comes, and the rest when it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(FORWARD_SECONDS, self._forward, "forwarding")
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._forward(is_last=True)
+
+    def _forward(self, *, is_last: bool = False) -> None:
+        for path in sorted(self._folder.iterdir()):
+            with suppress(OSError):
+                self._forward_file(path, is_last)
+
+    def _forward_file(self, path: Path, is_last: bool) -> None:
+        begin = self._read.get(path, 0)
+        with path.open("rb") as file:
+            left_out = path.stat().st_size - begin - MOST_BYTES
+            if is_last and left_out > 0:
+                print(f"[{left_out} bytes of {path.name} are left out]", flush=True)
+                begin += left_out
+            file.seek(begin)
+            data = file.read(MOST_BYTES)
+        if not is_last and len(data) < MOST_BYTES:
+            data = data[: data.rfind(b"\n") + 1]  # the rest of the line comes later
+        self._read[path] = begin + len(data)
+        if data:
+            sys.stdout.write(data.decode("utf-8", "replace"))
+            sys.stdout.flush()
+
+
+PRINT_SECONDS = 30.0
+
+
+def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
+    """The progress of the member's ranks by their heartbeats.
+
+    The text changes only while the slowest rank advances: a stalled rank must not look alive.
+    """
+    if len(beats) < slots:
+        return f"{len(beats)} of {slots} ranks have begun"
+    ticks, device_done = (
+        min(getattr(beat, counter) for beat, _ in beats.values()) for counter in ("ticks", "device_done")
+    )
+    device = f", its device {device_done}" if device_done else ""
+    return f"{slots} of {slots} ranks are at work; the last one has counted {ticks} steps of progress{device}"
+
+
+def progress_printer(text_of: Callable[[], str]) -> Periodic:
+    """Enter it: a thread prints what ``text_of`` returns now and then, if it has changed."""
+    last_text = ""
+
+    def look() -> None:
+        nonlocal last_text
+        text = text_of()
+        if text != last_text:
+            last_text = text
+            print(text, flush=True)
+
+    return Periodic(PRINT_SECONDS, look, "progress")

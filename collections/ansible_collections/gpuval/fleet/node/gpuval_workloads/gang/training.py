@@ -8,33 +8,57 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import WorkloadResult
-from ..training.task import COURSE_REVISION, COURSE_STEPS, Task, adamw, build_task, course, set_rate, update
-from . import zero
+from ..common.laps import LapStatistics
+from ..common.ranks import Ranks, Stopwatch, leave, run_rank, software_environment
+from ..common.result import WorkloadFailure, WorkloadResult
+from ..training.task import (
+    COURSE_REVISION,
+    COURSE_STEPS,
+    MAX_GRADIENT_NORM,
+    Task,
+    adamw,
+    build_task,
+    course,
+    set_rate,
+    update,
+)  # fmt: skip
+from . import wrong
 from .collectives import absent_nodes
-from .config import GangTrainingConfig, parse_arguments
-from .phases import NONFINITE, TrainingPhase, train
+from .config import GangTrainingConfig, parse_arguments, template
 
 COMPARED_SHARE = 0.25
 """Of the seconds, for each of the two trainings that ZeRO is held against."""
+#: The configuration of DeepSpeed.
+TEMPLATE = "deepspeed.json"
+NONFINITE = "gang_nonfinite_count"
+"""Losses that are no number, of all ranks, up to the end of the window in which the first of them was."""
+WARMUP_STEPS = 3
+WINDOW_SECONDS = 1.0
+MOST_STEPS = 50
+PROGRESS_SECONDS = 5.0
+
+#: Takes one step and returns its loss.
+Step = Callable[[], Tensor]
 
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     assert isinstance(config, GangTrainingConfig)
     torch.manual_seed(config.seed)
-    engine_version = zero.version()  # at once where it is not there
+    engine_version = deepspeed_version()  # at once where it is not there
     result.environment.update(software_environment(ranks), deepspeed=engine_version, zero_stage=config.zero)
     nodes = _nodes(ranks)
     result.environment["nodes"] = len(nodes)
@@ -42,17 +66,15 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     node_group = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
 
     phases: dict[str, TrainingPhase] = {}
-    if len(nodes) > 1:
-        phases["node"] = _distributed(
-            "DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, node_group
-        )
-        _free_memory(ranks)
-    phases["ddp"] = _distributed("DDP across the gang", config, ranks, config.seconds * COMPARED_SHARE, None)
-    _free_memory(ranks)
+    for name, title, group in (("node", "DDP on each node alone", node_group), ("ddp", "DDP across the gang", None)):
+        if name == "ddp" or len(nodes) > 1:
+            phases[name] = _distributed(title, config, ranks, group)
+            gc.collect()  # gradients' hooks hold the memory of the training in a circle
+            ranks.empty_cache()
     task = build_task(config.of_one_node(), ranks)
     result.environment.update(task.environment)
     result.fingerprints["gang_course"] = f"{course(task, ranks.world_size)} by ZeRO-{config.zero}"
-    phases["zero"], spread = _sharded(task, config, ranks)
+    phases["zero"], spread = _train_sharded(task, config, ranks)
     _report(ranks, result, task, phases, spread, len(nodes))
 
 
@@ -62,10 +84,9 @@ def _nodes(ranks: Ranks) -> list[range]:
     return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(bounds))))]
 
 
-def _distributed(
-    name: str, config: GangTrainingConfig, ranks: Ranks, seconds: float, group: dist.ProcessGroup | None
-) -> TrainingPhase:
+def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dist.ProcessGroup | None) -> TrainingPhase:
     """Train by PyTorch's DDP in a group of ranks."""
+    seconds = config.seconds * COMPARED_SHARE
     task = build_task(config.of_one_node(), ranks)
     size = dist.get_world_size(group)
     model: nn.Module = task.model
@@ -86,16 +107,13 @@ def _distributed(
     return train(name, ranks, step, seconds)
 
 
-def _free_memory(ranks: Ranks) -> None:
-    """Give back the memory of the training before, whose gradients' hooks hold it in a circle."""
-    gc.collect()
-    ranks.empty_cache()
+def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
+    """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end.
 
-
-def _sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
-    """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end."""
+    The greatest less the least loss of all ranks on rank 0's next batch, as a share: with the same weights it is 0.
+    """
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
-    engine = zero.engine(task, config.zero, optimizer, ranks)
+    engine = make_engine(task, config.zero, optimizer, ranks)
 
     def step() -> Tensor:
         loss = engine(*next(task.batches))
@@ -106,11 +124,6 @@ def _sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[Trai
 
     ranks.say(f"ZeRO-{config.zero} across {ranks.world_size} processes, {config.seconds:.0f} s")
     phase = train(f"ZeRO-{config.zero}", ranks, step, config.seconds)
-    return phase, _spread(engine, task, ranks)
-
-
-def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
-    """Greatest less least loss of all ranks on rank 0's next batch, as a share: with the same weights it is 0 or so."""
     batch = [tensor.clone() for tensor in next(task.batches)]
     for tensor in batch:
         dist.broadcast(tensor, src=0)
@@ -118,7 +131,7 @@ def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
     with torch.no_grad():
         loss = engine(*batch).float()
     losses = ranks.gather_tensor(loss.reshape(1))
-    return float((losses.max() - losses.min()) / losses.abs().max())
+    return phase, float((losses.max() - losses.min()) / losses.abs().max())
 
 
 def _report(
@@ -160,6 +173,112 @@ def _report(
         f"{nodes} nodes, {ranks.world_size} processes: ZeRO {rates['zero']:,.0f} tokens/s, DDP {rates['ddp']:,.0f}"
         f"{scaling}; loss {zero_phase.losses[0]:.3f} to {zero_phase.losses[-1]:.3f}"
     )
+
+
+@dataclass
+class TrainingPhase:
+    """What this rank saw of a training: the mean losses of all ranks by step, and the times of its own steps."""
+
+    name: str
+    losses: list[float] = field(default_factory=list)
+    steps: LapStatistics = field(default_factory=LapStatistics)
+
+
+def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
+    """Take steps for so long after a warm-up. Raises ``WorkloadFailure`` for a loss that is no number.
+
+    All ranks do so at once, and the node's first one notes it: such a failure is never retried into PASS.
+    """
+    phase, recent, reported = TrainingPhase(name), 0.0, time.perf_counter()
+    _window(phase, ranks, step, 1)  # the very first may build kernels
+    _window(phase, ranks, step, WARMUP_STEPS - 1)
+    phase.steps = LapStatistics()
+    while True:
+        seconds_left = seconds - phase.steps.seconds
+        count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, seconds_left) / recent))) if recent else 1
+        count = agree(ranks, count if seconds_left > 0 or not phase.steps.count else 0)
+        if not count:
+            return phase
+        before = phase.steps.seconds
+        _window(phase, ranks, step, count)
+        recent = (phase.steps.seconds - before) / count
+        if time.perf_counter() - reported > PROGRESS_SECONDS:
+            reported = time.perf_counter()
+            ranks.say(f"{name}: step {len(phase.losses)}  loss {phase.losses[-1]:.4f}  {recent:.3f} s a step")
+
+
+def agree(ranks: Ranks, number: int) -> int:
+    """Return rank 0's number on every rank."""
+    ranks.tick()
+    agreed = torch.tensor([number], device=ranks.device)
+    dist.broadcast(agreed, src=0)
+    return int(agreed)
+
+
+def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
+    watch = Stopwatch(ranks.accelerator)
+    losses = []
+    for _ in range(count):
+        losses.append(step())
+        ranks.tick()
+        watch.lap()
+    phase.steps.extend(watch.laps())
+    by_rank = ranks.gather_tensor(torch.stack(losses).float())
+    bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()
+    if bad:
+        if ranks.local_rank == 0:
+            wrong.keep(ranks.rank, NONFINITE, len(bad))
+        number = bad[0][0]
+        culprits = [rank for step, rank in bad if step == number]
+        node_of = ranks.gather(ranks.of_node.start)
+        is_one_node = len({node_of[rank] for rank in culprits}) == 1
+        named = (
+            f"rank {culprits[0]}" if len(culprits) == 1 else f"{len(culprits)} ranks at once, {culprits[0]} among them"
+        )
+        suspects = "their node" if is_one_node else "all nodes"  # through gradients it comes to all that train together
+        message = (
+            f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {named}: "
+            f"run the diagnostics and fingerprint stages on {suspects}"
+        )
+        raise WorkloadFailure(message, culprits)
+    phase.losses += by_rank.mean(dim=0).tolist()
+
+
+def deepspeed_version() -> str:
+    """Return DeepSpeed's version. Raises ``WorkloadFailure`` where it is not there."""
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise WorkloadFailure(
+            f"DeepSpeed cannot be imported ({error}): use an image that has it (docker/training), or install it beside "
+            "PyTorch on the nodes (requirements/gangs.txt)"
+        ) from None
+    return deepspeed.__version__
+
+
+def make_engine(task: Task, stage: int, optimizer: torch.optim.Optimizer, ranks: Ranks):
+    """Return the model with its gradients, optimizer's state or weights sharded over all ranks."""
+    import deepspeed
+
+    if not ranks.accelerator.is_gpu:  # a kernel for ranks of one machine, which would be compiled here and now
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    text = template(TEMPLATE).substitute(
+        batch=task.environment["batch_size_per_process"],
+        stage=stage,
+        bf16=json.dumps(next(task.model.parameters()).dtype == torch.bfloat16),
+        norm=MAX_GRADIENT_NORM,
+    )
+    settings = json.loads(text)
+    ranks.say(f"{TEMPLATE}: {json.dumps(settings)}")
+    deepspeed.init_distributed(dist_backend=ranks.accelerator.backend, auto_mpi_discovery=False, verbose=False)
+    model_engine, *_ = deepspeed.initialize(
+        model=task.model,
+        optimizer=optimizer,
+        model_parameters=task.model.parameters(),
+        config=settings,
+        dist_init_required=False,
+    )
+    return model_engine
 
 
 if __name__ == "__main__":

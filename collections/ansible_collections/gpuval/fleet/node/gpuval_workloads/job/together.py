@@ -27,11 +27,10 @@ from ..common.processes import signal_group
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
 from ..gang import joining, mpi
 from ..gang.control_channel import CAUSE, EFFECT, SHARED, ChannelLimits, ControlChannel, GangStop, StoppedError
-from ..gang.forwarding import Forwarder
+from ..gang.joining import client, interface_environment, own_address
 from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, hostfile, torchrun_place
 from ..gang.members import Gang, from_environment
-from ..gang.network import interface_environment, own_address
-from ..gang.ssh_server import client
+from ..gang.threads import Forwarder
 from . import launcher, rank
 from .program import (
     EXIT_TIMEOUT,

@@ -22,7 +22,7 @@ from ..records.failure_classes import row_of
 from ..runs import folder as run_folder
 from ..runs import plans
 from ..store.access import object_key
-from ..watch import launching
+from ..watch import launch_inputs
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records
@@ -114,7 +114,7 @@ class ClusterPlacement(JobPlacement):
         self._wait_for_lists()
         self._readmit_joined()
         self._warn_of_twins()
-        code = code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
+        code = code_config_map(self._run["run_id"], self._cluster.namespace, launch_inputs.archives(bytecode=False))
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")

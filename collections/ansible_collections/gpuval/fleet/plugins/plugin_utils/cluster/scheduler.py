@@ -19,9 +19,8 @@ from ..runs import failed_checks, node_ids
 from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
 from ..ssh import findings as ssh_findings
-from ..watch import launching, reach
-from ..watch.orders import plan_of, values_for
-from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts
+from ..watch import launch_inputs, reach
+from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts, plan_of, values_for
 from ..watch.watch import WatchLimits
 from . import cleaning, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
@@ -67,7 +66,7 @@ class KubernetesScheduler(JobScheduler):
                 "kubernetes_node": {"exists": True, **nodes.describe(node)},
             }
         chosen, declared = self._declared(run, name, POD_VARIABLES, others, like)
-        plan = plan_of(run, name, chosen, launching.with_needed_packages(expected, declared, in_pods=True))
+        plan = plan_of(run, name, chosen, launch_inputs.with_needed_packages(expected, declared, in_pods=True))
         settings = pod_settings.parse(*(chosen[variable] for variable in POD_VARIABLES))
         return PodOrder(plan, settings, expected["sku"])
 

@@ -22,7 +22,7 @@ from ..store.access import open_store
 from ..store.address import listening_addresses
 from ..store.embedded import EmbeddedStore
 from ..store.rclone import find_rclone
-from ..watch import launching
+from ..watch import launch_inputs
 from ..watch.scheduler import scheduler_of
 from .controller import FAILED, OK, SKIPPED, WARNING, DoctorRow
 
@@ -79,7 +79,7 @@ def models(
     if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
         return []
     state, nodes = (FAILED, "the nodes") if over_ssh == hosts else (WARNING, f"{over_ssh} of {hosts} nodes")
-    return [DoctorRow("models", state, launching.NO_MODEL.format(nodes=nodes))]
+    return [DoctorRow("models", state, launch_inputs.NO_MODEL.format(nodes=nodes))]
 
 
 def disk(name: str, path: Path) -> DoctorRow:
@@ -93,7 +93,7 @@ def disk(name: str, path: Path) -> DoctorRow:
 
 def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
     """Whether this machine has what stages import and start: what the launch tries first."""
-    asked = launching.requirements({"stages": stages}, declared, runtime)
+    asked = launch_inputs.requirements({"stages": stages}, declared, runtime)
     if answer := placement.lacking({"plan": {"python": python}, "requirements": asked}):
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
         return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")

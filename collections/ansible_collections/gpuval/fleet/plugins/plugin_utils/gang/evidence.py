@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..judge.judging import take_file
@@ -28,7 +29,7 @@ def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict
     only ones with their SKU, none is exempt: such a run has tested no gang.
     """
     alone = set(document["alone"]) if document and document["gangs"] else set()
-    searched = {node for found in (document or {}).get("findings", {}).values() for node in found["nodes"]}
+    searched = {node for finding in (document or {}).get("findings", {}).values() for node in finding["nodes"]}
     nodes = {}
     for name, node in run["nodes"].items():
         stages = [] if name in alone else node.get("gang_stages", ())
@@ -41,34 +42,24 @@ def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict
     return {**run, "nodes": nodes}
 
 
+def _add_problems(evidence: RunEvidence, reason: str, node: str, stages: Iterable[str]) -> None:
+    for stage in stages:
+        evidence.add_problem(reason, node=node, stage=stage)
+
+
 def last_rounds(document: Mapping[str, Any]) -> dict[str, str]:
-    """By node the round whose records count: its last one, searches apart."""
-    return {node: places[-1] for node, places in _places(document).items()}
+    """For each node, its last round: its records count. Rounds of a search do not count."""
+    return {node: entered[-1][0]["name"] for node, entered in _rounds_by_node(document).items()}
 
 
-def _places(document: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By node its rounds in order, without those of searches."""
-    rounds_by_node: dict[str, list[str]] = {}
-    for item in document["rounds"]:
-        if item["kind"] != gang_document.SEARCH:
-            for nodes in item["gangs"].values():
-                for node in nodes:
-                    rounds_by_node.setdefault(node, []).append(item["name"])
+def _rounds_by_node(document: Mapping[str, Any]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
+    """For each node its rounds in order, each with the node's gang in it, without those of searches."""
+    rounds_by_node: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    for entry in document["rounds"]:
+        for gang, nodes in entry["gangs"].items() if entry["kind"] != gang_document.SEARCH else ():
+            for node in nodes:
+                rounds_by_node.setdefault(node, []).append((entry, gang))
     return rounds_by_node
-
-
-def _members(document: Mapping[str, Any], round_name: str, node: str) -> frozenset[str]:
-    """All members of the node's gang in a round."""
-    (item,) = (item for item in document["rounds"] if item["name"] == round_name)
-    return next(frozenset(nodes) for nodes in item["gangs"].values() if node in nodes)
-
-
-def _repeated(document: Mapping[str, Any], round_name: str, node: str) -> frozenset[str] | None:
-    """The stages for which the gang of ``node`` ran again in ``round_name``; None where the round has no list."""
-    (item,) = (item for item in document["rounds"] if item["name"] == round_name)
-    gang = next(name for name, nodes in item["gangs"].items() if node in nodes)
-    stages = item.get("repeats", {}).get(gang)
-    return None if stages is None else frozenset(stages)
 
 
 def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
@@ -76,51 +67,55 @@ def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], docum
     if document is None:
         covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
-            for stage in node.get("gang_stages", ()):
-                if (name, stage) not in covered:
-                    evidence.add_problem(NOT_FORMED, node=name, stage=stage)
+            stages = [stage for stage in node.get("gang_stages", ()) if (name, stage) not in covered]
+            _add_problems(evidence, NOT_FORMED, name, stages)
         return
-    places = _places(document)
+    rounds_by_node = _rounds_by_node(document)
     members = {member["node"] for gang in document["gangs"].values() for member in gang}
-    covered = members | document["left_out"].keys() | set(document["alone"])
-    read: dict[str, _Round | None] = {}
+    covered_nodes = members | document["left_out"].keys() | set(document["alone"])
+
+    @cache
+    def read_round(round_name: str) -> _CollectedRound | None:
+        return _CollectedRound.read(gang_document.round_folder(folder, round_name))
+
     for name, node in run["nodes"].items():
         stages = [stage for stage in node.get("gang_stages", ()) if stage != gang_document.FABRIC]
         if name in document["left_out"]:
             reason = f"left out of the gangs: {document['left_out'][name]}"
-            for stage in node.get("gang_stages", ()):
-                evidence.add_problem(reason, node=name, stage=stage)
-        elif name not in covered:
-            for stage in stages:
-                evidence.add_problem(JOINED_LATE, node=name, stage=stage)
-        for round_name in places.get(name, ()):
-            if round_name not in read:
-                read[round_name] = _Round.read(gang_document.round_folder(folder, round_name))
-        *earlier, last = places.get(name, (None,))
+            _add_problems(evidence, reason, name, node.get("gang_stages", ()))
+        elif name not in covered_nodes:
+            _add_problems(evidence, JOINED_LATE, name, stages)
+        *earlier, last = rounds_by_node.get(name, (None,))
         if last is None:
             continue
-        last_round = read[last]
+        entry, gang = last
+        last_round = read_round(entry["name"])
         if last_round is None:
-            for stage in stages:
-                evidence.add_problem(
-                    f"its round {last} never began, or its run.json is damaged", node=name, stage=stage
-                )
+            reason = f"its round {entry['name']} never began, or its run.json is damaged"
+            _add_problems(evidence, reason, name, stages)
             continue
         _take_round(evidence, last_round, name, stages)
-        members_then = _members(document, last, name) if earlier else frozenset()
-        for round_name in reversed(earlier):
-            alike = _members(document, round_name, name) == members_then
-            repeated = _repeated(document, last, name) if alike else frozenset()
-            _take_earlier(evidence, read[round_name], round_name, name, stages, repeated)
-    for findings in document["findings"].values():
-        for name in findings["nodes"]:
-            if name in run["nodes"]:
-                record = rounds.fabric_record(run, name, findings, findings["ended_at"])
-                evidence.records.setdefault(name, {})[gang_document.FABRIC] = record
+        repeated = entry.get("repeats", {}).get(gang)
+        for earlier_entry, earlier_gang in reversed(earlier):
+            is_alike = set(earlier_entry["gangs"][earlier_gang]) == set(entry["gangs"][gang])
+            counting = (stages if repeated is None else repeated) if is_alike else ()
+            _take_earlier(evidence, read_round(earlier_entry["name"]), earlier_entry["name"], name, stages, counting)
+    for name, record in _fabric_records(run, document).items():
+        evidence.records.setdefault(name, {})[gang_document.FABRIC] = record
+
+
+def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Record]:
+    findings = (document or {}).get("findings", {}).values()
+    return {
+        name: rounds.fabric_record(run, name, finding, finding["ended_at"])
+        for finding in findings
+        for name in finding["nodes"]
+        if name in run["nodes"]
+    }
 
 
 @dataclass(frozen=True)
-class _Round:
+class _CollectedRound:
     """Read once for all members of a round; ``problems``: of its collection, by node."""
 
     folder: RunFolder
@@ -128,27 +123,26 @@ class _Round:
     problems: Mapping[str | None, list[EvidenceProblem]]
 
     @classmethod
-    def read(cls, folder: RunFolder) -> _Round | None:
+    def read(cls, folder: RunFolder) -> _CollectedRound | None:
         """None for a round without run.json, as the controller ended before it was written, or with a damaged one."""
+        by_node: dict[str | None, list[EvidenceProblem]] = {}
         try:
-            run = folder.read_run() if folder.run_file.exists() else None
+            if not folder.run_file.exists():
+                return None
+            run = folder.read_run()
         except run_folder.RunError:
             return None
-        if run is None:
-            return None
-        by_node: dict[str | None, list[EvidenceProblem]] = {}
         for problem in folder.read_problems():
             by_node.setdefault(problem["node"], []).append(problem)
         return cls(folder, run, by_node)
 
 
-def _take_round(evidence: RunEvidence, of: _Round, name: str, stages: list[str]) -> None:
-    folder, run = of.folder, of.run
-    launch = folder.read_launch(name)
-    of_round = RunEvidence(launches={name: launch}, problems=list(of.problems.get(name, ())))
+def _take_round(evidence: RunEvidence, collected: _CollectedRound, name: str, stages: list[str]) -> None:
+    launch = collected.folder.read_launch(name)
+    of_round = RunEvidence(launches={name: launch}, problems=list(collected.problems.get(name, ())))
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
-        record = take_file(of_round, folder, run, name, stage)
+        record = take_file(of_round, collected.folder, collected.run, name, stage)
         if record is not None:
             evidence.records.setdefault(name, {})[stage] = record
         elif launch and launch.get("state") not in ("started", "finished"):
@@ -160,43 +154,46 @@ def _take_round(evidence: RunEvidence, of: _Round, name: str, stages: list[str])
 
 
 def _take_earlier(
-    evidence: RunEvidence, of: _Round | None, place: str, name: str, stages: list[str], repeated: frozenset[str] | None
+    evidence: RunEvidence,
+    collected: _CollectedRound | None,
+    round_name: str,
+    name: str,
+    stages: list[str],
+    repeated: Collection[str],
 ) -> None:
     """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
 
-    ``of_round`` marks such an attempt. It is ``unrelated`` if the round was not repeated for this stage: a pass with
-    other members is a different measurement, and a pass after a pass is no cure. Neither is flaky.
+    ``of_round`` marks such an attempt. It is ``unrelated`` if the round was not ``repeated`` for this stage: a pass
+    with other members is a different measurement, and a pass after a pass is no cure. Neither is flaky.
     """
-    if of is None:
-        _withdraw(evidence, name, stages, f"nothing is left of its earlier round {place}")
+    if collected is None:
+        _withdraw(evidence, name, stages, f"nothing is left of its earlier round {round_name}")
         return
     before = RunEvidence()
-    _take_round(before, of, name, stages)
+    _take_round(before, collected, name, stages)
     earlier = before.records.get(name, {})
     lacking = [stage for stage in stages if stage not in earlier]
-    launch = of.folder.read_launch(name)
+    launch = collected.folder.read_launch(name)
     state, contact = launch.get("state"), launch.get("contact")
     if lacking and state is None:  # never launched, or its records are lost
-        _withdraw(evidence, name, lacking, f"no launch and no record of its round {place}")
+        _withdraw(evidence, name, lacking, f"no launch and no record of its round {round_name}")
     elif lacking and state in ("started", "finished"):
         why = f": {contact['message']}" if contact else ""
-        _withdraw(evidence, name, lacking, f"no record of the round {place}, which it started{why}")
-    for stage, record in before.records.get(name, {}).items():
+        _withdraw(evidence, name, lacking, f"no record of the round {round_name}, which it started{why}")
+    for stage, record in earlier.items():
         last = evidence.records.get(name, {}).get(stage)
-        if last is None:
-            continue
-        unrelated = repeated is not None and stage not in repeated
-        tried_last: Record = {**record, "attempts": [], "of_round": place, "unrelated": unrelated}
-        tried: list[Record] = [{**one, "of_round": place, "unrelated": unrelated} for one in record["attempts"]]
-        attempts = [*tried, tried_last, *last["attempts"]]
-        evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
+        if last is not None:
+            unrelated = stage not in repeated
+            tried: list[Record] = [*record["attempts"], {**record, "attempts": []}]
+            marked: list[Record] = [{**attempt, "of_round": round_name, "unrelated": unrelated} for attempt in tried]
+            attempts = [*marked, *last["attempts"]]
+            evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
 
 
-def _withdraw(evidence: RunEvidence, name: str, stages: list[str], reason: str) -> None:
+def _withdraw(evidence: RunEvidence, name: str, stages: Sequence[str], reason: str) -> None:
     """Without the outcome of an earlier round the last one is not enough: the earlier one may have shown a fault."""
-    for stage in stages:
-        if evidence.records.get(name, {}).pop(stage, None):
-            evidence.add_problem(reason, node=name, stage=stage)
+    records = evidence.records.get(name, {})
+    _add_problems(evidence, reason, name, [stage for stage in stages if records.pop(stage, None)])
 
 
 def of_searches(
@@ -237,24 +234,17 @@ def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, An
     Files that neither the last round of a node nor a search has are removed: an earlier judgement left them.
     """
     last = last_rounds(document) if document else {}
-    findings = document["findings"] if document else {}
-    searched = {name for finding in findings.values() for name in finding["nodes"]}
+    fabric_records = _fabric_records(run, document)
     for name, node in run["nodes"].items():
         final = last.get(name)
-        for stage in dict.fromkeys((*node.get("gang_stages", ()), gang_document.FABRIC)):
-            if stage in node["stages"]:
-                continue
+        for stage in {*node.get("gang_stages", ()), gang_document.FABRIC} - set(node["stages"]):
             for kind in KINDS:
                 target = folder.evidence_file(name, stage, kind)
                 source = gang_document.round_folder(folder, final).evidence_file(name, stage, kind) if final else None
                 if source is not None and source.is_file():
                     with suppress(OSError):  # the verdict reads the round's own
                         run_folder.write_bytes(target, source.read_bytes())
-                elif not (stage == gang_document.FABRIC and kind == "records" and name in searched):
+                elif not (stage == gang_document.FABRIC and kind == "records" and name in fabric_records):
                     target.unlink(missing_ok=True)
-    for finding in findings.values():
-        for name in finding["nodes"]:
-            if name not in run["nodes"]:
-                continue
-            record = rounds.fabric_record(run, name, finding, finding["ended_at"])
-            run_folder.write_json(folder.evidence_file(name, gang_document.FABRIC), record)
+    for name, record in fabric_records.items():
+        run_folder.write_json(folder.evidence_file(name, gang_document.FABRIC), record)

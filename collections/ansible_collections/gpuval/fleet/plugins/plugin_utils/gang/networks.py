@@ -49,9 +49,12 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
     """Environment variables of workloads on nodes of that SKU; none for auto. Raises GangNetworkError."""
-    vendors = _vendors(sku)
+    sku_entry = sku_catalogue.named(sku)
+    vendors = set(USUAL_VENDORS)
+    if sku_entry or sku in GPU_VENDORS:
+        vendors = {sku_entry.vendor if sku_entry else sku}
     variables = _of(name, "environment")
-    return {one["name"]: one["value"] for one in variables if not vendors.isdisjoint(one["vendors"])}
+    return {entry["name"]: entry["value"] for entry in variables if not vendors.isdisjoint(entry["vendors"])}
 
 
 def names(name: str) -> list[str]:
@@ -66,10 +69,3 @@ def _of(name: str, part: str) -> list[Any]:
     if name not in networks:
         raise GangNetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(networks)}")
     return list(networks[name][part])
-
-
-def _vendors(sku: str) -> set[str]:
-    sku_entry = sku_catalogue.named(sku)
-    if sku_entry or sku in GPU_VENDORS:
-        return {sku_entry.vendor if sku_entry else sku}
-    return set(USUAL_VENDORS)

@@ -19,8 +19,8 @@ from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
-from . import console, evidence, forming, keys, rounds
 from . import document as gang_document
+from . import evidence, forming, keys, report_section, rounds
 from .forming import Candidate
 from .search.findings import counts_of
 from .search.localise import Limits, Search, Topology
@@ -51,10 +51,6 @@ class GangSettings:
     tapered: bool = False
     #: Bus bandwidth of two good nodes; 0 is unknown.
     expected_bytes_per_second: float = 0.0
-
-    @property
-    def ports(self) -> rounds.GangPorts:
-        return rounds.GangPorts(self.port, self.ssh_port)
 
 
 @dataclass(frozen=True)
@@ -93,9 +89,8 @@ class Gangs:
     @property
     def stages(self) -> list[str]:
         """The multi-node stages of the run, in order."""
-        return list(
-            dict.fromkeys(stage for node in self.run["nodes"].values() for stage in node.get("gang_stages", ()))
-        )
+        nodes = self.run["nodes"].values()
+        return list(dict.fromkeys(stage for node in nodes for stage in node.get("gang_stages", ())))
 
     def run_all(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> bool:
         """Run what is left; return whether anything was. ``properties``: versions of each node by component."""
@@ -103,7 +98,7 @@ class Gangs:
             return False
         if self.document is None:
             self._form(placed, properties)
-        for reason, nodes in console.grouped(self.document["left_out"]):
+        for reason, nodes in report_section.grouped(self.document["left_out"]):
             self.context.display(f"in no gang: {some_of(nodes)}: {reason}")
         every = {name: list(members) for name, members in self.document["gangs"].items()}
         work = [stage for stage in self.stages if stage != gang_document.FABRIC]
@@ -119,45 +114,30 @@ class Gangs:
                 self._round(gang_document.AGAIN, again, work, self.settings.round_seconds, repeats=repeats)
         elif unsound:
             for name, why in unsound.items():
-                self.context.display(
-                    f"gang {name} failed: {why}; no search for the cause (gpuval_gang_search is false)"
-                )
+                reason = f"{why}; no search for the cause (gpuval_gang_search is false)"
+                self.context.display(f"gang {name} failed: {reason}")
         self.document["ended_at"] = run_folder.now()
         self._write()
         keys.forget_all(self.folder)
         return True
 
     def _form(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> None:
-        report = self.context.judge(None)
-        nodes = {node["name"]: node for node in report["nodes"]}
+        nodes = {node["name"]: node for node in self.context.judge(None)["nodes"]}
         names = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
-        unknown = GangNode("", 1)
         candidates = [
-            candidate(nodes[name], placed.get(name, unknown), properties.get(name, {}))
-            for name in names
-            if name in nodes
+            candidate(nodes[name], placed.get(name, GangNode("", 1)), properties.get(name, {})) for name in names
         ]
-        candidates_placed = [one for one in candidates if one.node in placed]
-        formation = forming.form(candidates_placed, self.settings.size, self.settings.group_by)
+        are_placed = [node for node in candidates if node.node in placed]
+        formation = forming.form(are_placed, self.settings.size, self.settings.group_by)
         for name in names:  # not placed: its part cannot start
             if name not in placed:
                 joined = self.run["nodes"][name].get("joined_at")
                 formation.left_out[name] = forming.JOINED if joined else forming.NOT_HERE
-        vendors = {name: nodes[name]["accelerator"] for name in names}
         self.document = {
             "schema": gang_document.SCHEMA,
             "formed_at": run_folder.now(),
             "gangs": {
-                name: [
-                    {
-                        "node": one.node,
-                        "address": one.address,
-                        "slots": one.slots,
-                        "vendor": vendors[one.node],
-                        **({"labels": labels} if (labels := ordering(one.labels)) else {}),
-                    }
-                    for one in members
-                ]
+                name: [member_of(node, nodes[node.node]["accelerator"]) for node in members]
                 for name, members in formation.gangs.items()
             },
             "left_out": formation.left_out,
@@ -257,7 +237,7 @@ class Gangs:
         searches = {name: Search.from_json(saved) for name, saved in document["searches"].items()}
         cut = ""
         while not self._closed() and time.monotonic() - began < self.settings.search_seconds:
-            due = {name: round_ for name, search in searches.items() if (round_ := search.next_round()) is not None}
+            due = {name: round_ for name, search in searches.items() if (round_ := search.next_round())}
             if not due:
                 break
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
@@ -265,7 +245,9 @@ class Gangs:
             named = {f"{name}.{one.id}": one.nodes for name, round_ in due.items() for one in round_.groups}
             groups = {name: [members[node] for node in nodes] for name, nodes in named.items()}
             at = time.monotonic()
-            number = self._number_of(groups)
+            past = [entry for entry in document["rounds"] if entry["kind"] == gang_document.SEARCH]
+            same = (n for n, entry in enumerate(past, 1) if entry["gangs"].keys() == groups.keys())
+            number = next(same, len(past) + 1)  # of an earlier controller's round with these groups, or a new one
             records = self._round(
                 gang_document.SEARCH, groups, [gang_document.FABRIC], self.settings.search_round_seconds, number
             )
@@ -278,13 +260,15 @@ class Gangs:
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             self._write()
             for name in due:
-                self.context.display(progress(name, searches[name]))
+                so_far = searches[name].finding()
+                counts = counts_of(so_far.nodes)
+                self.context.display(f"gang {name}: {counts} after {so_far.rounds} round(s) of the search")
         else:
             limit = f"the limit of {self.settings.search_seconds:g} s"
             cut = "the end of the run by another command" if self._closed() else limit
         faults, networks = evidence.of_searches(self.folder, document)
         for name, search in searches.items():
-            finding = search.finding().to_json()
+            document["findings"][name] = finding = search.finding().to_json()
             finding["faults"] = {node: faults[node] for node in finding["nodes"] if node in faults}
             finding["gang"] = [*rounds.of_other_network(finding["nodes"], networks), *finding["gang"]]
             if cut and not finding["stopped"]:
@@ -292,8 +276,7 @@ class Gangs:
                 finding["stopped"] = cut if further.next_round() is not None else further.stopped
             finding["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
             finding |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
-            document["findings"][name] = finding
-            for line in lines_of(finding):
+            for line in report_section.lines_of(finding):
                 self.context.display(f"gang {name}: {line}")
         self._write()
         return document["findings"]
@@ -307,12 +290,6 @@ class Gangs:
                 self._sizes[item["name"]] = sizes_of(item["gangs"], records)
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
-
-    def _number_of(self, groups: Mapping[str, Any]) -> int:
-        """The number of the search's round with these groups; numbers are unique."""
-        past = [item for item in self.document["rounds"] if item["kind"] == gang_document.SEARCH]
-        numbers = (number for number, item in enumerate(past, 1) if item["gangs"].keys() == groups.keys())
-        return next(numbers, len(past) + 1)
 
     def _begin(self, name: str) -> Search:
         members = [member["node"] for member in self.document["gangs"][name]]
@@ -347,38 +324,22 @@ class Gangs:
             self._write()
         below = gang_document.round_folder(self.folder, name)
         if entry["ended_at"] is None:
-            self._run_round(below, name, gangs, stages, seconds)
+            if not below.run_file.exists():
+                settings: Any = {"port": self.settings.port, "ssh_port": self.settings.ssh_port, "seconds": seconds}
+                address, at = self.context.address, run_folder.now()
+                below.write_run(
+                    rounds.round_run(self.run, name, gangs, stages, **settings, created_at=at, address=address)
+                )
+            if below.read_run()["finished_at"] is None:  # else the controller ended before it recorded the end
+                self._run_round(below, f"{sum(map(len, gangs.values()))} nodes in {len(gangs)} gang(s)", stages)
+            keys.forget(below)
             entry["ended_at"] = run_folder.now()
             self._write()
         return evidence.records(below, stages[-1])
 
-    def _run_round(
-        self,
-        below: RunFolder,
-        name: str,
-        gangs: Mapping[str, Sequence[Mapping[str, Any]]],
-        stages: Sequence[str],
-        seconds: float,
-    ) -> None:
-        if not below.run_file.exists():
-            below.write_run(
-                rounds.round_run(
-                    self.run,
-                    name,
-                    gangs,
-                    stages,
-                    ports=self.settings.ports,
-                    seconds=seconds,
-                    created_at=run_folder.now(),
-                    address=self.context.address,
-                )
-            )
-        if below.read_run()["finished_at"] is not None:  # the controller ended before it recorded the end
-            keys.forget(below)
-            return
+    def _run_round(self, below: RunFolder, size: str, stages: Sequence[str]) -> None:
         keys.make(below)
-        count = sum(map(len, gangs.values()))
-        self.context.display(f"round {name}: {count} nodes in {len(gangs)} gang(s), {', '.join(stages)}")
+        self.context.display(f"round {below.path.name}: {size}, {', '.join(stages)}")
         try:
             self.context.run_round(below)
         except AbandonedError:  # the next controller resumes the round and needs the keys
@@ -389,7 +350,6 @@ class Gangs:
         run = below.read_run()
         if run["finished_at"] is None:
             below.write_run({**run, "finished_at": run_folder.now()})
-        keys.forget(below)
 
     def _closed(self) -> bool:
         """Whether another command ended the run."""
@@ -403,7 +363,8 @@ class Gangs:
 def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str, str]) -> Candidate:
     """A node of the report as a candidate for a gang, by its own stages alone."""
     is_cpu = node["accelerator"] == CPU
-    gpus = len(node["identity"].get("gpus", ())) or counted(node)
+    counted = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
+    gpus = len(node["identity"].get("gpus", ())) or int(next(counted, 0) or 0)
     sku = node.get("catalogue_sku") or node["sku"]
     if not has_accelerator(node):  # a node with a broken driver looks like a CPU
         listed = sku_catalogue.named(node["sku"])
@@ -421,20 +382,16 @@ def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str
     )
 
 
-def ordering(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels by which jobs order their nodes."""
-    return {name: labels[name] for name in ("rack", "physical_host") if labels.get(name)}
+def member_of(node: Candidate, vendor: str) -> dict[str, Any]:
+    """A member in the gang document, with the labels by which jobs order their nodes."""
+    labels = {name: node.labels[name] for name in ("rack", "physical_host") if node.labels.get(name)}
+    member = {"node": node.node, "address": node.address, "slots": node.slots, "vendor": vendor}
+    return {**member, "labels": labels} if labels else member
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:
     """Whether the node has the accelerators that it should have (none on a CPU)."""
     return any(check["name"] == "accelerator" and check["verdict"] == "pass" for check in node["checks"])
-
-
-def counted(node: Mapping[str, Any]) -> int:
-    """The number of GPUs in the facts."""
-    figures = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
-    return int(next(figures, 0) or 0)
 
 
 def is_open(check: Mapping[str, Any], stages: Sequence[str], verdicts: Sequence[str] = ("fail", "missing")) -> bool:
@@ -453,29 +410,3 @@ def is_final(
 def sizes_of(groups: Mapping[str, Sequence[str]], records: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """By group of a round the size in bytes of its figures."""
     return {group: rounds.size_of(nodes, records) for group, nodes in groups.items()}
-
-
-def progress(name: str, search: Search) -> str:
-    """The state of a search in a line."""
-    finding = search.finding()
-    return f"gang {name}: {counts_of(finding.nodes)} after {finding.rounds} round(s) of the search"
-
-
-def lines_of(finding: Mapping[str, Any]) -> list[str]:
-    """Findings of a search as lines of text."""
-    lines = []
-    for state in ("bad", "suspect", "untested"):
-        for node, named in finding["nodes"].items():
-            if named == state:
-                lines.append(f"{node} is {state}: {rounds.sentence(node, finding)}")
-    for quality, links in (("bad", finding["bad_links"]), ("suspect", finding["suspect_links"])):
-        for link in links:
-            name = " - ".join(link)
-            lines.append(f"the link {name} is {quality}: {'; '.join(finding['evidence'].get(name, []))}")
-    links = {" - ".join(link) for link in (*finding["bad_links"], *finding["suspect_links"])}
-    for name, sentences in finding["evidence"].items():  # the rest are boundaries: a rack, a switch
-        if name not in finding["nodes"] and name not in links:
-            lines.append(f"{name}: {'; '.join(sentences)}")
-    lines += finding["gang"]
-    speed = rounds.unknown_speed(finding)
-    return [*(lines or ["the search found no bad node or link"]), *([speed] if speed else [])]

@@ -1,18 +1,20 @@
-"""The report's part on gangs: members, nodes left out, rounds, findings of searches; bounded. Pure."""
+"""What users read of gangs: sentences on findings, the report's part, lines in FINAL ACCEPTANCE; bounded, pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.escape import one_line
-from . import orchestrate
+from ..core.text import some_of
+from . import rounds
 from .search.findings import CLASSES
 
 #: Bounds; gangs/gangs.json has the rest.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600
 MAX_ROUNDS = 200
 MAX_REASON = 300
+MAX_CONSOLE_LINES = 4
 
 
 def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
-    lines = orchestrate.lines_of(finding)
+    lines = lines_of(finding)
     classes = list(finding["nodes"].values())
     return {
         "gang": finding["name"],
@@ -60,3 +62,54 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
         "sentences": [one_line(line, MAX_CHARACTERS) for line in lines[:MAX_SENTENCES]],
         "sentences_left_out": max(0, len(lines) - MAX_SENTENCES),
     }
+
+
+def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
+    """A few lines. ``section``: the report's part on gangs; ``verdicts``: by node, as a FAIL has a line of its own."""
+    texts = []
+    if not section["formed"]:
+        texts.append("Gangs: none was formed")
+    # a node that failed its own stages has its own line
+    left_out = {row["node"]: row["reason"] for row in section["left_out"] if verdicts.get(row["node"]) != "FAIL"}
+    for reason, nodes in grouped(left_out)[:MAX_CONSOLE_LINES]:
+        texts.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
+    if section["formed"] and section["ended_at"] is None:
+        texts.append("Gangs: interrupted before their end")
+    for row in section["findings"]:
+        counts = ", ".join(f"{count} {word}" for word, count in row["counts"].items() if count)
+        rounds = f"{row['rounds']} round{'' if row['rounds'] == 1 else 's'}"
+        texts.append(f"Gang {row['gang']} searched in {rounds}: {counts}")
+        # `node-3 is bad: ...` has its own line above if that node fails
+        sentences = [line for line in row["sentences"] if verdicts.get(line.partition(" is ")[0]) != "FAIL"]
+        texts += sentences[:MAX_CONSOLE_LINES]
+        if len(sentences) > MAX_CONSOLE_LINES:
+            texts.append(f"... and {len(sentences) - MAX_CONSOLE_LINES} more of gang {row['gang']}: see report.html")
+    return texts
+
+
+def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
+    """Nodes by reason, the most common first."""
+    groups: dict[str, list[str]] = {}
+    for node, reason in reasons.items():
+        groups.setdefault(reason, []).append(node)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+def lines_of(finding: Mapping[str, Any]) -> list[str]:
+    """Findings of a search as lines of text."""
+    lines = []
+    for state in ("bad", "suspect", "untested"):
+        for node, named in finding["nodes"].items():
+            if named == state:
+                lines.append(f"{node} is {state}: {rounds.sentence(node, finding)}")
+    for quality, links in (("bad", finding["bad_links"]), ("suspect", finding["suspect_links"])):
+        for link in links:
+            name = " - ".join(link)
+            lines.append(f"the link {name} is {quality}: {'; '.join(finding['evidence'].get(name, []))}")
+    links = {" - ".join(link) for link in (*finding["bad_links"], *finding["suspect_links"])}
+    for name, sentences in finding["evidence"].items():  # the rest are boundaries: a rack, a switch
+        if name not in finding["nodes"] and name not in links:
+            lines.append(f"{name}: {'; '.join(sentences)}")
+    lines += finding["gang"]
+    speed = rounds.unknown_speed(finding)
+    return [*(lines or ["the search found no bad node or link"]), *([speed] if speed else [])]

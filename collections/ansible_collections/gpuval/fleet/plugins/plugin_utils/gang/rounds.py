@@ -1,4 +1,4 @@
-"""Rounds of gangs: their run.json, and the meaning of their records for the search. Pure."""
+"""Rounds of gangs: their run.json and ids, and the meaning of their records for the search."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..records.documents import Record
+from ..runs.folder import RunError, RunFolder, known_runs
 from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
 from .forming import LEAST
 from .search.statistics import Result
@@ -53,14 +54,6 @@ NOTHING_RAN = ("pending", "running", "skipped", "cancelled")
 HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
 
 
-@dataclass(frozen=True)
-class GangPorts:
-    """PyTorch's rendezvous (the next port is the control channel), and the members' SSH servers."""
-
-    rendezvous: int
-    ssh: int
-
-
 def run_id_of(run_id: str, name: str) -> str:
     """The id of a round, which is a run of its own: folders, containers and pods have it in their names."""
     full_id = f"{run_id}.{name}"
@@ -76,7 +69,8 @@ def round_run(
     gangs: Mapping[str, Sequence[Mapping[str, Any]]],
     stages: Sequence[str],
     *,
-    ports: GangPorts,
+    port: int,
+    ssh_port: int,
     seconds: float,
     created_at: str,
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],
@@ -89,19 +83,12 @@ def round_run(
     nodes: dict[str, Any] = {}
     listed: dict[str, Any] = {}
     for gang, members in gangs.items():
-        listed[gang] = {
-            "members": [
-                {
-                    "node": member["node"],
-                    "address": address(run_id, member),
-                    "slots": member["slots"],
-                    **({"labels": member["labels"]} if "labels" in member else {}),
-                }
-                for member in members
-            ],
-            "port": ports.rendezvous,
-            "ssh_port": ports.ssh,
-        }
+        copied = ("node", "slots", "labels")
+        described = [
+            {**{key: member[key] for key in copied if key in member}, "address": address(run_id, member)}
+            for member in members
+        ]
+        listed[gang] = {"members": described, "port": port, "ssh_port": ssh_port}
         for index, member in enumerate(members):
             nodes[member["node"]] = {
                 "stages": list(stages),
@@ -111,15 +98,15 @@ def round_run(
             }
     return {
         "schema": "gpuval.run/1",
-        "run_id": run_id,
-        "folder": f"{run['folder']}/gangs/{name}",
         "bucket": run["bucket"],
         "profile": run["profile"],
+        **({"workloads": run["workloads"]} if "workloads" in run else {}),
+        "run_id": run_id,
+        "folder": f"{run['folder']}/gangs/{name}",
         "created_at": created_at,
         "finished_at": None,
         "deadline_seconds": seconds,
         "narrowed_by": [],
-        **({"workloads": run["workloads"]} if "workloads" in run else {}),
         "gangs": listed,
         "nodes": nodes,
     }
@@ -184,7 +171,12 @@ def result_of(
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
             latency_seconds=max((wait for wait in waits if wait), default=None),
         )
-    absent = [node for node, record in reported.items() if not has_joined(record)]
+    # Whether a member reports that all members joined with the same software, and that the ranks started.
+    absent = [
+        node
+        for node, record in reported.items()
+        if record["state"] != "success" and _part_of(record, "gang").get("joined") is not True
+    ]
     if absent or any(OCCUPIED.search(record["message"]) for record in reported.values()):
         reason = f"the work did not begin: {message}" if absent else message
         return Result("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
@@ -192,16 +184,15 @@ def result_of(
     return Result(state, message=message, culprits=tuple(sorted(culprits(reported, members))))
 
 
-def has_joined(record: Mapping[str, Any]) -> bool:
-    """Whether the member reports that all members joined with the same software, and that the ranks started."""
-    gang = record["environment"].get("gang")
-    return record["state"] == "success" or (isinstance(gang, Mapping) and gang.get("joined") is True)
-
-
 def lost(record: Mapping[str, Any]) -> bool:
     """Whether the member reports that another one no longer answered."""
-    gang = record["environment"].get("gang")
-    return isinstance(gang, Mapping) and bool(gang.get("lost"))
+    return bool(_part_of(record, "gang").get("lost"))
+
+
+def _part_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a record's environment, which is a node's own text."""
+    part = record["environment"].get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def figure(record: Mapping[str, Any], name: str) -> float | None:
@@ -226,13 +217,8 @@ def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[s
 
 def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
     """Members that the gang's own programs name as the cause: a report, no proof."""
-    named: set[str] = set()
-    for record in records.values():
-        gang = record["environment"].get("gang")
-        name = gang.get("stopped_by") if isinstance(gang, Mapping) else None
-        if isinstance(name, str) and name in members:
-            named.add(name)
-    return named
+    names = (_part_of(record, "gang").get("stopped_by") for record in records.values())
+    return {name for name in names if isinstance(name, str) and name in members}
 
 
 def members_to_rerun(
@@ -327,22 +313,12 @@ def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any],
     }
     figures = [*((name, "node", value) for name, value in counts.items()), *faults["figures"]]
     return {
-        "schema": "gpuval.record/1",
-        "run_id": run["run_id"],
-        "node": node,
-        "stage": FABRIC,
-        "workload": FABRIC,
-        "attempt": 1,
-        "state": "success",
+        "schema": "gpuval.record/1", "run_id": run["run_id"], "node": node, "stage": FABRIC, "workload": FABRIC,
+        "attempt": 1, "state": "success",
         "message": ": ".join(filter(None, (state, "; ".join(filter(None, lines))))),
-        "started_at": finding["began_at"],
-        "updated_at": at,
-        "finished_at": at,
+        "started_at": finding["began_at"], "updated_at": at, "finished_at": at,
         "duration_seconds": float(finding["seconds"]),
-        "command": [],
-        "image": None,
-        "exit_code": None,
-        "signal": None,
+        "command": [], "image": None, "exit_code": None, "signal": None,
         "metrics": [{"name": name, "value": value, "unit": "count", "scope": scope} for name, scope, value in figures],
         "fingerprints": {},
         "environment": {
@@ -350,9 +326,8 @@ def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any],
             "links": [" - ".join(link) for link in bad_links],
             **({"telemetry": {"absent": faults["absent"]}} if faults["absent"] else {}),
         },
-        "artifacts": [],
-        "attempts": [],
-    }
+        "artifacts": [], "attempts": [],
+    }  # fmt: skip
 
 
 def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -362,43 +337,79 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
     another round has a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
     problems of the last round that had any.
     """
-    values_seen: dict[tuple[str, str], list[Any]] = {}
-    seen_in: dict[tuple[str, str], set[str]] = {}
+    values_seen: dict[tuple[str, str], dict[str, Any]] = {}
     absent: dict[str, str] = {}
     rounds: list[str] = []
     ran: set[str] = set()
     problems: list[str] = []
     for round_name, record in records:
-        faulty = False
         problems = problems_of(record) or problems
-        for item in record["metrics"]:
-            if item["name"] in FAULTS:
-                key = (item["name"], item["scope"])
-                values_seen.setdefault(key, []).append(item["value"])
-                seen_in.setdefault(key, set()).add(round_name)
-                faulty = faulty or bool(item["value"])
-        if faulty:
+        faults = [item for item in record["metrics"] if item["name"] in FAULTS]
+        for item in faults:
+            by_round = values_seen.setdefault((item["name"], item["scope"]), {})
+            by_round.setdefault(round_name, []).append(item["value"])
+        if any(item["value"] for item in faults):
             rounds.append(round_name)
         if record["state"] in NOTHING_RAN:  # it may lack figures; a fault counts all the same
             continue
         ran.add(round_name)
-        telemetry = record["environment"].get("telemetry")
-        reasons = telemetry.get("absent") if isinstance(telemetry, Mapping) else None
+        reasons = _part_of(record, "telemetry").get("absent")
         for fault, why in reasons.items() if isinstance(reasons, Mapping) else ():
             if fault == "kernel_log" or fault in FAULTS:
                 absent[fault] = str(why)[:MAX_LINE]
     figures = []
-    for (name, scope), values in values_seen.items():
+    for (name, scope), by_round in values_seen.items():
+        values = [value for values_of_round in by_round.values() for value in values_of_round]
         numbers = [value for value in values if value is not None]
-        if not any(numbers) and not ran <= seen_in[name, scope]:
-            continue
-        figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
+        if any(numbers) or ran <= by_round.keys():
+            figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
     figures.sort(key=lambda figure: figure[2] == 0)  # the end of a long list is cut off
     return {"figures": figures[:MAX_FIGURES], "absent": absent, "rounds": rounds, "host_checks": problems}
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:
     """Problems that a record's host checks found; bounded."""
-    checked = record["environment"].get("host_checks")
-    listed = checked.get("problems") if isinstance(checked, Mapping) else None
-    return [one_line(str(one), MAX_PROBLEM) for one in listed[:MAX_PROBLEMS]] if isinstance(listed, list) else []
+    problems = _part_of(record, "host_checks").get("problems")
+    return [one_line(str(text), MAX_PROBLEM) for text in problems[:MAX_PROBLEMS]] if isinstance(problems, list) else []
+
+
+#: Names of rounds (``forming``, ``rounds.name_of``).
+ROUND_NAME = re.compile(r"[a-z0-9-]+")
+
+
+def check_run_id(results: Path, run: Mapping[str, Any]) -> None:
+    """Refuse a new run whose id equals that of a possible round of a known run, or the reverse.
+
+    Other ids with dots are fine. Raises RunError.
+    """
+    run_id = run["run_id"]
+    has_gangs = _has_gangs(run)
+    for folder in known_runs(results, imported=True):
+        rival = folder.path.name
+        if rival != run_id and _is_round_of(run_id, rival) and _may_have_gangs(folder):
+            raise RunError(
+                f"gpuval_run_id {run_id!r} is also the id of a gang round of run {rival} on nodes and in the cluster: "
+                "choose another one"
+            )
+        if rival != run_id and has_gangs and _is_round_of(rival, run_id):
+            raise RunError(
+                f"gpuval_run_id {run_id!r}: a gang round would have the id of run {rival} on nodes and in the "
+                "cluster: choose another one"
+            )
+
+
+def _may_have_gangs(folder: RunFolder) -> bool:
+    try:
+        return _has_gangs(folder.read_run())
+    except RunError:  # it may have rounds
+        return True
+
+
+def _is_round_of(run_id: str, run: str) -> bool:
+    """Whether a round of `run` may have this id."""
+    name = run_id.rpartition(".")[2]
+    return bool(name and name != run_id and ROUND_NAME.fullmatch(name)) and run_id_of(run, name) == run_id
+
+
+def _has_gangs(run: Mapping[str, Any]) -> bool:
+    return any(node.get("gang_stages") for node in run["nodes"].values())

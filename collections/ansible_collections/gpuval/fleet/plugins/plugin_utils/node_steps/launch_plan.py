@@ -23,9 +23,9 @@ from ..runs import folder as run_folder
 from ..runs import plans
 from ..runs.action import RunAction, RunOptions
 from ..ssh import node_program
-from ..watch import launching
+from ..watch import launch_inputs
 from ..watch.decisions import keep_started
-from ..watch.launching import ProbeOptions
+from ..watch.launch_inputs import ProbeOptions
 
 #: What a plan has of its options as it is.
 COPIED = ("heartbeat_seconds", "runtime", "python", "container", "telemetry_seconds")
@@ -62,7 +62,7 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
     folder = action.folder(options)
     if action.check_mode:
         plan = _plan(action, folder, options.run, node, options)
-        diff = {"before": "", "after": launching.shown(plan), "after_header": node}
+        diff = {"before": "", "after": launch_inputs.shown(plan), "after_header": node}
         return {"changed": True, "plan": plan, "diff": diff}
     run, known = folder.read_run(), folder.read_launch(node)
     if known.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
@@ -74,11 +74,11 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
         folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
         raise
     launch["nonce"] = folder.read_plan(node).get("nonce", "")
-    away = launching.still_unreachable(folder, node, options, action.task_vars, action.connection)
+    away = launch_inputs.still_unreachable(folder, node, options, action.task_vars, action.connection)
     if away:
         launch |= away
     else:
-        launch["host_key"] = launching.host_key(folder, node)
+        launch["host_key"] = launch_inputs.host_key(folder, node)
         launch = _launch(action, folder, run, launch, plan, options)
     python = launch.pop("found_python", "")  # of the node, which answered it
     launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
@@ -115,7 +115,7 @@ def _plan(action, folder, run, node, options):
             **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
         ),
         expected["stages"],
-        launching.with_needed_packages(expected, options.workloads),
+        launch_inputs.with_needed_packages(expected, options.workloads),
         images=_images(options, expected["stages"]),
     )
     schemas.validate("plan", plan, what=f"plan of {node}")
@@ -128,13 +128,13 @@ def _launch(action, folder, run, launch, plan, options):
     node = launch["node"]
     names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
     try:
-        store = launching.NodeStore.of(options.store, run, action._connection.transport)
+        store = launch_inputs.NodeStore.of(options.store, run, action._connection.transport)
         left = options.deadline_seconds or float(run["deadline_seconds"])
-        given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
+        given = {**store.given(node, names, left), "folders": store.sizes(launch_inputs.folders(plan))}
         given["secrets"] = store.secrets(plan)
         if store.reachable and images.archives(plan.get("images", {})):
             given["store"]["downloads"] = images.signed_downloads(
-                store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS
+                store.client, plan["images"], left + launch_inputs.SIGNED_SLACK_SECONDS
             )
     except plans.PlanError as error:
         return {**launch, "state": "refused", "message": str(error)}
@@ -143,10 +143,10 @@ def _launch(action, folder, run, launch, plan, options):
     arguments = {
         "directory": options.directory,
         "plan": plans.with_members(plan, run),
-        "controller": launching.controller_name(),
+        "controller": launch_inputs.controller_name(),
         **given,
         "keys": keys.files_for(folder, node),
-        "requirements": launching.requirements(run["nodes"][node], options.workloads, options.runtime)
+        "requirements": launch_inputs.requirements(run["nodes"][node], options.workloads, options.runtime)
         if plan["attempt"] == 1  # they were tried then
         else [],
         "force": options.force,
@@ -179,14 +179,14 @@ def _on_node(action, arguments):
     task_vars = action.task_vars
     takes_input = action._is_pipelining_enabled("new") and action._connection._shell.SHELL_FAMILY == "sh"
     if not takes_input:  # either way the answer is checked by its schema
-        return action.execute_on_node("launch_plan", {**arguments, **launching.encoded_archives()})
+        return action.execute_on_node("launch_plan", {**arguments, **launch_inputs.encoded_archives()})
     interpreter = _interpreter(action, task_vars)
     candidates = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
     command = node_program.command(interpreter, candidates)
     environment = action._compute_environment_string()
     if environment:
         command = f"export {environment}; {command}"
-    stream = node_program.data(arguments, **launching.archives())
+    stream = node_program.data(arguments, **launch_inputs.archives())
     done = action._low_level_execute_command(command, sudoable=True, in_data=stream)
     return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
 

@@ -14,8 +14,8 @@ from ..core.escape import one_line
 from ..core.paths import project_path
 from ..runs.action import RunAction, RunOptions
 from ..store.access import open_store
-from ..watch import launching
-from ..watch.launching import ProbeOptions
+from ..watch import launch_inputs
+from ..watch.launch_inputs import ProbeOptions
 
 PIECE_BYTES = 32 << 20
 PROGRESS_SECONDS = 10.0
@@ -41,7 +41,7 @@ def send_image(action: RunAction, options: SendImageOptions) -> dict[str, Any]:
     if options.transfer == "store" or (options.transfer == "auto" and reachable):
         return {"changed": False, "msg": "the node gets its images from the store"}
     node = action.task_vars["inventory_hostname"]
-    if launching.still_unreachable(action.folder(options), node, options, action.task_vars, action.connection):
+    if launch_inputs.still_unreachable(action.folder(options), node, options, action.task_vars, action.connection):
         return {"changed": False, "brought": False, "msg": "the node does not answer"}
     state = project_path(options.store["state_dir"])
     plan = images.image_plan(options.images, options.runtime, images.read_catalogue(state), options.references)

@@ -14,7 +14,7 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
-from ..gang import console
+from ..gang import report_section
 from ..judge import acceptance, sku_catalogue, stage_end
 from ..records import failure_classes, launch_errors
 from ..runs import overview
@@ -69,7 +69,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     if counted.total() > 1:  # at a hundred nodes the pattern tells more than the names
         lines.append("Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common()))
     if gangs := report["fleet"].get("gangs"):
-        lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
+        lines += report_section.console_lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += [*_remarks(report), *_effort(nodes)]
     return [one_line(line, MAX_LINE) for line in lines]
 

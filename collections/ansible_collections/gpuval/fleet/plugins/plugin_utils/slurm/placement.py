@@ -20,7 +20,7 @@ from ..records.failure_classes import row_of
 from ..runs import folder as run_folder
 from ..runs import plans
 from ..ssh import findings
-from ..watch import launching
+from ..watch import launch_inputs
 from ..watch.decisions import NodeView, keep_started
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import nodes, script
@@ -169,7 +169,7 @@ class SlurmPlacement(JobPlacement):
             limit = self._checked(limit, order, launch["stages"])
         lasts = min(seconds, limit.seconds)
         members = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
-        code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
+        code, mark = launch_inputs.archives(), script.jobs.comment(run_id, names[0], number)
         parameters = {"members": members} if len(names) > 1 else members[view.name]
         gpus = min(nodes.gpus(self._nodes[name])[1] for name in names)
         data = script.batch(parameters, code["runner"], code["workloads"], mark, gpus=gpus)
@@ -196,7 +196,7 @@ class SlurmPlacement(JobPlacement):
         """What the job gives to the program on the node."""
         name, number, plan = view.name, launch["attempt"], order.plan
         documents = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
-        documents["folders"] = self._store.sizes(launching.folders(plan))
+        documents["folders"] = self._store.sizes(launch_inputs.folders(plan))
         if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.for_attempt(plan, launch["stages"], number)
@@ -204,7 +204,7 @@ class SlurmPlacement(JobPlacement):
         return {
             "directory": order.directory,
             "plan": {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
-            "controller": launching.controller_name(),
+            "controller": launch_inputs.controller_name(),
             "earlier": {stage: dict(record) for stage, record in view.records.items()} if number > 1 else {},
             "keys": keys.files_for(self._folder, name),
             "requirements": order.requirements,

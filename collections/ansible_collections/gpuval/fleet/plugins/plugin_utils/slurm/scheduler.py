@@ -15,9 +15,8 @@ from ..core.text import some_of
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh.findings import summary_of_cluster
-from ..watch import launching, reach
-from ..watch.orders import plan_of, values_for
-from ..watch.scheduler import JobScheduler, NodeProbes, NodeVerdicts
+from ..watch import launch_inputs, reach
+from ..watch.scheduler import JobScheduler, NodeProbes, NodeVerdicts, plan_of, values_for
 from . import drains, nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import SlurmJob, members_of, of_run
@@ -44,7 +43,7 @@ class SlurmScheduler(JobScheduler):
         chosen, declared = self._declared(run, name, VARIABLES)
         settings = script.JobSettings.of(chosen)
         plan = plan_of(run, name, chosen, chosen[self._workloads])
-        requirements = launching.requirements(run["nodes"][name], declared, "host")
+        requirements = launch_inputs.requirements(run["nodes"][name], declared, "host")
         force = boolean(chosen["gpuval_force"], strict=False)
         return JobOrder(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
 

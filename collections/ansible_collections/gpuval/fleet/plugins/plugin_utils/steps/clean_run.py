@@ -12,7 +12,7 @@ from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from ...module_utils.store import StoreError
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
-from ..gang import document, keys, naming, rounds
+from ..gang import document, keys, rounds
 from ..mad import jobs as mad_jobs
 from ..runs import cleanable, origin
 from ..runs import folder as run_folder
@@ -214,7 +214,7 @@ def round_ids_of(folder):
     named = {below.path.name for below in document.known_folders(folder)}
     with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
-    return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
+    return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if rounds.ROUND_NAME.fullmatch(name)]
 
 
 def holders(folder):

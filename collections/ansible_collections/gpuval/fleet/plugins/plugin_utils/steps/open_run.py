@@ -18,7 +18,7 @@ from ..core.escape import NODE_NAME
 from ..core.host_values import templar_of
 from ..core.paths import project_path, version
 from ..core.step_options import PathText, StoreOptions
-from ..gang import naming
+from ..gang import rounds
 from ..gang.forming import LEAST
 from ..judge import baseline, criteria, declared, setups, sku_catalogue
 from ..runs import applied_criteria, labels, node_ids, opening, origin, plans
@@ -107,7 +107,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         if not together and options.gang_stages:
             wanted["gang_stages"] = select(options.gang_stages)[1]
         if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
-            naming.check(results, wanted)
+            rounds.check_run_id(results, wanted)
         run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
         attended = folder.seen() if known else None

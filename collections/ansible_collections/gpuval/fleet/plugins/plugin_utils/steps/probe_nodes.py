@@ -12,7 +12,7 @@ from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
 from ..ssh import findings as ssh_findings
-from ..watch.launching import PROBE_FILE
+from ..watch.launch_inputs import PROBE_FILE
 from ..watch.scheduler import scheduler_of
 
 

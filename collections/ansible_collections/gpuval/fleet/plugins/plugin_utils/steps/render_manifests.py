@@ -18,7 +18,7 @@ from ..core.paths import project_path
 from ..core.step_options import PathText, StoreOptions
 from ..runs import folder
 from ..runs.action import RunAction, RunOptions
-from ..watch import launching
+from ..watch import launch_inputs
 
 #: Texts that no reader of YAML takes for anything else; versions of YAML differ about 1e3, 0o7, and 12:30.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
@@ -41,12 +41,12 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     missing = [name for name, known in nodes.items() if known.get("exists") is False]
     if missing:
         action.display.warning(f"left out, since the cluster does not have them: {', '.join(missing)}")
-    store = None if action.check_mode else launching.NodeStore.of(options.store, run, "kubernetes")
+    store = None if action.check_mode else launch_inputs.NodeStore.of(options.store, run, "kubernetes")
     placements = [
         _placement(action, name, known, run, options, store) for name, known in nodes.items() if name not in missing
     ]
     objects = manifests.everything(
-        run["run_id"], options.namespace, launching.pod_archives(), placements, options.make_namespace
+        run["run_id"], options.namespace, launch_inputs.archives(bytecode=False), placements, options.make_namespace
     )
     result = {
         "nodes": [item.plan["node"] for item in placements],

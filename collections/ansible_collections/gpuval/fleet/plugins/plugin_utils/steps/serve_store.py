@@ -13,7 +13,7 @@ from ..runs import folder as run_folder
 from ..runs.action import RunAction
 from ..store import preflight
 from ..store.access import open_store
-from ..watch import launching
+from ..watch import launch_inputs
 
 
 class ServeStoreOptions(StepOptions):
@@ -69,4 +69,4 @@ def _ensure_loadable(action, access, options):
         connection = str(hostvars.get(name, {}).get("ansible_connection") or action.connection)
         if not plans.loads(node["stages"]) or access.reachable_from_nodes(connection.rpartition(".")[2]):
             return
-    raise plans.PlanError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
+    raise plans.PlanError(f"preflight: {launch_inputs.NO_MODEL.format(nodes='the nodes')}")

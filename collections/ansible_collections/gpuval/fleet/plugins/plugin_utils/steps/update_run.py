@@ -12,7 +12,7 @@ from ..records.evidence import NOT_PREPARED, UNREAD
 from ..runs import folder as run_folder
 from ..runs import state
 from ..runs.action import RunAction, RunOptions
-from ..watch import launching, window
+from ..watch import launch_inputs, launcher
 
 
 class UpdateRunOptions(RunOptions):
@@ -39,9 +39,9 @@ def _end_preparation(action, options):
     reason = f"{UNREAD if options.failed_subject == 'store' else NOT_PREPARED}: {error}"
     steps = launch_errors.classify("", reason).steps
     launch = {"state": "failed", "message": reason, "remedy": f"{steps}, then validate again: it resumes this run"}
-    probed = run_folder.read_json_or({}, folder.state / launching.PROBE_FILE)
+    probed = run_folder.read_json_or({}, folder.state / launch_inputs.PROBE_FILE)
     for name in run["nodes"]:
-        failure = launching.unreachable(probed, name) or launch
+        failure = launch_inputs.unreachable(probed, name) or launch
         folder.write_launch(name, launch_errors.described({"node": name, **failure}))
     folder.add_problems([{"node": None, "stage": None, "reason": reason}])
     return {"changed": True, "reason": reason, "msg": reason}
@@ -70,12 +70,12 @@ def _set_window(action, options):
     status = folder.seen()
     if status.overdue:
         raise AnsibleActionFail(f"run {run['run_id']} has no window any more, it is {status.line()}")
-    before, (nodes, transfers) = window.read(folder, window.Window(-1, -1)), limits.values()
-    after = window.Window(
+    before, (nodes, transfers) = launcher.read_window(folder, launcher.Window(-1, -1)), limits.values()
+    after = launcher.Window(
         before.nodes if nodes is None else nodes, before.transfers if transfers is None else transfers
     )
     if after != before and not action.check_mode:
-        window.write(folder, nodes, transfers)
+        launcher.write_window(folder, nodes, transfers)
     named = ((nodes, "node(s) at once"), (transfers, "node(s) loading images at once"))
     parts = [f"{number or 'all'} {what}" for number, what in named if number is not None]
     when = "from the next round of its watch"

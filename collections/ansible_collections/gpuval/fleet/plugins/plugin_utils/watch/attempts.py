@@ -4,19 +4,21 @@ differ from their peers."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core.text import some_of
 from ..judge import baseline, verdict
 from ..judge.check import Check
 from ..judge.kinds import JudgeContext
 from ..judge.peer_groups import PeerHistory
+from ..judge.stage_end import IMAGE, lacks_image
+from ..records.documents import FAILED_STATES
 from ..runs import applied_criteria
-from . import retry
 from .decisions import NodeView, to_restart
 from .placement import Placement, PlannedAttempt
-from .state import WatchedRun
+from .watched_run import WatchedRun
 
 #: A second measurement is for stages of minutes, not for the hours of a burn-in.
 MAX_AGAIN_SECONDS = 1800
@@ -76,7 +78,7 @@ class Attempts:
         self._judged[view.name] = view.changed_at
         node = verdict.judge_node(self._watched.info, view.name, self._watched.evidence, self._context)
         failed = verdict.failed_criteria(node, self._context.criteria)
-        return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
+        return stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
     def second_measurements(self, now: float, at_once: int = 0) -> dict[str, PlannedAttempt]:
         """Once all nodes are done: those that their peers show to be doubtful are measured again, with two good peers.
@@ -100,7 +102,7 @@ class Attempts:
         for name, stages in chosen.items():
             view = watched.views[name]
             slow = [check for check in context.criteria if check.stage in stages and check.required and check.retry]
-            again = retry.stages_to_retry(view.plan["stages"], view.records, slow, 1 + self._retries)
+            again = stages_to_retry(view.plan["stages"], view.records, slow, 1 + self._retries)
             seconds = sum(view.records[stage]["duration_seconds"] or 0.0 for stage in again)
             each = 1.5 * seconds + START_SECONDS
             if again and seconds <= MAX_AGAIN_SECONDS and turns * each < left:
@@ -113,3 +115,52 @@ class Attempts:
         elif chosen:
             watched.say(f"{doubtful} nodes differ from their peers; to measure them again would take too long")
         return orders
+
+
+def stages_to_retry(
+    plan_stages: Sequence[Mapping[str, Any]],
+    records: Mapping[str, Mapping[str, Any]],
+    failed_checks: Iterable[Check],
+    max_attempts: int = 2,
+) -> list[str]:
+    """Names of the stages to retry, in the order of the plan.
+
+    A stage is retried when its plan lists its state under ``retry``, or when it succeeded, its plan lists ``slow`` and
+    a failed check of it allows another measurement. It is not retried when a failed check allows none (wrong results),
+    nor beyond ``max_attempts``, nor without its image, unless the stage that brings it is retried. A stage skipped only
+    because of stages that are retried is retried with them.
+
+    plan_stages: ``stages`` of a plan; where the plan is unknown they have names only, and nothing is retried. records:
+    by stage. failed_checks: required criteria that the node failed.
+    """
+    failed = list(failed_checks)
+    final = {check.stage for check in failed if not check.retry}
+    slow = {check.stage for check in failed if check.retry} - final
+    chosen: list[str] = []
+    stopped_for_good = False
+    stopped_by_chosen = False
+    for stage in plan_stages:
+        name, record = stage["name"], records.get(stage["name"])
+        if record is None:
+            continue
+        state = record["state"]
+        again = record["attempt"] < max_attempts and name not in final and not stopped_for_good
+        again = again and (not lacks_image(record) or IMAGE in chosen)
+        retried = stage.get("retry", ())
+        allowed = state in retried or (state == "success" and "slow" in retried and name in slow)
+        waited = state == "skipped" and _only_waits_for(stage, records, chosen, stopped_by_chosen)
+        if again and (waited or (allowed and state in (*FAILED_STATES, "success"))):
+            chosen.append(name)
+            stopped_by_chosen = stopped_by_chosen or (state in FAILED_STATES and stage.get("on_failure") == "stop")
+        elif state in FAILED_STATES and stage.get("on_failure") == "stop":
+            stopped_for_good = True
+    return chosen
+
+
+def _only_waits_for(
+    stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
+) -> bool:
+    """Whether a skipped stage would run now that ``chosen`` are retried."""
+    needs = stage.get("needs", ())
+    met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
+    return met and (stopped_by_chosen or any(need in chosen for need in needs))

@@ -305,15 +305,12 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
         return ""
     seconds = max(estimates) * math.ceil(len(estimates) / (at_once or len(estimates)))
     gpus = [view.plan.get("accelerator", {}).get("count") for view in waiting]
-    cost = f"{_hours(remaining * (number or 0) for remaining, number in zip(estimates, gpus, strict=True))} GPU-hours"
-    if None in gpus:
-        cost = f"{_hours(estimates)} node-hours (gpuval_gpu_count is not declared)"
+    per_node = [1] * len(gpus) if None in gpus else gpus
+    hours = math.fsum(remaining * number for remaining, number in zip(estimates, per_node, strict=True)) / 3600
+    unit = "node-hours (gpuval_gpu_count is not declared)" if None in gpus else "GPU-hours"
     end = moment + timedelta(seconds=seconds)
-    return f"by the plan the last node ends about {end:%Y-%m-%d %H:%M} UTC, after {units.duration(seconds)}; {cost}"
-
-
-def _hours(seconds: Iterable[float]) -> str:
-    return f"{math.fsum(seconds) / 3600:,.1f}"
+    duration = units.duration(seconds)
+    return f"by the plan the last node ends about {end:%Y-%m-%d %H:%M} UTC, after {duration}; {hours:,.1f} {unit}"
 
 
 def seconds_left(view: NodeView) -> float | None:
@@ -355,7 +352,14 @@ def to_fetch(
     `by_store`, and those silent for longer than `silence` at the same rate. Failed fetches back off. Lost nodes are
     included: they may return.
     """
-    without = {view.name for view in views if not by_store or _cannot_upload(view) or view.name in unread}
+    without = {
+        view.name
+        for view in views
+        if not by_store
+        or view.name in unread
+        or view.launch.get("store_reachable") is False
+        or view.launch.get("state") == "finished"
+    }
     interval = max(interval, FETCH_SECONDS * sum(view.name in without and not view.done for view in views))
     chosen = []
     for view in views:
@@ -367,10 +371,6 @@ def to_fetch(
         if (view.name in without or silent) and due:
             chosen.append(view.name)
     return chosen
-
-
-def _cannot_upload(view: NodeView) -> bool:
-    return view.launch.get("store_reachable") is False or view.launch.get("state") == "finished"
 
 
 def to_restart(views: Sequence[NodeView]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..core.text import with_remedy
@@ -12,14 +14,44 @@ from ..records.failure_classes import NOT_MEASURED_AGAIN, row_of
 from ..records.launch_errors import OTHER_RUN
 from ..runs import cleanable
 from ..runs import folder as run_folder
-from . import launching
-from . import window as windows
+from . import launch_inputs
 from .decisions import NodeView, keep_started, to_launch, to_relaunch
 from .placement import LaunchEnd, Placement, PlannedAttempt
-from .state import WatchedRun
+from .watched_run import WatchedRun
 
 #: With less of the run's time left nothing is launched.
 MIN_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Window:
+    """How many nodes work at once, and how many of them bring images; 0 is no limit."""
+
+    nodes: int
+    transfers: int
+
+    def __str__(self) -> str:
+        most = f"at most {self.transfers}" if 0 < self.transfers < (self.nodes or self.transfers + 1) else "all"
+        return f"{self.nodes or 'all'} node(s) work at once, {most} of them may load images"
+
+
+def window_file(folder: run_folder.RunFolder) -> Path:
+    return folder.state / "window.json"
+
+
+def write_window(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None) -> dict[str, Any]:
+    """Set what is not None; what was set earlier stays. Returns the file's content."""
+    content = {**run_folder.read_object(window_file(folder)), "at": run_folder.now()}
+    content |= {key: value for key, value in (("nodes", nodes), ("transfers", transfers)) if value is not None}
+    run_folder.write_json(window_file(folder), content)
+    return content
+
+
+def read_window(folder: run_folder.RunFolder, otherwise: Window) -> Window:
+    """The window that was set for the run; what was not set, or is damaged, is as in `otherwise`."""
+    content = run_folder.read_object(window_file(folder))
+    limits = {name: content.get(name) for name in ("nodes", "transfers")}
+    return replace(otherwise, **{name: limit for name, limit in limits.items() if type(limit) is int and limit >= 0})
 
 
 class Launcher:
@@ -27,14 +59,14 @@ class Launcher:
         self,
         watched: WatchedRun,
         placement: Placement,
-        window: windows.Window,
+        window: Window,
         warn: Callable[[str], None],
         wait_for_node: float = 0.0,
     ) -> None:
         """`window`: the window that the command was given; `wait_for_node`: how many seconds a node is tried again on
         which another run is at work."""
         self._wait_for_node = wait_for_node
-        self._watched, self._placement, self._asked, self._warn = watched, placement, window, warn
+        self._watched, self._placement, self._command_window, self._warn = watched, placement, window, warn
         #: Further attempts that wait for a place.
         self.ordered: dict[str, PlannedAttempt] = {}
         self.started: set[str] = set()
@@ -43,13 +75,13 @@ class Launcher:
         self.window = window
         memory = watched.memory
         if memory.window not in (None, [window.nodes, window.transfers]):  # a new command overrides an earlier `window`
-            windows.file_of(watched.folder).unlink(missing_ok=True)
+            window_file(watched.folder).unlink(missing_ok=True)
         memory.window = [window.nodes, window.transfers]
         self.read_window()
 
     def read_window(self) -> None:
         """Apply a window that was set while the run is watched."""
-        window = windows.read(self._watched.folder, self._asked)
+        window = read_window(self._watched.folder, self._command_window)
         if window != self.window:
             self.window = window
             self._watched.say(f"window: {window}")
@@ -57,7 +89,7 @@ class Launcher:
     def plan_starts(self, now: float) -> None:
         """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry."""
         present, everyone = self._placement.present, self._placement.everyone
-        probed = run_folder.read_json_or({}, self._watched.folder.state / launching.PROBE_FILE)
+        probed = run_folder.read_json_or({}, self._watched.folder.state / launch_inputs.PROBE_FILE)
         for view in self._watched.views.values():
             view.in_play = view.name in present
             if view.name not in everyone or (view.complete and view.launch.get("nonce")):
@@ -68,7 +100,7 @@ class Launcher:
                 message = "a task before the launch failed on this node: see its error above"
                 self.fail(view, {"state": "failed", "message": message}, now)
                 continue
-            away = launching.unreachable(probed, view.name)
+            away = launch_inputs.unreachable(probed, view.name)
             if away:
                 self.fail(view, away, now)
             else:
@@ -105,36 +137,35 @@ class Launcher:
             view.tries, view.queued_until = 0, None
             if event.started:
                 self.started.add(view.name)
-            self._report_store(view)
+            # Why a node does not reach the store, once for all nodes with that reason: the progress counts them.
+            message = str(view.launch.get("message") or "")
+            without = view.launch.get("store_reachable") is False and message.startswith("the store")
+            if without and message not in self._store_problems:
+                self._store_problems.add(message)
+                self._warn(f"{view.name}: {message}; records of such nodes are fetched from them")
         else:
-            self._name_other_run(view)
+            if view.launch.get("class") == OTHER_RUN:
+                self._name_other_run(view)
             self._queue(view, now)
             self._not_started(view, before, reported=event.reported or view.queued_until is not None)
-
-    def _report_store(self, view: NodeView) -> None:
-        """Why a node does not reach the store, once for all nodes with that reason: the progress counts them."""
-        message = str(view.launch.get("message") or "")
-        without = view.launch.get("store_reachable") is False and message.startswith("the store")
-        if without and message not in self._store_problems:
-            self._store_problems.add(message)
-            self._warn(f"{view.name}: {message}; records of such nodes are fetched from them")
 
     def _name_other_run(self, view: NodeView) -> None:
         """Have the remedy name how to resume or end the run that is at work on the node, with its inventory."""
         remedy = str(view.launch.get("remedy") or "")
         run_id = launch_errors.other_run(str(view.launch.get("message") or ""))
-        if view.launch.get("class") == OTHER_RUN and f"`make clean RUN={run_id}`" in remedy:
+        if f"`make clean RUN={run_id}`" in remedy:
             remedy = cleanable.beside(self._watched.folder, view.name, run_id, remedy)
             self._watched.write_launch(view, {**view.launch, "remedy": remedy})
 
     def _queue(self, view: NodeView, now: float) -> None:
         """Wait for another run's end, for a limited time."""
-        until = now + self._wait_for_node if view.queued_until is None else view.queued_until
+        was_queued = view.queued_until is not None
+        until = view.queued_until if view.queued_until is not None else now + self._wait_for_node
         waits = view.launch.get("class") == OTHER_RUN and now < until
-        if waits and view.queued_until is None:
-            seconds = self._wait_for_node
-            self._watched.say(f"{view.name}: queued for {seconds:.0f} s: {view.launch.get('message')}")
-        if view.queued_until is not None and not waits:  # its refusal is reported now
+        if waits and not was_queued:
+            seconds, message = self._wait_for_node, view.launch.get("message")
+            self._watched.say(f"{view.name}: queued for {seconds:.0f} s: {message}")
+        if was_queued and not waits:  # its refusal is reported now
             view.tries = 0
         view.queued_until = until if waits else None
 

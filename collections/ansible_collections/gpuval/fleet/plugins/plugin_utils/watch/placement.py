@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, Union
 from ..records.failure_classes import FailureClass
 from ..runs import folder as run_folder
 from .decisions import NodeView
-from .launching import NodeStore
+from .launch_inputs import NodeStore
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ..core import extensions
+from ..core.host_values import templar_of, values_of
 from ..judge.check import Check
 from ..runs import folder as run_folder
+from ..runs import plans
 from ..runs.folder import RunFolder
 from ..ssh.findings import ProbeFinding
-from . import launching, reach
-from .orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, values_for
+from . import launch_inputs, reach
 from .placement import JobPlacement
 from .watch import RunWatch, WatchLimits
 
@@ -159,11 +163,11 @@ class JobScheduler(Scheduler):
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]
-        return {name: launching.shown(self.order(self._options.run, name).plan) for name in hosts}
+        return {name: launch_inputs.shown(self.order(self._options.run, name).plan) for name in hosts}
 
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options.store, run, self.name)
+        store = launch_inputs.NodeStore.of(self._options.store, run, self.name)
         hosts, all_hosts = self._task_vars["ansible_play_hosts"], self._hosts()
         orders = functools.partial(self.order, run)
         placement = self.placement(run, folder, store, orders, hosts, all_hosts, display.warning)
@@ -198,3 +202,50 @@ class JobScheduler(Scheduler):
 def scheduler_of(name: str) -> type[Scheduler]:
     """The scheduler of this name. Raises SettingError."""
     return extensions.load_class("schedulers", name, Scheduler)  # type: ignore[type-abstract]
+
+
+#: The variables of a node with the declarations of its stages: its own ones, and those of gangs.
+WORKLOADS, GANG_WORKLOADS = "run_workloads", "run_gang_workloads"
+PLAN_VARIABLES = (
+    *("gpuval_heartbeat_seconds", "gpuval_telemetry", "gpuval_telemetry_seconds"),
+    *("gpuval_workload_python", "gpuval_models_dir", "gpuval_container"),
+)
+
+
+def values_for(
+    action: Any,
+    name: str,
+    task_vars: Mapping[str, Any],
+    variables: tuple[str, ...],
+    others: Mapping[str, Any] | None = None,
+    like: str = "",
+) -> dict[str, Any]:
+    """Variables of a node, templated. `like`: the host that has them; `others` replace some. Raises PlanError."""
+    values = {**values_of(action, like or name, task_vars), **(others or {})}
+    templar = templar_of(action, values)
+    try:
+        return {variable: templar.template(values[variable]) for variable in variables}
+    except AnsibleError as error:
+        raise plans.PlanError(f"{name}: {error.message}") from None
+
+
+def plan_of(
+    run: Mapping[str, Any], name: str, chosen: Mapping[str, Any], declared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The plan of a node, whose stages run where the runner does. `chosen` has PLAN_VARIABLES."""
+    sampled = boolean(chosen["gpuval_telemetry"])
+    return plans.build(
+        plans.PlanSettings.of(
+            run,
+            name,
+            created_at=run_folder.now(),
+            heartbeat_seconds=float(chosen["gpuval_heartbeat_seconds"]),
+            runtime="host",
+            python=chosen["gpuval_workload_python"],
+            models_dir=chosen["gpuval_models_dir"] or None,
+            container=chosen["gpuval_container"],
+            telemetry_seconds=float(chosen["gpuval_telemetry_seconds"]) if sampled else 0.0,
+        ),
+        run["nodes"][name]["stages"],
+        declared,
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ..core.paths import ROLES
 from ..judge.check import Check
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
@@ -20,9 +23,10 @@ from ..ssh.known_hosts import Pins, kex_file, pin_file, ssh_arguments
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..ssh.openssh import kex_options
 from ..store.access import open_store
-from . import launching, reach
+from . import launch_inputs, reach
+from .decisions import NodeView
+from .placement import Event, LaunchEnd, NodeNews, Placement, PlannedAttempt
 from .scheduler import NodeProbes, Scheduler
-from .ssh_placement import TASKS, SshPlacement, forks
 from .watch import RunWatch, WatchLimits
 
 #: The arguments of a launch that check mode shows.
@@ -38,7 +42,7 @@ class SshScheduler(Scheduler):
     over_ssh = True
 
     def plans(self) -> dict[str, str]:
-        launching.warm_schemas()
+        launch_inputs.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
         arguments = {key: getattr(self._options, key) for key in SHOWN}
         arguments["results_dir"] = str(self._options.results_dir)  # no Path can be a variable
@@ -60,7 +64,7 @@ class SshScheduler(Scheduler):
 
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         access = open_store(self._options.store)
-        launching.warm(access.connection())
+        launch_inputs.warm(access.connection())
         seconds = {kind: getattr(self._options, f"{kind}_seconds") for kind in ("launch", "fetch", "send")}
         place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options.store}
         placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, place)
@@ -116,3 +120,90 @@ class SshScheduler(Scheduler):
             raise reach.ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
         directory = folder.read_launch(node).get("directory")
         return reach.on_host(options.what, directory, followed, connection, user, ended=ended)
+
+
+#: Task files of the role `run` with one task each.
+TASKS = ROLES / "run/tasks"
+#: How long `wait` blocks on launches and fetches before it looks at transfers.
+TURN_SECONDS = 0.5
+
+
+class SshPlacement(Placement):
+    """Tasks of three kinds: launch, fetch, and send (images that do not come by the store)."""
+
+    def __init__(
+        self,
+        action: Any,
+        task_vars: Mapping[str, Any],
+        seconds: Mapping[str, float],
+        transfers: int,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        """`seconds`: the time limit on one node by kind; `arguments` are those that all tasks have."""
+        self.present = set(task_vars["ansible_play_hosts"])
+        self.everyone = set(task_vars["ansible_play_hosts_all"])
+        self._seconds, self._arguments = seconds, dict(arguments)
+        self._tasks = NodeTasks(action, task_vars, min(forks(), MAX_WORKERS))
+        #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
+        self._sends = NodeTasks(action, task_vars, transfers or forks())
+        #: Launches that wait for the node's images, with the time of their order and the seconds left then.
+        self._ordered: dict[str, tuple[PlannedAttempt, float, float]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks.busy or self._sends.busy)
+
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
+        """Start the plan, after the transfer of images that do not come by the store."""
+        if view.needs_images:
+            self._ordered[view.name] = (attempt, time.monotonic(), seconds)
+            self._sends.submit(view.name, "send", TASKS / "send.yml", self._arguments, self._seconds["send"])
+        else:
+            self._launch(view.name, attempt, seconds)
+
+    def fetch(self, view: NodeView, *, by_store: bool) -> None:
+        self._submit(view.name, "fetch", {"by_store": by_store})
+
+    def wait(self, seconds: float) -> list[Event]:
+        until = time.monotonic() + seconds
+        while True:
+            left = until - time.monotonic()
+            ended = self._ended(max(0.0, min(left, TURN_SECONDS)))
+            if ended or left <= 0:
+                return ended
+
+    def _ended(self, seconds: float) -> list[Event]:
+        ended: list[Event] = []
+        for outcome in (*self._sends.wait(0.0), *self._tasks.wait(seconds)):
+            result = outcome.result or {}
+            if result.get("interpreter"):
+                self._tasks.use_interpreter(outcome.node, result["interpreter"])
+            if outcome.kind == "send":  # a transfer that failed shows in the record of the image stage
+                attempt, at, left = self._ordered.pop(outcome.node)
+                self._launch(outcome.node, attempt, max(1.0, left - (time.monotonic() - at)))
+            else:
+                kind: Literal["launch", "fetch"] = "launch" if outcome.kind == "launch" else "fetch"
+                started = bool(result.get("changed"))
+                objects = result.get("objects", {})
+                records = {key: base64.b64decode(text) for key, text in objects.items() if "/records/" in key}
+                if records:
+                    ended.append(NodeNews(outcome.node, records=records))
+                ended.append(
+                    LaunchEnd(outcome.node, kind, started, outcome.failed, outcome.unreachable, outcome.message)
+                )
+        return ended
+
+    def close(self) -> None:
+        self._tasks.close()
+        self._sends.close()
+
+    def _launch(self, name: str, attempt: PlannedAttempt, seconds: float) -> None:
+        launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
+        self._submit(name, "launch", launch)
+
+    def _submit(self, name: str, kind: Literal["launch", "fetch"], arguments: Mapping[str, Any]) -> None:
+        self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._arguments, **arguments}, self._seconds[kind])
+
+
+def forks() -> int:
+    return context.CLIARGS.get("forks") or 5

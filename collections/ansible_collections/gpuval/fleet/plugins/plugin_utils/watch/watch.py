@@ -23,12 +23,10 @@ from ..runs.action import RunOptions
 from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_after, lost_contact, progress, to_fetch
-from .launcher import Launcher
+from .exchange import StorePoller, WatchPublisher
+from .launcher import Launcher, Window
 from .placement import Event, LaunchEnd, NodeNews, Placement
-from .poller import StorePoller
-from .publisher import WatchPublisher
-from .state import WatchedRun
-from .window import Window
+from .watched_run import WatchedRun
 
 PROGRESS_SECONDS = 30
 #: While launches use the controller's CPU the store is polled less often, by this factor.
@@ -167,14 +165,18 @@ class RunWatch:
                             watched.evidence.add_problem(RUN_ENDED, node=view.name, stage=stage)
                 return
             self.launcher.read_window()
-            self._join(now)
+            if nodes := self.placement.new_nodes():
+                self.publisher.run_changed = True
+                for view in watched.join(nodes, now):
+                    self.placement.add(view)
+                    watched.say(f"{view.name}: joins the run")
             if self._decide(now, by_store=by_store):
                 return
             if now - saved_at >= SAVE_SECONDS:
                 watched.save()
                 saved_at = now
             if by_store:  # each request to a store that is away takes seconds
-                self.publisher.publish_if_due(now, self.launcher.window)
+                self.publisher.publish(now, self.launcher.window, if_due=True)
             self._wait_for_next_round()
 
     def _closed(self) -> bool:
@@ -182,7 +184,10 @@ class RunWatch:
 
     def _wait_for_next_round(self) -> None:
         """Handle events of the placement meanwhile; a place that becomes free is used at once."""
-        until = time.monotonic() + self.limits.poll_seconds * (LAUNCHING_POLLS if self._only_launches() else 1)
+        are_launching = any(view.busy == "launch" for view in self._views)
+        # A node that waits for a place may get one by another's record.
+        only_launches = are_launching and not any(view.to_start for view in self._views)
+        until = time.monotonic() + self.limits.poll_seconds * (LAUNCHING_POLLS if only_launches else 1)
         while True:
             events = self.placement.wait(until - time.monotonic())
             self.parent.check()
@@ -195,18 +200,6 @@ class RunWatch:
             if now >= until or (news and not self.placement.busy):
                 return
 
-    def _only_launches(self) -> bool:
-        """Whether launches are under way and no node waits for a place, which another's record may free."""
-        return any(view.busy == "launch" for view in self._views) and not any(view.to_start for view in self._views)
-
-    def _join(self, now: float) -> None:
-        nodes = self.placement.new_nodes()
-        if nodes:
-            self.publisher.run_changed = True
-            for view in self.watched.join(nodes, now):
-                self.placement.add(view)
-                self.watched.say(f"{view.name}: joins the run")
-
     def _decide(self, now: float, *, by_store: bool) -> bool:
         """Do what is due on nodes. Returns whether the watch is over."""
         launcher, limits, views = self.launcher, self.limits, self._views
@@ -216,7 +209,11 @@ class RunWatch:
                 self._lose(view, now)
         launcher.end_second_measurements(now)
         if now > self.watched.deadline:
-            self._end_at_deadline(now)
+            launcher.end_at_deadline(now)
+            late = [view.name for view in views if view.launched and not (view.complete or view.given_up)]
+            incomplete = ", ".join(late) or "only nodes that never started"
+            seconds = self.watched.info["deadline_seconds"]
+            self.watched.say(f"the deadline of {seconds:.0f} s has passed; incomplete: {incomplete}")
             return True
         if launcher.has_time(now):
             free = [view for view in views if view.in_play and not view.busy and view.name not in launcher.ordered]
@@ -241,13 +238,6 @@ class RunWatch:
                 self.watched.say(f"{view.name}: its runner exits after every start: read runner.log on the node")
         return True
 
-    def _end_at_deadline(self, now: float) -> None:
-        self.launcher.end_at_deadline(now)
-        late = [view.name for view in self._views if view.launched and not (view.complete or view.given_up)]
-        seconds = self.watched.info["deadline_seconds"]
-        incomplete = ", ".join(late) or "only nodes that never started"
-        self.watched.say(f"the deadline of {seconds:.0f} s has passed; incomplete: {incomplete}")
-
     def _handle(self, event: Event, now: float) -> None:
         view, folder = self.watched.views[event.node], self.watched.folder
         if isinstance(event, NodeNews):
@@ -259,12 +249,9 @@ class RunWatch:
             self.watched.know_launch(view, known)
         if folder.plan_file(view.name).exists():
             view.plan = folder.read_plan(view.name)
-        if event.kind == "fetch":
-            self._fetched(view, event, now)
-        else:
+        if event.kind == "launch":
             self.launcher.ended(view, event, before, now)
-
-    def _fetched(self, view: NodeView, event: LaunchEnd, now: float) -> None:
+            return
         if event.failed:
             contact = launch_errors.contact(event.message, view.launch.get("contact"))
             self.watched.write_launch(view, {**view.launch, "contact": contact})

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...common.result import WorkloadResult
 from ..members import Gang
-from . import findings, local, mesh, rdma, record
+from . import findings, local, mesh, rdma
 from .sysfs import Sysfs
 
 LOOK_SECONDS, ASK_SECONDS, END_SECONDS = 3.0, 6.0, 2.0
@@ -91,14 +91,14 @@ class HostChecks:
         if not self._has_begun:
             return
         with self._part("add"):
-            record.add_own(result, self._local, self._moved)
+            findings.add_own(result, self._local, self._moved)
             if self._answers:
-                record.add_others(result, self._gang, self._local, self._answers)
+                findings.add_others(result, self._gang, self._local, self._answers)
             result.add_metric("gang_host_checks_seconds", self._seconds, "seconds")
             result.fingerprints.update(self._local.fingerprints())
             result.environment["host_checks"] = {
                 "problems": self.problems()[:32],
-                **record.described(self._gang, self._local, self._answers),
+                **findings.described(self._gang, self._local, self._answers),
                 "counters": {
                     port: {name: count for name, count in change.counts.items() if count}
                     for port, change in self._moved.items()

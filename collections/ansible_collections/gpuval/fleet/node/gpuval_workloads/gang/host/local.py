@@ -81,10 +81,16 @@ def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
     local, over = Local(), threading.Event()
     routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
     devices: Steps = {
-        "rdma": lambda: _rdma(sysfs),
-        "pcie": lambda: _pcie(local, sysfs),
+        "rdma": lambda: {
+            "devices": rdma.devices(sysfs),
+            "closed": rdma.closed_devices(sysfs),
+            "locked_limit_bytes": rdma.locked_limit(),
+        },
+        "pcie": lambda: {
+            "links": {n: link for n, address in _nics(local, sysfs).items() if (link := pcie.link(sysfs, address))}
+        },
         "acs": lambda: {"acs": pcie.acs(sysfs, [device.pci_address for device in local.devices if device.pci_address])},
-        "counters": lambda: _counters(local, sysfs),
+        "counters": lambda: {"counters": _counters(local, sysfs)},
     }
     local.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
     _run_for(seconds, *(partial(_do, steps, local, over) for steps in (routes, devices)))
@@ -114,10 +120,10 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
             return
         if why:
             local.unknown[name] = why
-            continue
-        vars(local).update(fields)
-        local.looked.add(name)
-        del local.unknown[name]
+        else:
+            vars(local).update(fields)
+            local.looked.add(name)
+            del local.unknown[name]
 
 
 def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
@@ -149,14 +155,6 @@ def _way(address: str, sysfs: Sysfs) -> Way:
     return Way(name, mtu, route.gateway, route.source, route.is_local)
 
 
-def _rdma(sysfs: Sysfs) -> dict[str, Any]:
-    return {
-        "devices": rdma.devices(sysfs),
-        "closed": rdma.closed_devices(sysfs),
-        "locked_limit_bytes": rdma.locked_limit(),
-    }
-
-
 def _nics(local: Local, sysfs: Sysfs) -> dict[str, str]:
     """Names and PCI addresses of RDMA devices that are in use; without RDMA of interfaces that are up."""
     used = {port.device for port in local.ports if port.is_active}
@@ -167,13 +165,8 @@ def _nics(local: Local, sysfs: Sysfs) -> dict[str, str]:
     return {name: end[0] for name, end in ends.items() if end and pcie.is_address(end[0])}
 
 
-def _pcie(local: Local, sysfs: Sysfs) -> dict[str, Any]:
-    links = {name: pcie.link(sysfs, address) for name, address in _nics(local, sysfs).items()}
-    return {"links": {name: link for name, link in links.items() if link}}
-
-
-def _counters(local: Local, sysfs: Sysfs) -> dict[str, Any]:
+def _counters(local: Local, sysfs: Sysfs) -> dict[str, dict[str, int]]:
     counters = rdma.counters(sysfs, local.ports)
     if local.ports and not counters:
         raise LookupError("the drivers of these devices have none")
-    return {"counters": counters}
+    return counters

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
-from .acs import redirects
 from .sysfs import Sysfs
 
 FULL_SPEED = 0.99
@@ -124,3 +124,23 @@ def acs(sysfs: Sysfs, nics: Iterable[str]) -> Acs:
         tuple(bridge for bridge, state in states.items() if state),
         tuple(bridge for bridge, state in states.items() if state is None),
     )
+
+
+_EXTENDED, _ACS = 0x100, 0x0D
+#: Bits of the ACS control register: requests, completions redirected; what is already translated may go straight (ATS).
+_REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
+
+
+def redirects(config: bytes) -> Optional[bool]:
+    """Whether a port sends peers' data up, by its configuration space; None where only its beginning may be read."""
+    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
+        return None
+    offset, offsets = _EXTENDED, set()
+    while _EXTENDED <= offset <= len(config) - 8 and offset not in offsets:
+        offsets.add(offset)
+        header = int.from_bytes(config[offset : offset + 4], "little")
+        if header & 0xFFFF == _ACS:
+            control = int.from_bytes(config[offset + 6 : offset + 8], "little")
+            return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
+        offset = header >> 20 & 0xFFC
+    return False

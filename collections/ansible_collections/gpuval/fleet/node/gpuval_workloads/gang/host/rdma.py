@@ -11,6 +11,7 @@ import re
 import resource
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,17 +245,11 @@ def closed_devices(sysfs: Sysfs, dev: Path = Path("/dev/infiniband")) -> list[st
 
 def locked_limit(status: Path = Path("/proc/self/status")) -> int | None:
     """How many bytes this process may lock; None where it may lock all there is."""
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return None if limit == resource.RLIM_INFINITY or _may_lock(status) else limit
-
-
-def _may_lock(status: Path) -> bool:
-    try:
+    limit, lines = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], []
+    with suppress(OSError):
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return False
     effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) & _IPC_LOCK)
+    return None if limit == resource.RLIM_INFINITY or int(effective, 16) & _IPC_LOCK else limit
 
 
 def describe_ports(ports: Sequence[Port]) -> str:

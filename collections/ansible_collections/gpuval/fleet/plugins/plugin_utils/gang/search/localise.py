@@ -12,56 +12,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
 from ...core import schemas
-from . import pairs
-from .confirm import Plan
-from .explain import explain
-from .explanation import Boundary, Explanation, Link, Measurement, Setting, Wanted
-from .findings import Findings, conclude
-from .node_state import HEALTHY, NodeStates, classify
+from .explanation import Boundary, Explanation, Link, Measurement, explain
+from .findings import HEALTHY, Findings, NodeStates, classify, conclude
 from .statistics import FAILED, Result, percent
-from .topology import Topology
-from .tuning import DEFAULT, Tuning
+from .topology import Topology, count_pair_rounds, pair_rounds
+from .tuning import DEFAULT, Limits, Tuning
 
 __all__ = ["Boundary", "Findings", "Group", "Limits", "Result", "Round", "Search", "Topology", "Tuning"]
 
 SCHEMA = "gpuval.localisation/1"
 BUS, LATENCY = "bus_bytes_per_second", "latency_seconds"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The cost limits of a search, and what counts as slow.
-
-    `deadline_seconds`: of one round; `wall_seconds`: of all rounds, 0 is no limit. `margin_ratio`: a smaller deviation
-    from good pairs is ignored; `noise_ratio`: the expected noise of one measurement; `floor_bytes_per_second`: what a
-    good pair reaches, if known. `tapered`: pairs of different racks are slower by design. `climb`: run the whole
-    gang when all pairs are fine.
-    """
-
-    rounds: int = 20
-    pair_rounds: int = 4
-    deadline_seconds: float = 180.0
-    wall_seconds: float = 0.0
-    margin_ratio: float = 0.05
-    noise_ratio: float = 0.03
-    floor_bytes_per_second: Optional[float] = None
-    tapered: bool = False
-    climb: bool = True
-
-
-@dataclass(frozen=True)
-class Group:
-    """Nodes that run together; `purpose`: why; `tested`: the nodes or boundary in question."""
-
-    id: str
-    nodes: tuple[str, ...]
-    purpose: str
-    tested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +75,7 @@ class Search:
         if not groups or self.stopped:
             return None
         number = len(self.rounds) + 1
-        formed = tuple(Group(f"r{number:02}-g{place:03}", *listed) for place, listed in enumerate(groups, 1))
+        formed = tuple(replace(group, id=_group_id(number, index)) for index, group in enumerate(groups, 1))
         self.rounds.append(Round(number, formed, self.limits.deadline_seconds))
         self.results.append(None)
         return self.rounds[-1]
@@ -133,11 +98,11 @@ class Search:
             return f"the limit of {self.limits.wall_seconds:g} s"
         return ""
 
-    def _next_groups(self) -> list[Wanted]:
+    def _next_groups(self) -> list[Group]:
         if len(self.line) < 2:
             return []
         paired = sum(round_.groups[0].purpose == "pair" for round_ in self.rounds)
-        every = pairs.length(len(self.line))
+        every = count_pair_rounds(len(self.line))
         paired_rounds = min(self.limits.pair_rounds, every)
         if paired < paired_rounds:
             return self._pairs(paired)
@@ -145,7 +110,7 @@ class Search:
         is_unclear = len(self.line) <= 2 * self.tuning.small_gang and explanation.faster()
         if paired < every and (is_unclear or not explanation.good):
             return self._pairs(paired)
-        tests = Plan(self.line, self.topology, explanation, states, self._used(), self._asked).make()
+        tests = Plan(self.line, self.topology, explanation, states, self._run()).make()
         if tests:
             return tests
         whole_gang, fault = self._whole_gang(explanation, states)
@@ -156,14 +121,8 @@ class Search:
             return self._pairs(paired % every)
         return whole_gang
 
-    def _pairs(self, number: int) -> list[Wanted]:
-        return [Wanted(pair, "pair") for pair in pairs.rounds(self.line, self.topology, number + 1)[number]]
-
-    def _used(self) -> Counter[Link]:
-        return Counter((group.nodes[0], group.nodes[1]) for group in self._run() if len(group.nodes) == 2)
-
-    def _asked(self, purpose: str, nodes: Sequence[str]) -> int:
-        return sum(group.purpose == purpose and group.tested == tuple(nodes) for group in self._run())
+    def _pairs(self, number: int) -> list[Group]:
+        return [Group(pair, "pair") for pair in pair_rounds(self.line, self.topology, number + 1)[number]]
 
     def _run(self) -> list[Group]:
         return [group for round_ in self.rounds for group in round_.groups]
@@ -173,31 +132,21 @@ class Search:
     def _state(self) -> tuple[Explanation, NodeStates]:
         complete = sum(result is not None for result in self.results)
         if self._cache[0] != complete:
-            measurements = self._measurements()
+            figure = self._figure()
+            measurements = [
+                Measurement(
+                    number, group.nodes[0], group.nodes[1], group.purpose, *_reading(result, figure), result.culprits,
+                    group.tested, result.message,
+                )
+                for number, group, result in self._with_results()
+                if len(group.nodes) == 2
+            ]  # fmt: skip
             cached = self._cache[1]
             if cached is None or len(measurements) != cached[0].count:  # else only larger groups ran since
-                limits = self.limits
-                setting = Setting(limits.margin_ratio, limits.noise_ratio, limits.tapered, self.tuning)
-                explanation = explain(self.line, self.topology, setting, measurements)
+                explanation = explain(self.line, self.topology, self.limits, measurements, self.tuning)
                 cached = explanation, classify(explanation)
             self._cache = complete, cached
         return self._cache[1]
-
-    def _measurements(self) -> list[Measurement]:
-        name = self._figure()
-        return [
-            Measurement(
-                number,
-                *group.nodes,
-                group.purpose,
-                *_reading(result, name),
-                result.culprits,
-                group.tested,
-                result.message,
-            )
-            for number, group, result in self._with_results()
-            if len(group.nodes) == 2
-        ]
 
     def _with_results(self) -> Iterator[tuple[int, Group, Result]]:
         """Index of the round, group and its result, of all complete rounds."""
@@ -208,9 +157,11 @@ class Search:
     def _figure(self) -> str:
         """The figure for comparisons: the bandwidth if any result has it, else the latency, else none."""
         answers = [result for results in self.results for result in (results or {}).values()]
-        return next((name for name in (BUS, LATENCY) if any(getattr(one, name) is not None for one in answers)), "")
+        return next(
+            (name for name in (BUS, LATENCY) if any(getattr(answer, name) is not None for answer in answers)), ""
+        )
 
-    def _whole_gang(self, explanation: Explanation, states: NodeStates) -> tuple[list[Wanted], str]:
+    def _whole_gang(self, explanation: Explanation, states: NodeStates) -> tuple[list[Group], str]:
         """The group of all nodes, which runs once all pairs are fine, and again if it is bad; and its fault, if any.
 
         Bus bandwidth falls with size by nature, by less than `gross` and a margin for each doubling.
@@ -232,7 +183,7 @@ class Search:
             if (value is None and state != "ok") or (value is not None and value < least)
         ]
         if len(bad) == len(readings) < self.tuning.partners:
-            return [Wanted(tuple(self.line), "climb", tuple(self.line))], ""
+            return [Group(tuple(self.line), "climb", tuple(self.line))], ""
         if len(bad) < len(readings) and FAILED.isdisjoint(bad):
             return [], ""
         faults = " and ".join(dict.fromkeys(bad))
@@ -281,24 +232,29 @@ class Search:
         search.seconds = document["seconds"]
         for saved in document["rounds"]:
             groups = tuple(
-                Group(one["id"], tuple(one["nodes"]), one["purpose"], tuple(one["tested"])) for one in saved["groups"]
+                Group(tuple(group["nodes"]), group["purpose"], tuple(group["tested"]), group["id"])
+                for group in saved["groups"]
             )
-            results = saved["results"]
+            results = saved["results"] and {
+                group.id: Result(**saved["results"][group.id]).cleaned(group.nodes) for group in groups
+            }
             search.rounds.append(Round(saved["number"], groups, saved["deadline_seconds"]))
-            search.results.append(
-                None if results is None else {one.id: Result(**results[one.id]).cleaned(one.nodes) for one in groups}
-            )
+            search.results.append(results)
         return search
+
+
+def _group_id(round_number: int, index: int) -> str:
+    return f"r{round_number:02}-g{index:03}"
 
 
 def _problem_of_round(saved: Mapping[str, Any], number: int, nodes: Sequence[str], *, is_last: bool) -> str:
     """What the schema cannot express: results attributed to other nodes or groups would blame the wrong node."""
-    groups, results = [one["id"] for one in saved["groups"]], saved["results"]
-    used = Counter(node for one in saved["groups"] for node in one["nodes"])
+    groups, results = [group["id"] for group in saved["groups"]], saved["results"]
+    used = Counter(node for group in saved["groups"] for node in group["nodes"])
     foreign, twice = sorted(used.keys() - set(nodes)), [node for node, count in used.items() if count > 1]
     if saved["number"] != number:
         return f"round {saved['number']} where {number} is expected"
-    if groups != [f"r{number:02}-g{place:03}" for place in range(1, len(groups) + 1)]:
+    if groups != [_group_id(number, index) for index in range(1, len(groups) + 1)]:
         return "groups out of order"
     if foreign or twice:
         return f"{foreign[0]} is no node of the search" if foreign else f"{twice[0]} is in two groups"
@@ -315,3 +271,194 @@ def _reading(result: Result, name: str) -> tuple[str, float | None]:
     if value is None:
         return ("missing" if name and result.state == "ok" else result.state), None
     return result.state, math.log(value) if name == BUS else -math.log(value)
+
+
+#: Of three nodes, no two pairs can run at one time.
+THREE = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that run together; `purpose`: why; `tested`: the nodes or boundary in question."""
+
+    nodes: tuple[str, ...]
+    purpose: str
+    tested: tuple[str, ...] = ()
+    id: str = ""
+
+
+@dataclass
+class Plan:
+    """The pairs of one round that settle what is open; a node is in one of them. `groups`: all that ran before.
+
+    A node under test gets a partner that is known to be good, a different one each time.
+    """
+
+    line: Sequence[str]
+    topology: Topology
+    explanation: Explanation
+    states: NodeStates
+    groups: Sequence[Group]
+    tests: list[Group] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        explanation, self.tuning = self.explanation, self.explanation.tuning
+        good = explanation.good - {node for pair in explanation.open_links for node in pair}
+        self._good = [node for node in self.line if node in good]
+        self._place = {node: place for place, node in enumerate(self.line)}
+        self._free = set(self.line)
+        #: How often each pair, and each node in a pair, ran; and groups by purpose and the nodes in question.
+        self._used = Counter(group.nodes for group in self.groups if len(group.nodes) == 2)
+        self._runs = Counter(node for pair in self._used.elements() for node in pair)
+        self._asked = Counter((group.purpose, group.tested) for group in self.groups)
+        self._never_failed = {
+            node for node, items in explanation.by_node.items() if not any(item.has_failed for item in items)
+        }
+
+    def make(self) -> list[Group]:
+        """The tests; none when nothing is open."""
+        if len(self.line) == THREE and self._never_failed.issuperset(self.line):
+            self._rotate_three()
+        if not self.tests:
+            self._test_links()
+            self._test_boundaries()
+            self._test_nodes()
+            self._repeat_missing()
+            self._vouch()
+            for _ in range(self.tuning.round_pairs if self.tests else 0):  # pairs of good nodes that have no test
+                node = next((node for node in self._good if node in self._free), None)
+                if node is None or not self._pair_up(node, self._good, "control", 1, names_tested=False):
+                    break
+        return self.tests
+
+    def _rotate_three(self) -> None:
+        """Of three nodes the pairs run in turn; the pair without the slow node is the measure, and noisy too."""
+        states, explanation = self.states, self.explanation
+        unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
+        if not unclear and all(self._times(*pair) >= self.tuning.tests for pair in explanation.open_links):
+            return
+        first, second, third = self.line
+        pairs = [(first, second), (first, third), (second, third)]
+        good_pairs = [pair for pair in pairs if set(pair) == explanation.good]
+        is_one_slow = len(explanation.implicated) == 1 and good_pairs
+        if is_one_slow and self._times(*good_pairs[0]) < self._runs[explanation.implicated[0]]:
+            pairs = good_pairs
+        pair = min(pairs, key=lambda pair: self._times(*pair))
+        self._add(*pair, "confirm", *pair)
+
+    def _confirm(self, node: str, turn: int) -> None:
+        fresh = {item.other(node) for item in self.explanation.by_node[node] if item.is_test_of(node)}
+        self._pair_up(node, self._good, "confirm", len(fresh) if turn < 0 else turn, avoid=fresh)
+
+    def _test_links(self) -> None:
+        """Open links again; after that each end with other partners, since one of them may be the cause."""
+        explanation, tuning = self.explanation, self.tuning
+        for pair in explanation.open_links:
+            for node in pair if self._asked["link", pair] >= tuning.partners else ():
+                turn = self._asked["confirm", (node,)]
+                if turn <= tuning.partners:
+                    self._confirm(node, turn)
+        for pair, low in explanation.open_links.items():
+            has_failed = any(item.has_failed for item in low)
+            if self._asked["link", pair] < (tuning.several if has_failed else tuning.tests):
+                self._add(*pair, "link", *pair)
+
+    def _test_boundaries(self) -> None:
+        for boundary in (boundary for boundary, state in self.states.boundaries.items() if state.open):
+            groups = self.topology.groups(boundary.kind, self.line)
+            inside = [node for node in groups[boundary.names[0]] if node in self._good]
+            names = boundary.names[1:] if boundary.scope == "between" else [n for n in groups if n != boundary.names[0]]
+            outside = [node for name in names for node in groups[name] if node in self._good]
+            begun = 0
+            for node in inside:
+                partner = self._partner(node, outside, begun, across=True)
+                if partner is not None and begun < self.tuning.boundary_pairs:
+                    begun += self._add(node, partner, "boundary", *boundary.names)
+
+    def _test_nodes(self) -> None:
+        """Nodes under suspicion. If only two nodes are good, their pair cannot run beside a test with one of them: it
+        runs in between."""
+        explanation = self.explanation
+        open_nodes = [node for node in explanation.implicated if self.states.nodes[node].open]
+        if len(self._good) == 2:
+            slow = [node for node in open_nodes if node in self._never_failed]
+            tested = max((self._asked["confirm", (node,)] for node in slow), default=-1)
+            if self._times(*self._good) <= tested and not self.tests:
+                self._add(*self._good, "control")
+        for node in open_nodes:
+            if self._asked["confirm", (node,)] < explanation.most_tests():
+                self._confirm(node, -1)
+
+    def _repeat_missing(self) -> None:
+        for pair in self.states.missing:
+            if self._asked["repeat", pair] < self.tuning.partners:
+                self._add(*pair, "repeat", *pair)
+        for node in self.states.silent:
+            turn = self._asked["silent", (node,)]
+            if turn < self.tuning.partners:
+                self._pair_up(node, self._good, "silent", turn)
+
+    def _vouch(self) -> None:
+        """More results for nodes that have too few to be healthy, or too few for the noise."""
+        explanation = self.explanation
+        fine = {node for node in self.line if not all(item.has_failed for item in explanation.by_node[node])}
+        for node in self.states.unvouched:
+            if self._asked["vouch", (node,)] < self.tuning.tests // 2:
+                for partners in (self._good, fine - set(explanation.implicated)):
+                    if self._pair_up(node, partners, "vouch", 0):
+                        break
+        for node in self.states.unsure:
+            self._pair_up(node, self._good, "vouch", self._runs[node])
+
+    def _pair_up(
+        self,
+        node: str,
+        among: Iterable[str],
+        purpose: str,
+        turn: int,
+        avoid: Collection[str] = (),
+        *,
+        names_tested: bool = True,
+    ) -> bool:
+        partner = self._partner(node, among, turn, avoid) if node in self._free else None
+        tested = (node,) if names_tested else ()
+        return partner is not None and self._add(node, partner, purpose, *tested)
+
+    def _in_line(self, node: str, partner: str) -> Link:
+        first, second = sorted((node, partner), key=self._place.__getitem__)
+        return first, second
+
+    def _add(self, node: str, partner: str, purpose: str, *tested: str) -> bool:
+        if node == partner or not self._free.issuperset((node, partner)):
+            return False
+        self._free -= {node, partner}
+        self.tests.append(Group(self._in_line(node, partner), purpose, tested))
+        return True
+
+    def _times(self, node: str, partner: str) -> int:
+        return self._used[self._in_line(node, partner)]
+
+    def _is_across(self, first: str, second: str) -> bool:
+        """Whether a boundary under suspicion is between them: it would explain any result."""
+        for boundary in self.explanation.boundaries:
+            groups = {self.topology.place(first, boundary.kind), self.topology.place(second, boundary.kind)}
+            if boundary.scope != "apart" and len(groups) == 2 and groups.issuperset(boundary.names):
+                return True
+        return False
+
+    def _partner(
+        self, node: str, among: Iterable[str], turn: int, avoid: Collection[str] = (), across: bool = False
+    ) -> str | None:
+        """The least used partner on its side of bad boundaries; near in line at even turns, far at odd ones."""
+        half = len(self.line) // 2
+
+        def rank(partner: str) -> tuple[bool, int, int, int]:
+            apart = abs(self._place[partner] - self._place[node])
+            apart = min(apart, len(self.line) - apart)
+            distance = apart if turn % 2 == 0 else half - apart
+            return partner in avoid, self._times(node, partner), distance, self._place[partner]
+
+        possible = [other for other in among if other in self._free and other != node]
+        if self.explanation.boundaries and not across:
+            possible = [other for other in possible if not self._is_across(node, other)]
+        return min(possible, key=rank, default=None)

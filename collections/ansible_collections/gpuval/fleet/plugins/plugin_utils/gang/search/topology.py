@@ -1,9 +1,16 @@
-"""Where nodes are in the cluster: racks, switches, rails. Any of it may be unknown."""
+"""Where nodes are in the cluster (racks, switches, rails; any may be unknown), and which pairs of them run together.
+
+Rounds of disjoint pairs without repetition are those of the circle method, ordered by topology. Two consecutive rounds
+make one ring through all nodes. Nodes are placed so that it is the ring of the gang: the first two rounds measure every
+link of that ring, mostly within a group of the outermost level (a rack). The next rounds pair nodes of different
+groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ...core.text import natural_order
 
@@ -42,3 +49,78 @@ class Topology:
             if name:
                 by_name.setdefault(name, []).append(node)
         return dict(sorted(by_name.items(), key=lambda item: natural_order(item[0])))
+
+
+def pair_rounds(line: Sequence[str], topology: Topology, count: int) -> list[list[tuple[str, str]]]:
+    """The first `count` rounds, fewer if that is all pairs; with an odd number of nodes, one node rests."""
+    places = tuple(map(topology.path, line))
+    order = _order(len(line), places, min(count, count_pair_rounds(len(line))))
+    return [[(line[one], line[two]) for one, two in _matching(len(line), number)] for number in order]
+
+
+def count_pair_rounds(count: int) -> int:
+    """Rounds until each of so many nodes was paired with every other node."""
+    return 0 if count < 2 else count - 1 + count % 2
+
+
+@lru_cache(maxsize=64)
+def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple[int, ...]:
+    chosen = list(range(min(2, total)))
+    met: set[tuple[str, str]] = set()
+    free = set(range(count_pair_rounds(count))) - set(chosen)
+    while len(chosen) < total:
+        best = max(free, key=lambda number: (_across(count, number, places, met), _far(count, number, chosen), number))
+        free.discard(best)
+        chosen.append(best)
+        met.update(_between(count, best, places))
+    return tuple(chosen)
+
+
+def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], crossed: set[tuple[str, str]]) -> int:
+    """tuple[str, str]s that cross a boundary, and pairs of outermost groups that were not measured yet."""
+    crossing = sum(
+        sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
+    )
+    return crossing + 2 * len(_between(count, number, places) - crossed)
+
+
+def _between(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
+    groups = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
+    return {(a, b) if a < b else (b, a) for a, b in groups if a != b}
+
+
+def _far(count: int, number: int, chosen: Sequence[int]) -> int:
+    """The difference between the pairs' distance and that of the chosen rounds."""
+    rounds_in_all = count_pair_rounds(count)
+    return min(min((number - other) % rounds_in_all, (other - number) % rounds_in_all) for other in chosen)
+
+
+@lru_cache(maxsize=2048)
+def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of places in line: seats of the circle whose sum is `number`; the remaining seat is paired with the hub."""
+    seats = count_pair_rounds(count)
+    line_of = _line(count)
+    pairs = []
+    for seat in range(seats):
+        partner = (number - seat) % seats
+        if seat < partner:
+            pairs.append((line_of[seat], line_of[partner]))
+        elif seat == partner:
+            pairs.append((line_of[seat], line_of[seats]))
+    return tuple(sorted((min(pair), max(pair)) for pair in pairs if min(pair) >= 0))
+
+
+@lru_cache(maxsize=64)
+def _line(count: int) -> tuple[int, ...]:
+    """Place in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
+
+    With an odd number of nodes the hub is no node (-1): the node paired with it rests.
+    """
+    seats = count_pair_rounds(count)
+    ring = [seats, 0]
+    for step in range(1, seats // 2 + 1):
+        ring += [step, seats - step]
+    places = [0] * (seats + 1)
+    for spot, seat in enumerate(ring):
+        places[seat] = spot - count % 2
+    return tuple(places)

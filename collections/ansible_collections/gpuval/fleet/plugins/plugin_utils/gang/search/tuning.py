@@ -8,6 +8,7 @@ clean gangs, and detection is as high as that allows (docs/design/figures.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,24 @@ class Tuning:
 
 #: What ships.
 DEFAULT = Tuning()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The cost limits of a search, and what counts as slow.
+
+    `deadline_seconds`: of one round; `wall_seconds`: of all rounds, 0 is no limit. `margin_ratio`: a smaller deviation
+    from good pairs is ignored; `noise_ratio`: the expected noise of one measurement; `floor_bytes_per_second`: what a
+    good pair reaches, if known. `tapered`: pairs of different racks are slower by design. `climb`: run the whole
+    gang when all pairs are fine.
+    """
+
+    rounds: int = 20
+    pair_rounds: int = 4
+    deadline_seconds: float = 180.0
+    wall_seconds: float = 0.0
+    margin_ratio: float = 0.05
+    noise_ratio: float = 0.03
+    floor_bytes_per_second: Optional[float] = None
+    tapered: bool = False
+    climb: bool = True

@@ -13,24 +13,27 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
 RUN = {"folder": "r1", "deadline_seconds": 60, "nodes": {"n1": {}}}
 
 
 def test_the_archives_are_those_of_the_payload():
-    for archives in (launching.archives(), {k: base64.b64decode(v) for k, v in launching.encoded_archives().items()}):
+    for archives in (
+        launch_inputs.archives(),
+        {k: base64.b64decode(v) for k, v in launch_inputs.encoded_archives().items()},
+    ):
         assert archives == {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
 
 
 @pytest.mark.parametrize("probed", [{}, {"nodes": {}}, {"nodes": {"n1": {"state": "reachable"}}}])
 def test_a_node_that_answers_or_was_not_probed_is_not_away(probed):
-    assert launching.unreachable(probed, "n1") is None
+    assert launch_inputs.unreachable(probed, "n1") is None
 
 
 def test_a_node_that_is_away_keeps_the_probes_words():
     found = {"state": "wrong_host_key", "message": "it shows another key", "remedy": "find out why"}
-    assert launching.unreachable({"nodes": {"n1": found}}, "n1") == {
+    assert launch_inputs.unreachable({"nodes": {"n1": found}}, "n1") == {
         "state": "unreachable",
         "class": "wrong_host_key",
         "message": "it shows another key",
@@ -39,7 +42,7 @@ def test_a_node_that_is_away_keeps_the_probes_words():
 
 
 def test_the_workers_of_launches_inherit_the_schemas():
-    launching.warm_schemas()
+    launch_inputs.warm_schemas()
     before = schemas.validator.cache_info().misses
     schemas.validate("launch_answer", {"directory": "/x", "launch": {"state": "started", "message": ""}}, what="it")
     assert schemas.validator.cache_info().misses == before
@@ -47,7 +50,7 @@ def test_the_workers_of_launches_inherit_the_schemas():
 
 def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
     """Otherwise its own word of what hangs is lost."""
-    role = Path(launching.__file__).parents[3] / "roles/run/defaults/main.yml"
+    role = Path(launch_inputs.__file__).parents[3] / "roles/run/defaults/main.yml"
     of_the_controller = yaml.safe_load(role.read_text())["run_launch_seconds"]
     assert node_directory.RUNNER_SECONDS < placement.LAUNCH_SECONDS <= of_the_controller - 30
     assert node_directory.ONE_AT_ONCE_SECONDS < placement.LAUNCH_SECONDS
@@ -55,7 +58,7 @@ def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
 
 def node_store(read_keys=(), reachable=True):
     connection = Connection("gpuval", "https://127.0.0.1:9", access_key="key", secret_key="secret")
-    return launching.NodeStore(S3Service(connection, *read_keys), Store(connection), RUN, reachable)
+    return launch_inputs.NodeStore(S3Service(connection, *read_keys), Store(connection), RUN, reachable)
 
 
 def test_a_node_that_loads_no_model_needs_no_key_to_read_models():
@@ -70,8 +73,8 @@ def test_a_node_that_loads_no_model_needs_no_key_to_read_models():
 
 def test_the_urls_of_a_node_launched_late_end_with_those_of_the_others():
     (early, late) = (node_store().given("n1", ["facts"], left)["store"]["put"]["records/facts"] for left in (60, 10))
-    assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 60}&" in early
-    assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 10}&" in late
+    assert f"X-Amz-Expires={launch_inputs.SIGNED_SLACK_SECONDS + 60}&" in early
+    assert f"X-Amz-Expires={launch_inputs.SIGNED_SLACK_SECONDS + 10}&" in late
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_the_leader_of_a_gang_may_read_the_records_of_its_members(node, reachabl
     given = store.given(node, ["collective"], 60)["store"]
     assert list(given.get("members", {})) == [f"collective/{name}" for name in read]
     assert all(f"/r1/records/collective/{name}.json?" in given["members"][f"collective/{name}"] for name in read)
-    monkeypatch.setattr(launching, "MAX_MEMBER_URLS", 1)
+    monkeypatch.setattr(launch_inputs, "MAX_MEMBER_URLS", 1)
     assert "members" not in store.given(node, ["collective"], 60)["store"]
 
 
@@ -96,8 +99,8 @@ def test_what_a_plan_loads_is_known_before_its_launch():
         "dataset_c4": ["{python}", "-m", "gpuval_workloads.loading", "--dataset", "c4"],
     }
     plan = {"stages": [{"name": name, "command": command} for name, command in commands.items()]}
-    assert launching.folders(plan) == ["models--a", "datasets--gpuval--c4"]
-    assert launching.folders({"stages": plan["stages"][:1]}) == []
+    assert launch_inputs.folders(plan) == ["models--a", "datasets--gpuval--c4"]
+    assert launch_inputs.folders({"stages": plan["stages"][:1]}) == []
 
 
 def test_a_store_out_of_reach_gives_no_url_and_no_model():
@@ -112,7 +115,7 @@ TORCH, FIO, PYTHON = {"import": "torch"}, {"start": "fio --version"}, {"import":
 
 def asked_of(workloads, runtime, **expected):
     """The needs by stage, and the environments of their trials."""
-    trials = launching.requirements({"stages": [], **expected}, workloads, runtime)
+    trials = launch_inputs.requirements({"stages": [], **expected}, workloads, runtime)
     by_stage = {}
     for need in (need for trial in trials for need in trial["needs"]):
         for stage in need["stages"]:
@@ -145,13 +148,13 @@ def test_what_stages_import_and_start_on_the_host(command, image, runtime, needs
 def test_what_several_stages_need_is_tried_once():
     declared = {"command": TRAINING, "requires": [TORCH]}
     workloads = {"a": declared, "b": {**declared, "requires": [TORCH, FIO]}, "c": {"command": ["{runner}"]}}
-    (trial,) = launching.requirements({"stages": ["a", "c"], "gang_stages": ["b"]}, workloads, "host")
+    (trial,) = launch_inputs.requirements({"stages": ["a", "c"], "gang_stages": ["b"]}, workloads, "host")
     assert [need["stages"] for need in trial["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
 
 
 def test_an_environment_that_names_folders_of_the_run_is_not_tried():
     declared = {"command": TRAINING, "requires": [TORCH], "environment": {"PYTHONPATH": "{models_dir}/modules"}}
-    (trial,) = launching.requirements({"stages": ["a"]}, {"a": declared}, "host")
+    (trial,) = launch_inputs.requirements({"stages": ["a"]}, {"a": declared}, "host")
     assert TORCH["import"] not in [need.get("import") for need in trial["needs"]]
 
 
@@ -164,7 +167,7 @@ def test_each_environment_and_each_python_has_a_trial_that_its_stages_share():
         "d": {"command": ["{runner}"], "requires": [FIO], "environment": {"A": 1}},
         "e": {"command": ["{runner}"], "environment": {"A": 3}},
     }
-    trials = launching.requirements({"stages": list(workloads)}, workloads, "host")
+    trials = launch_inputs.requirements({"stages": list(workloads)}, workloads, "host")
     shown = [(trial["in_python"], trial["environment"], trial["needs"][-1]["stages"]) for trial in trials]
     assert shown == [(True, {"A": "1", "B": "2"}, ["a", "b"]), (True, {"A": "1"}, ["c"]), (False, {"A": "1"}, ["d"])]
 
@@ -210,10 +213,10 @@ def test_the_first_stage_in_the_image_of_a_multi_node_stage_looks_for_its_packag
         "deepspeed": {"command": TRAINING, "requires": [{"import": "deepspeed"}], **gang},
     }
     own = ["facts", "mine", "diagnostics", "training", "loading"]
-    found = launching.with_needed_packages({"stages": own, "gang_stages": ["deepspeed"]}, workloads)
+    found = launch_inputs.with_needed_packages({"stages": own, "gang_stages": ["deepspeed"]}, workloads)
     changed = {name for name in workloads if found[name] != workloads[name]}
     assert changed == ({asked} if asked else set())
     if asked:
         before = workloads[asked].get("environment", {})
         assert found[asked]["environment"] == {**before, "GPUVAL_NEEDED_PACKAGES": "deepspeed"}
-    assert launching.with_needed_packages({"stages": own}, workloads) == workloads
+    assert launch_inputs.with_needed_packages({"stages": own}, workloads) == workloads

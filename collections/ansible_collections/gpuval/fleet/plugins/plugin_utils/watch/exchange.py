@@ -1,20 +1,28 @@
-"""Reads a run's records from the store: one LIST shows what changed, and only that is read."""
+"""What the watch reads from the store and writes there.
+
+One LIST shows which records changed, and only those are read. What only the controller knows is written, so that the
+store alone describes the run.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from ...module_utils.store import Store, StoreError
+from ..core import schemas
 from ..records import launch_errors
 from ..records.evidence import MAX_RECORD_BYTES, UNREAD, as_written, claimed_end, is_whole, parse_key, take_record
+from ..runs import applied_criteria, publishing
 from ..runs import folder as run_folder
-from ..runs import publishing
 from ..store import unread
+from ..store.access import ensure_same_run, put_run
 from ..store.backend import StoreBackend
 from ..store.preflight import refused, upload
 from .decisions import update
-from .state import WatchedRun
+from .launcher import Window
+from .watched_run import UNKNOWN, WatchedRun
 
 #: How often the watch uploads as nodes do, and the object that it writes.
 UPLOADS_SECONDS = 10.0
@@ -87,15 +95,13 @@ class StorePoller:
             lines.append(self.accept(entry.key, raw, now, entry.stamp))
         if not has_read and errors.keys() - self._unread.keys():
             raise next(iter(errors.values()))
-        lines += [self._note_unread(key, error) for key, error in errors.items() if key not in self._unread]
+        for key in (key for key in errors if key not in self._unread):
+            _, stage, node = parse_key(watched.info["folder"], key) or ("", None, None)
+            reason, steps = unread.in_words(errors[key], watched.folder)
+            watched.evidence.add_problem(f"{UNREAD}: {reason}", node=node, stage=stage)
+            lines.append(f"{node or repr(key)}: the store does not give its record: {reason}: {steps}")
         self._unread |= dict.fromkeys(errors, now + AWAY_SECONDS)
         return [line for line in lines if line]
-
-    def _note_unread(self, key: str, error: StoreError) -> str:
-        _, stage, node = parse_key(self._watched.info["folder"], key) or ("", None, None)
-        reason, steps = unread.in_words(error, self._watched.folder)
-        self._watched.evidence.add_problem(f"{UNREAD}: {reason}", node=node, stage=stage)
-        return f"{node or repr(key)}: the store does not give its record: {reason}: {steps}"
 
     def answered(self, now: float) -> None:
         if self._away_since is not None:
@@ -175,3 +181,68 @@ class StorePoller:
         is_new = record["state"] == "running" and message.startswith(WAITING) and message not in messages
         line = update(view, stage, record, time.monotonic() if now is None else now)
         return line or (f"{node} {stage}: {message}" if is_new else None)
+
+
+#: Shortest interval between two documents; it grows with the number of nodes.
+INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01
+
+
+class WatchPublisher:
+    def __init__(self, watched: WatchedRun, silence_seconds: float, display: Any) -> None:
+        self._watched, self._silence_seconds, self._display = watched, silence_seconds, display
+        self._documents = publishing.DocumentPublisher(watched.folder)
+        self._published_at = float("-inf")
+        self.progress = publishing.WatchProgress()
+        #: run.json has changed since it was last put.
+        self.run_changed = True
+        #: Nodes whose plan this controller has put.
+        self._plans: set[str] = set()
+
+    def publish_run(self) -> None:
+        """run.json and the criteria, where they are not in the store yet. Raises StoreError, and RunError for a store
+        that holds another run of this name."""
+        if not self.run_changed:
+            return
+        watched = self._watched
+        ensure_same_run(watched.store, watched.info)
+        put_run(watched.store, watched.info)
+        criteria = applied_criteria.kept_criteria(watched.folder)
+        if criteria:
+            publishing.put(watched.store, watched.info, applied_criteria.CRITERIA_FILE, criteria)
+        self.run_changed = False
+
+    def publish(self, now: float, window: Window, *, if_due: bool = False, ended: bool = False) -> None:
+        """The watch's document and its progress. While the store is away the next call has what is new."""
+        watched = self._watched
+        interval = max(INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE * len(watched.views))
+        if if_due and now - self._published_at < interval:
+            return
+        self._published_at = now
+        nodes = {
+            view.name: publishing.NodeUpdate(view.plan, None if view.launch is UNKNOWN else view.launch, view.to_start)
+            for view in watched.views.values()
+        }
+        document = publishing.watch_document(
+            watched.info,
+            nodes,
+            watched.evidence.problems,
+            run_seconds=now - watched.opened,
+            begun_seconds=now - watched.begun,
+            window=(window.nodes, window.transfers),
+            silence_seconds=self._silence_seconds,
+            ended=ended,
+        )
+        try:
+            for view in watched.views.values():
+                # By the connection that is open, not one of each launch.
+                if view.launched and view.name not in self._plans and watched.folder.plan_file(view.name).exists():
+                    plan = watched.folder.read_plan(view.name)
+                    publishing.put(watched.store, watched.info, f"plans/{view.name}.json", plan)
+                    self._plans.add(view.name)
+            self._documents.publish(watched.store, watched.info, document, now)
+            self.progress.publish(watched.store, watched.info)
+        except StoreError as error:
+            if ended:
+                watched.say(f"the end of the watch was not written to the store: {error}")
+        except schemas.Invalid as error:  # must not end the watch
+            self._display.warning(f"the state of the launches was not written to the store: {error}")

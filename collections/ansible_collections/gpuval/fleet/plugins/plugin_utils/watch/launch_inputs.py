@@ -59,14 +59,12 @@ def controller_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def archives() -> dict[str, bytes]:
-    """The runner and the workloads, by the names that the module's arguments have."""
-    return _archives(True, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
+def archives(*, bytecode: bool = True) -> dict[str, bytes]:
+    """The runner and the workloads, by the names that the module's arguments have.
 
-
-def pod_archives() -> dict[str, bytes]:
-    """The same for pods, without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB."""
-    return _archives(False, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
+    For pods without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB.
+    """
+    return _archives(bytecode, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
 
 
 @cache
@@ -113,7 +111,9 @@ class NodeStore:
             raise plans.PlanError(NO_MODEL.format(nodes="this node"))
         writable = list(stages) if self.reachable else []
         store = signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS)
-        members = self._members_of(node)
+        # The other members of the gang that the node leads: it reads their records while it waits for them.
+        gang = plans.gang_of(self.run, node)
+        members = [member["node"] for member in gang["members"][1:]] if gang and gang["index"] == 0 else []
         if self.reachable and 0 < len(members) * len(stages) <= MAX_MEMBER_URLS:
             store["members"] = {
                 f"{stage}/{member}": self.client.sign_get(
@@ -137,11 +137,6 @@ class NodeStore:
         """Bytes of these models and datasets. Raises StoreError."""
         return {name: sum(entry.size for entry in self.client.list(f"models/{name}/")) for name in folders}
 
-    def _members_of(self, node: str) -> list[str]:
-        """The other members of the gang that the node leads: it reads their records while it waits for them."""
-        gang = plans.gang_of(self.run, node)
-        return [member["node"] for member in gang["members"][1:]] if gang and gang["index"] == 0 else []
-
 
 def warm(connection: Connection) -> None:
     """Do before the workers are forked what each of them would repeat."""
@@ -158,11 +153,11 @@ def warm_schemas() -> None:
 
 def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     """Why the node is unreachable by the probe (gpuval.probe/1); None when it answers or was not probed."""
-    found = probed.get("nodes", {}).get(node)
-    if not found or found.get("state") == findings.REACHABLE:
+    finding = probed.get("nodes", {}).get(node)
+    if not finding or finding.get("state") == findings.REACHABLE:
         return None
-    known = {"state": "unreachable", "class": str(found["state"]), "message": str(found.get("message") or "")}
-    return {**known, "remedy": str(found["remedy"])} if found.get("remedy") else known
+    launch = {"state": "unreachable", "class": str(finding["state"]), "message": str(finding.get("message") or "")}
+    return {**launch, "remedy": str(finding["remedy"])} if finding.get("remedy") else launch
 
 
 def host_key(folder: RunFolder, node: str) -> str:
@@ -228,24 +223,20 @@ def with_needed_packages(
 ) -> dict[str, Any]:
     """The declarations for a node's plan: its first stage in the image of a multi-node stage looks for the packages
     that the latter needs. Pods have an image without one in their declaration."""
-    asked: dict[str, set[str]] = {}
-    for stage in expected.get("gang_stages", ()):
-        one = workloads.get(stage, {})
-        needed = _needed_packages(one) if one.get("image") or in_pods else set()
-        first = next((own for own in expected["stages"] if _sees_packages(workloads.get(own, {}), one)), None)
-        if needed and first:
-            asked.setdefault(first, set()).update(needed)
-    found = dict(workloads)
-    for own, names in asked.items():
-        environment = {**(workloads[own].get("environment") or {}), NEEDED_VARIABLE: " ".join(sorted(names))}
-        found[own] = {**workloads[own], "environment": environment}
-    return found
-
-
-def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:
-    """The modules that a declaration requires by their bare names."""
-    modules = {str(need.get("import", "")) for need in declaration.get("requires") or ()}
-    return {module for module in modules if module.isidentifier()}
+    packages_by_stage: dict[str, set[str]] = {}
+    for gang_stage in expected.get("gang_stages", ()):
+        declaration = workloads.get(gang_stage, {})
+        modules = {str(need.get("import", "")) for need in declaration.get("requires") or ()}
+        packages = {module for module in modules if module.isidentifier()}
+        stages = (stage for stage in expected["stages"] if _sees_packages(workloads.get(stage, {}), declaration))
+        first = next(stages, None)
+        if packages and first and (declaration.get("image") or in_pods):
+            packages_by_stage.setdefault(first, set()).update(packages)
+    declarations = dict(workloads)
+    for stage, packages in packages_by_stage.items():
+        environment = {**(workloads[stage].get("environment") or {}), NEEDED_VARIABLE: " ".join(sorted(packages))}
+        declarations[stage] = {**workloads[stage], "environment": environment}
+    return declarations
 
 
 def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
