@@ -3,7 +3,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd_gpus, gaudi_gpus, nvidia_gpus
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gpu import Gpu
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 
@@ -15,7 +15,7 @@ def metrics(gpu):
 
 
 def test_nvidia_h200(golden):
-    gpus, lost = nvidia.parse(golden("nvidia_smi_v13_h200.xml"))
+    gpus, lost = nvidia_gpus.parse(golden("nvidia_smi_v13_h200.xml"))
     assert lost == []
     assert [gpu.index for gpu in gpus] == [0, 1]
     first = gpus[0]
@@ -37,7 +37,7 @@ def test_nvidia_h200(golden):
 
 
 def test_nvidia_h200_as_four_of_them_really_answer(golden):
-    gpus, lost = nvidia.parse(golden("nvidia_smi_v13_h200x4.xml"))
+    gpus, lost = nvidia_gpus.parse(golden("nvidia_smi_v13_h200x4.xml"))
     assert lost == []
     assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
     assert {gpu.name for gpu in gpus} == {"NVIDIA H200"}
@@ -52,7 +52,7 @@ def test_nvidia_h200_as_four_of_them_really_answer(golden):
 
 
 def test_nvidia_faults_reach_the_metrics(golden):
-    gpus, _lost = nvidia.parse(golden("nvidia_smi_v13_h200_faulty.xml"))
+    gpus, _lost = nvidia_gpus.parse(golden("nvidia_smi_v13_h200_faulty.xml"))
     good, bad = (metrics(gpu) for gpu in gpus)
     assert good["gpu_ecc_uncorrected_count"] == 0
     assert bad["gpu_ecc_uncorrected_count"] == 2
@@ -100,19 +100,19 @@ def test_each_word_for_broken_memory_makes_a_gpu_faulty(golden, tag, word):
     log = re.sub(r"<(sram|dram)_(un)?correctable(\w*)>0<", r"<\1_\2correctable\3>N/A<", log)
     changed, times = re.subn(f"<{tag}>[^<]*<", f"<{tag}>{word}<", log, count=1)
     assert times == 1
-    assert [gpu.faulty for gpu in nvidia.parse(log)[0]] == [False] * 4
-    assert [gpu.faulty for gpu in nvidia.parse(changed)[0]] == [True, False, False, False]
+    assert [gpu.faulty for gpu in nvidia_gpus.parse(log)[0]] == [False] * 4
+    assert [gpu.faulty for gpu in nvidia_gpus.parse(changed)[0]] == [True, False, False, False]
 
 
 def test_ecc_counts_stand_where_others_are_not_available(golden):
     log = golden("nvidia_smi_v13_h200x4.xml").replace("<dram_uncorrectable>0<", "<dram_uncorrectable>3<", 1)
     log = re.sub(r"<sram_(\w+)>0<", r"<sram_\1>N/A<", log)
-    gpu = nvidia.parse(log)[0][0]
+    gpu = nvidia_gpus.parse(log)[0][0]
     assert (gpu.ecc_uncorrected_count, gpu.ecc_corrected_count, gpu.ecc_uncorrected_aggregate_count) == (3, 0, 0)
     old = log.replace("sram_uncorrectable_secded>", "sram_uncorrectable>").replace(
         "sram_uncorrectable>N/A<", "sram_uncorrectable>2<", 1
     )
-    assert nvidia.parse(old)[0][0].ecc_uncorrected_count == 5
+    assert nvidia_gpus.parse(old)[0][0].ecc_uncorrected_count == 5
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_health_of_the_nvlink_fabric(golden, tag, word, bad):
     log, times = re.subn(
         f"(<fabric>.*?<{tag}>)[^<]*<", rf"\g<1>{word}<", golden("nvidia_smi_v13_h200x4.xml"), count=1, flags=re.DOTALL
     )
-    gpus, _lost = nvidia.parse(log)
+    gpus, _lost = nvidia_gpus.parse(log)
     assert times == 1
     assert [gpu.fabric_not_ready for gpu in gpus] == [bad, False, False, False]
     assert gpus[0].fabric_problem == (f"{tag} {word}" if bad else None)
@@ -146,25 +146,25 @@ def test_the_health_of_the_nvlink_fabric(golden, tag, word, bad):
 
 def test_a_header_that_counts_more_gpus_than_it_lists(golden):
     log = golden("nvidia_smi_v13_h200x4.xml").replace("<attached_gpus>4<", "<attached_gpus>8<")
-    found = nvidia.detect(lambda tool, *arguments, timeout: ToolResult(tool, log, returncode=0))
+    found = nvidia_gpus.detect(lambda tool, *arguments, timeout: ToolResult(tool, log, returncode=0))
     assert (len(found.gpus), found.unlisted, found.problem) == (4, 4, "nvidia-smi counts 8 GPUs and lists 4")
 
 
 @pytest.mark.parametrize("word", ["", "Not Found", "N/A", "NVIDIA-SMI has failed because it couldn't communicate"])
 def test_a_version_that_is_none(golden, word):
     log = re.sub("<(driver|cuda)_version>[^<]*<", rf"<\1_version>{word}<", golden("nvidia_smi_v13_h200x4.xml"))
-    gpu = nvidia.parse(log)[0][0]
+    gpu = nvidia_gpus.parse(log)[0][0]
     assert (gpu.driver_version, gpu.runtime_version) == (None, None)
     card = {"card0": {"PCI Bus": "0000:03:00.0"}, "system": {"Driver version": word}}
-    assert [gpu.driver_version for gpu in amd.parse_rocm_smi(card)] == [None]
+    assert [gpu.driver_version for gpu in amd_gpus.parse_rocm_smi(card)] == [None]
 
 
 def test_partitions_that_rocm_smi_lists_as_cards_are_one_gpu(golden):
     cards = json.loads(golden("rocm_smi_6_mi100.json"))
     answer = dict.fromkeys(("card0", "card1", "card2"), cards["card0"]) | {"card9": cards["card1"]}
-    gpus = amd.parse_rocm_smi(answer)
+    gpus = amd_gpus.parse_rocm_smi(answer)
     assert [(gpu.index, gpu.partitioned) for gpu in gpus] == [(0, True), (9, False)]
-    found = amd.detect(
+    found = amd_gpus.detect(
         lambda tool, *arguments, timeout=0: (
             ToolResult(tool, json.dumps(answer), returncode=0) if tool == "rocm-smi" else ToolResult(tool, missing=True)
         )
@@ -173,7 +173,7 @@ def test_partitions_that_rocm_smi_lists_as_cards_are_one_gpu(golden):
 
 
 def test_nvidia_mig_and_missing_counters(golden):
-    gpus, _lost = nvidia.parse(golden("nvidia_smi_v12_a100_mig.xml"))
+    gpus, _lost = nvidia_gpus.parse(golden("nvidia_smi_v12_a100_mig.xml"))
     (gpu,) = gpus
     assert gpu.partition_mode == "mig enabled"
     assert gpu.memory_bytes == 81920 * MIB, "the GPU's memory, not that of a MIG slice"
@@ -183,7 +183,7 @@ def test_nvidia_mig_and_missing_counters(golden):
 
 
 def test_nvidia_old_format(golden):
-    (gpu,), _lost = nvidia.parse(golden("nvidia_smi_v6_k20.xml"))
+    (gpu,), _lost = nvidia_gpus.parse(golden("nvidia_smi_v6_k20.xml"))
     assert (gpu.ecc_corrected_count, gpu.ecc_uncorrected_count) == (0, 1)
     assert (gpu.ecc_corrected_aggregate_count, gpu.ecc_uncorrected_aggregate_count) == (7, 2)
     assert (gpu.power_draw_watts, gpu.power_limit_watts) == (15.87, 225)
@@ -191,7 +191,7 @@ def test_nvidia_old_format(golden):
 
 
 def test_nvidia_lost_gpu_is_not_usable(golden):
-    gpus, lost = nvidia.parse(golden("nvidia_smi_v13_h200_lost.xml"))
+    gpus, lost = nvidia_gpus.parse(golden("nvidia_smi_v13_h200_lost.xml"))
     assert [gpu.pci_address for gpu in gpus] == ["0000:18:00.0"]
     assert lost == ["0000:9d:00.0"]
 
@@ -206,7 +206,7 @@ def test_nvidia_lost_gpu_is_not_usable(golden):
 )
 def test_nvidia_complaint_around_the_log(golden, line):
     output = f"{line}\n{golden('nvidia_smi_v13_h200_lost.xml')}{line}\n"
-    detection = nvidia.detect(lambda tool, *arguments, timeout: ToolResult(tool, output, returncode=15))
+    detection = nvidia_gpus.detect(lambda tool, *arguments, timeout: ToolResult(tool, output, returncode=15))
     assert len(detection.gpus) == 1
     assert detection.lost == ["0000:9d:00.0"]
     assert "0000:9d:00.0" in detection.problem
@@ -230,7 +230,7 @@ def test_nvidia_complaint_around_the_log(golden, line):
     ],
 )
 def test_nvidia_without_a_working_driver(result, said):
-    detection = nvidia.detect(lambda tool, *arguments, timeout: result)
+    detection = nvidia_gpus.detect(lambda tool, *arguments, timeout: result)
     assert detection.gpus == []
     assert detection.installed
     assert said in detection.problem
@@ -238,12 +238,12 @@ def test_nvidia_without_a_working_driver(result, said):
 
 def test_nvidia_parse_refuses_what_is_no_xml():
     with pytest.raises(ET.ParseError):
-        nvidia.parse("No devices were found")
+        nvidia_gpus.parse("No devices were found")
 
 
 def test_amd_smi_new_format(golden):
     answers = [json.loads(golden(f"amd_smi_26_{view}.json")) for view in ("static", "list", "metric", "version")]
-    first, second = amd.parse_amd_smi(*answers)
+    first, second = amd_gpus.parse_amd_smi(*answers)
     assert first.name == "AMD Instinct MI350X"
     assert first.uuid == "64ff75a0-0000-1000-80ac-21a676f77a5b"
     assert first.serial == "0x64AC21A676F77A5B"
@@ -260,7 +260,7 @@ def test_amd_smi_new_format(golden):
 
 
 def test_amd_smi_old_format(golden):
-    (gpu,) = amd.parse_amd_smi(
+    (gpu,) = amd_gpus.parse_amd_smi(
         json.loads(golden("amd_smi_24_static.json")), None, json.loads(golden("amd_smi_24_metric.json"))
     )
     assert (gpu.serial, gpu.uuid) == ("692432001000", "0x123456789ABCDEF0")
@@ -273,7 +273,7 @@ def test_amd_smi_old_format(golden):
 
 
 def test_rocm_smi(golden):
-    first, second = amd.parse_rocm_smi(json.loads(golden("rocm_smi_6_mi100.json")))
+    first, second = amd_gpus.parse_rocm_smi(json.loads(golden("rocm_smi_6_mi100.json")))
     assert (first.uuid, first.pci_address, first.driver_version) == ("0x79ccd55167a2124a", "0000:83:00.0", "6.3.6")
     assert first.memory_bytes == 34342961152
     assert (first.temperature_celsius, first.power_limit_watts) == (55.0, 290.0)
@@ -290,7 +290,7 @@ def test_rocm_smi(golden):
     ],
 )
 def test_json_after_warnings(output, expected):
-    assert amd.find_json(output) == expected
+    assert amd_gpus.find_json(output) == expected
 
 
 def runner(answers):
@@ -308,7 +308,7 @@ def test_amd_falls_back_to_rocm_smi(golden):
         "amd-smi": ToolResult("amd-smi", stderr="amdsmi_exception.AmdSmiLibraryException", returncode=1),
         "rocm-smi": ToolResult("rocm-smi", golden("rocm_smi_6_mi100.json"), returncode=0),
     }
-    assert len(amd.detect(runner(answers)).gpus) == 2
+    assert len(amd_gpus.detect(runner(answers)).gpus) == 2
 
 
 @pytest.mark.parametrize(
@@ -321,13 +321,13 @@ def test_amd_falls_back_to_rocm_smi(golden):
     ],
 )
 def test_amd_without_a_working_driver(answers, installed, said):
-    detection = amd.detect(runner(answers))
+    detection = amd_gpus.detect(runner(answers))
     assert (detection.gpus, detection.installed) == ([], installed)
     assert said in detection.problem
 
 
 def test_gaudi(golden):
-    first, second = gaudi.parse(golden("hl_smi_gaudi2.csv"), gaudi.FULL_QUERY)
+    first, second = gaudi_gpus.parse(golden("hl_smi_gaudi2.csv"), gaudi_gpus.FULL_QUERY)
     assert (first.name, first.index, first.module_id) == ("HL-225", 0, 2)
     assert first.uuid == "01P0-HL2080A0-15-TNPS34-20-07-05"
     assert first.memory_bytes == 98304 * MIB
@@ -338,11 +338,11 @@ def test_gaudi(golden):
 
 def test_gaudi_release_that_refuses_the_full_query(golden):
     def run(tool, *arguments, timeout):
-        if arguments[1] == ",".join(gaudi.FULL_QUERY):
+        if arguments[1] == ",".join(gaudi_gpus.FULL_QUERY):
             return ToolResult(tool, stderr="Field is not a valid field to query.", returncode=2)
         return ToolResult(tool, golden("hl_smi_gaudi2_short.csv"), returncode=0)
 
-    detection = gaudi.detect(run)
+    detection = gaudi_gpus.detect(run)
     (gpu,) = detection.gpus
     assert detection.problem is None
     assert gpu.temperature_celsius is None
@@ -351,6 +351,6 @@ def test_gaudi_release_that_refuses_the_full_query(golden):
 
 def test_gaudi_without_a_working_driver():
     answers = {"hl-smi": ToolResult("hl-smi", "Can't open device, driver not loaded\n", returncode=1)}
-    detection = gaudi.detect(runner(answers))
+    detection = gaudi_gpus.detect(runner(answers))
     assert detection.gpus == []
     assert "driver not loaded" in detection.problem

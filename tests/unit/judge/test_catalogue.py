@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd_gpus, gaudi_gpus, nvidia_gpus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
@@ -164,10 +164,10 @@ OUTPUTS = Path(__file__).resolve().parents[1] / "hardware" / "data"
 def _gpus_of(file):
     text = (OUTPUTS / file).read_text()
     if file.endswith(".xml"):
-        return nvidia.parse(text)[0]
+        return nvidia_gpus.parse(text)[0]
     if file.endswith(".csv"):
-        return gaudi.parse(text, gaudi.FULL_QUERY)
-    return amd.parse_amd_smi(json.loads(text), None, None)
+        return gaudi_gpus.parse(text, gaudi_gpus.FULL_QUERY)
+    return amd_gpus.parse_amd_smi(json.loads(text), None, None)
 
 
 @pytest.mark.parametrize(

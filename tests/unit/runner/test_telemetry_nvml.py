@@ -1,7 +1,7 @@
 """NVML through ctypes against a real shared library with NVML's signatures, structures and return codes."""
 
 import pytest
-from gpuval_node.hardware.nvidia import throttle
+from gpuval_node.hardware.nvidia_gpus import throttle
 from gpuval_node.hardware.nvml import Nvml
 from gpuval_node.hardware.source import SourceError
 

@@ -7,8 +7,8 @@ import errno
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import EXCUSE
-from gpuval_node.hardware import amd, gaudi, nvidia, nvml
-from gpuval_node.hardware import nvidia as nvidia_smi
+from gpuval_node.hardware import amd_gpus, gaudi_gpus, nvidia_gpus, nvml
+from gpuval_node.hardware import nvidia_gpus as nvidia_smi
 from gpuval_node.hardware.source import SourceError
 from gpuval_runner.telemetry import kernel_log, summary
 
@@ -25,14 +25,14 @@ def test_of_nvmls_codes_only_those_of_good_gpus_excuse():
     "reason",
     [
         nvml.VIRTUAL,
-        nvidia.NOT_REPORTED,
-        nvidia.NOT_ASKED,
+        nvidia_gpus.NOT_REPORTED,
+        nvidia_gpus.NOT_ASKED,
         *nvidia_smi.NO_VALUE.values(),
-        amd.NO_FILE,
-        amd.VIRTUAL,
-        amd.RETIRES,
-        amd.NO_THROTTLE,
-        gaudi.NOT_REPORTED,
+        amd_gpus.NO_FILE,
+        amd_gpus.VIRTUAL,
+        amd_gpus.RETIRES,
+        amd_gpus.NO_THROTTLE,
+        gaudi_gpus.NOT_REPORTED,
         kernel_log.words(OSError(errno.EPERM, "x")),
         kernel_log.words(OSError(errno.ENOENT, "x")),
     ],
@@ -87,7 +87,7 @@ def test_a_cell_of_nvidia_smi(cell, excuses):
 def test_files_of_amdgpu_that_are_not_there_excuse_and_those_that_cannot_be_read_do_not(tmp_path):
     (tmp_path / "pcie_replay_count").mkdir()  # it is there, and reading it fails
     (tmp_path / "current_link_width").write_text("0\n")
-    card = amd.Card(tmp_path)
+    card = amd_gpus.Card(tmp_path)
     assert "pcie_replays" not in card.counters() and "pcie_replays" not in card.absent
-    assert card.absent["ecc_corrected"] == amd.NO_FILE and card.absent["power_watts"] == amd.NO_FILE
-    assert card.absent["pcie_width"] == card.absent["pcie_generation"] == amd.VIRTUAL
+    assert card.absent["ecc_corrected"] == amd_gpus.NO_FILE and card.absent["power_watts"] == amd_gpus.NO_FILE
+    assert card.absent["pcie_width"] == card.absent["pcie_generation"] == amd_gpus.VIRTUAL

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from gpuval_node.hardware import amd, nvidia
-from gpuval_node.hardware import amd as amd_smi
-from gpuval_node.hardware import gaudi as hl_smi
-from gpuval_node.hardware import nvidia as nvidia_smi
+from gpuval_node.hardware import amd_gpus, nvidia_gpus
+from gpuval_node.hardware import amd_gpus as amd_smi
+from gpuval_node.hardware import gaudi_gpus as hl_smi
+from gpuval_node.hardware import nvidia_gpus as nvidia_smi
 from gpuval_node.hardware.source import SourceError
 from gpuval_runner.telemetry import child
 
@@ -69,7 +69,7 @@ def test_nvidia_smi_is_asked_for_all_gpus_at_once(tools):
         tools,
         f'echo "$@" >> {tools}/asked; echo "{HEADER}"; {rows}; echo "Unable to determine the device handle"; exit 15',
     )
-    source = nvidia.NvidiaSmi()
+    source = nvidia_gpus.NvidiaSmi()
     assert set(source.sample()) == set(range(8))
     assert source.counters(1)[7]["uuid"] == "GPU-07"
     assert len((tools / "asked").read_text().splitlines()) == 3
@@ -82,9 +82,9 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
         tools,
         f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac\necho '{older}'; echo '{ROW.format(0)}'",
     )
-    source = nvidia.NvidiaSmi()
+    source = nvidia_gpus.NvidiaSmi()
     assert source.sample()[0]["throttle_power"] == 1
-    assert source.absent["row_remaps"] == nvidia.NOT_REPORTED
+    assert source.absent["row_remaps"] == nvidia_gpus.NOT_REPORTED
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
 def test_nvidia_smi_that_gives_nothing_is_reported(tools, body, words):
     smi(tools, body)
     with pytest.raises(SourceError, match=words):
-        nvidia.NvidiaSmi()
+        nvidia_gpus.NvidiaSmi()
 
 
 def test_nvidia_smi_that_hangs_is_given_up_in_time(tools, monkeypatch):
-    monkeypatch.setattr(nvidia.NvidiaSmi, "first_seconds", 0.3)
+    monkeypatch.setattr(nvidia_gpus.NvidiaSmi, "first_seconds", 0.3)
     smi(tools, "exec sleep 60")
     begun = time.monotonic()
     with pytest.raises(SourceError, match="did not answer within"):
-        nvidia.NvidiaSmi()
+        nvidia_gpus.NvidiaSmi()
     assert time.monotonic() - begun < 40
 
 
@@ -188,7 +188,7 @@ def amd_machine(tmp_path, monkeypatch):
 
 
 def test_amd_gpus_by_the_drivers_files(amd_machine):
-    source = amd.Amd(str(amd_machine))
+    source = amd_gpus.Amd(str(amd_machine))
     samples, counters = source.sample(), source.counters(5)
     assert {index: gpu["pci_address"] for index, gpu in counters.items()} == {0: "0000:05:00.0", 1: "0000:26:00.0"}
     assert samples[0] == {
@@ -207,23 +207,23 @@ def test_amd_gpus_by_the_drivers_files(amd_machine):
 
 
 def test_amd_gpus_have_the_index_of_their_tool(amd_machine):
-    found = {index: amd.Card(folder) for index, folder in amd.cards(amd_machine).items()}
+    found = {index: amd_gpus.Card(folder) for index, folder in amd_gpus.cards(amd_machine).items()}
     listing = [{"gpu": 0, "bdf": "0000:26:00.0"}, {"gpu": 1, "bdf": "0000:05:00.0"}]
-    assert {index: card.address for index, card in amd.by_tool_index(found, listing).items()} == {
+    assert {index: card.address for index, card in amd_gpus.by_tool_index(found, listing).items()} == {
         0: "0000:26:00.0",
         1: "0000:05:00.0",
     }
-    assert amd.by_tool_index(found, listing[:1]) == found  # it does not know them all
+    assert amd_gpus.by_tool_index(found, listing[:1]) == found  # it does not know them all
 
 
 def test_without_amd_gpus_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SourceError, match="no AMD GPU in"):
-        amd.Amd(str(tmp_path))
+        amd_gpus.Amd(str(tmp_path))
 
 
 def test_sampling_sysfs_is_cheap(amd_machine):
-    source = amd.Amd(str(amd_machine))
+    source = amd_gpus.Amd(str(amd_machine))
     begun = time.process_time()
     for _ in range(100):
         source.sample()

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd_gpus, gaudi_gpus, nvidia_gpus
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 
 SMI = Path(__file__).resolve().parents[3] / "roles/testbed/files/node/smi"
-VENDORS = {"nvidia": ("nvidia-smi", nvidia), "amd": ("amd-smi", amd), "gaudi": ("hl-smi", gaudi)}
+VENDORS = {"nvidia": ("nvidia-smi", nvidia_gpus), "amd": ("amd-smi", amd_gpus), "gaudi": ("hl-smi", gaudi_gpus)}
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_gpu_that_fell_off_the_bus(machine):
 
 def test_a_foreign_process_is_shown_in_the_log_and_in_the_query(machine):
     run = machine({"vendor": "nvidia", "count": 2, "state": "foreign"})
-    found = nvidia.detect(run)
+    found = nvidia_gpus.detect(run)
     assert [gpu.processes for gpu in found.gpus] == [
         [],
         [{"pid": 4711, "type": "C", "name": "python3", "memory_used_bytes": 60000 << 20}],

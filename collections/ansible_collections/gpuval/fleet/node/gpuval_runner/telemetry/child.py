@@ -326,11 +326,11 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
 
         return open_nvidia()
     if vendor == "amd":
-        from gpuval_node.hardware.amd import Amd
+        from gpuval_node.hardware.amd_gpus import Amd
 
         return Amd(str(root))
     if vendor == "gaudi":
-        from gpuval_node.hardware.gaudi import Gaudi
+        from gpuval_node.hardware.gaudi_gpus import Gaudi
 
         return Gaudi()
     return None

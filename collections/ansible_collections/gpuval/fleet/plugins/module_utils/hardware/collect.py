@@ -6,12 +6,27 @@ from collections import Counter
 from typing import Any, Optional
 
 from .. import engines
-from . import amd, clock, cpu, disks, gaudi, memory, nics, nvidia, osinfo, pci, peer_access, services, topology, tuning
+from . import (
+    amd_gpus,
+    clock,
+    cpu,
+    disks,
+    gaudi_gpus,
+    memory,
+    nics,
+    nvidia_gpus,
+    osinfo,
+    pci,
+    peer_access,
+    services,
+    topology,
+    tuning,
+)
 from .gpu import Detection, Gpu
 from .tools import Run, toolbox
 from .tree import Tree
 
-DETECTORS = (nvidia.detect, gaudi.detect, amd.detect)
+DETECTORS = (nvidia_gpus.detect, gaudi_gpus.detect, amd_gpus.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
 #: Properties of a GPU that are counted.
 FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from .nvidia import NvidiaSmi, throttle
+from .nvidia_gpus import NvidiaSmi, throttle
 from .source import Counters, Sample, Source, SourceError, known
 
 LIBRARY = "libnvidia-ml.so.1"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import engine_types
-from . import gaudi, nvidia
+from . import gaudi_gpus, nvidia_gpus
 from .tools import Run, ToolResult
 from .tree import Tree
 
@@ -59,7 +59,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
     """
     # AMD's kernel driver lists them itself, whatever tool is installed
     of_amd = {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
-    processes = {**nvidia.processes(run, QUERY_SECONDS), **of_amd, **_gaudi(tree, run)}
+    processes = {**nvidia_gpus.processes(run, QUERY_SECONDS), **of_amd, **_gaudi(tree, run)}
     users = []
     for pid, named in sorted(processes.items()):
         comm, program = tree.read(f"/proc/{pid}/comm") or "", named.rpartition("/")[2]
@@ -72,7 +72,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
         if but_run and labelled == but_run:
             continue
         users.append(User(pid, name, container, run_id or labelled, _owner(tree, pid)))
-    parts = nvidia.gpus_of_processes(run, QUERY_SECONDS) if users else {}
+    parts = nvidia_gpus.gpus_of_processes(run, QUERY_SECONDS) if users else {}
     return [replace(user, parts=", ".join(parts.get(user.pid, ()))) for user in users]
 
 
@@ -116,7 +116,7 @@ def _entries(text: str) -> list[dict[str, Any]]:
 def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
-    processes = gaudi.processes(run, QUERY_SECONDS)
+    processes = gaudi_gpus.processes(run, QUERY_SECONDS)
     for pid in filter(str.isdigit, tree.entries("/proc")):  # as root also those that the tool leaves out
         for handle in tree.entries(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
