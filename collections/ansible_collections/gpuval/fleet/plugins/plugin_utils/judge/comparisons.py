@@ -41,7 +41,7 @@ TRIMMED, TRIMMED_DEVIATION = 8, 0.6
 USUAL_NODES = 8
 #: A figure of 0 is this ratio.
 LEAST_RATIO = 1e-6
-_ADVICE: Mapping[str, Any] = {"severity": "advisory", "source": "skus/shared/comparisons.yml"}
+_SOURCE = "skus/shared/comparisons.yml"
 _REMEDY = (
     "Compare the part, its settings and its load with those of other nodes, and measure again: --limit {node}. If the "
     "difference is intended, list the metric as informational in a file of gpuval_criteria"
@@ -113,7 +113,8 @@ def compare(
             f"{units.number_text(limit)} spreads; {far}"
         )
         verdict = "warn" if names else "pass"
-        of_fleet.append(own_entry("figures_of_peers", FACTS, "outlier", verdict, reason, part="fleet", **_ADVICE))
+        fields = {"part": "fleet", "source": _SOURCE}
+        of_fleet.append(own_entry("figures_of_peers", FACTS, "outlier", verdict, reason, severity="advisory", **fields))
     return of_nodes, of_fleet
 
 
@@ -224,7 +225,8 @@ def _entries(
         gang = gang_of(subject.records[key.stage])
         name = f"{key.metric if key.metric.startswith(key.stage) else f'{key.stage}_{key.metric}'}_peers"
         yield subject.name, own_entry(
-            name, key.stage, "outlier", "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric, **_ADVICE,
+            name, key.stage, "outlier", "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
+            severity="advisory", source=_SOURCE,
             part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
             value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
             expected=f"within {units.number_text(100 * figure.rule.margin)} % of the other nodes of its kind",
