@@ -41,7 +41,6 @@ TRIMMED, TRIMMED_DEVIATION = 8, 0.6
 USUAL_NODES = 8
 #: A figure of 0 is this ratio.
 LEAST_RATIO = 1e-6
-_SOURCE = "skus/shared/comparisons.yml"
 _REMEDY = (
     "Compare the part, its settings and its load with those of other nodes, and measure again: --limit {node}. If the "
     "difference is intended, list the metric as informational in a file of gpuval_criteria"
@@ -113,8 +112,7 @@ def compare(
             f"{units.number_text(limit)} spreads; {far}"
         )
         verdict = "warn" if names else "pass"
-        fields = {"part": "fleet", "source": _SOURCE}
-        of_fleet.append(own_entry("figures_of_peers", FACTS, "outlier", verdict, reason, severity="advisory", **fields))
+        of_fleet.append(_advice("figures_of_peers", FACTS, verdict, reason, part="fleet"))
     return of_nodes, of_fleet
 
 
@@ -224,13 +222,17 @@ def _entries(
             reason = f"{len(far)} of {figure.parts} {key.scope}s, most {worst.part}: {reason}"
         gang = gang_of(subject.records[key.stage])
         name = f"{key.metric if key.metric.startswith(key.stage) else f'{key.stage}_{key.metric}'}_peers"
-        yield subject.name, own_entry(
-            name, key.stage, "outlier", "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
-            severity="advisory", source=_SOURCE,
+        yield subject.name, _advice(
+            name, key.stage, "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
             part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
             value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
             expected=f"within {units.number_text(100 * figure.rule.margin)} % of the other nodes of its kind",
         )  # fmt: skip
+
+
+def _advice(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
+    source = "skus/shared/comparisons.yml"
+    return own_entry(name, stage, "outlier", verdict, reason, severity="advisory", source=source, **fields)
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
