@@ -1,8 +1,14 @@
 """Which nodes join a run that is open, and as what."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 
 from tests.kit.node_objects import node
 
@@ -38,7 +44,7 @@ def said():
 
 def newcomers(selector, said, **ids):
     made = joining.Newcomers(selector, {}, ids, said.append)
-    made.known = {"gpu-1", "cpu-1", "left-out"}
+    made.know(["gpu-1", "cpu-1", "left-out"])
     return made
 
 
@@ -61,7 +67,7 @@ def test_a_node_joins_as_what_the_run_expects_of_its_kind_with_its_own_id(said):
 def test_a_node_joins_with_the_labels_of_its_own(said):
     groups = {"topology.kubernetes.io/zone": "zone"}
     waiting = joining.Newcomers(Selector("gpu-2"), {}, {}, said.append, groups)
-    waiting.known = {"gpu-1"}
+    waiting.know(["gpu-1"])
     newcomer = h200("gpu-2")
     newcomer["metadata"]["labels"]["topology.kubernetes.io/zone"] = "eu-1b"
     waiting.see("gpu-2", newcomer)
@@ -85,6 +91,28 @@ def test_what_was_there_before_and_left_out_does_not_join(said):
     waiting.see("gpu-1", h200("gpu-1"))
     assert ready(waiting) == {}
     assert selector.asked == []
+
+
+def test_what_the_first_list_has_does_not_join(monkeypatch, tmp_path, said):
+    """Nodes of the run, and those that --limit or the inventory leaves out: only what comes up later joins."""
+    changes = [("Node", "ADDED", h200(name)) for name in ("gpu-1", "left-out")]
+    changes += [(kind, "SYNC", {}) for kind in ("Job", "Pod", "Node", "Event")]
+    streams = nullcontext(SimpleNamespace(take=lambda _seconds: changes, trouble=dict))
+    monkeypatch.setattr(placement, "Streams", lambda *_arguments: streams)
+    cluster = SimpleNamespace(namespace="gpuval", create=lambda _manifest: None)
+    selector = Selector("gpu-1", "gpu-2", "left-out")
+    run = {"run_id": "r", "nodes": {"gpu-1": RUN["gpu-1"]}}
+    order = placement.PodOrder({"node": "gpu-1", "stages": []}, PodSettings(), "ordered-h200")
+    folder = RunFolder(tmp_path / "r")
+    run_folder.write_json(folder.plan_file("gpu-1"), order.plan)
+    common = (run, folder, None, lambda *_arguments: order, ["gpu-1"], ["gpu-1"], said.append)
+    placed = placement.ClusterPlacement(cluster, *common, newcomers=joining.Newcomers(selector, {}, {}, said.append))
+    placed.begin({"gpu-1": NodeView("gpu-1", order.plan, {})})
+    assert placed.new_nodes() == {}
+    changes[:] = [("Node", "ADDED", h200("gpu-2"))]
+    placed.wait(0)
+    assert list(placed.new_nodes()) == ["gpu-2"]
+    assert selector.asked == ["gpu-2"]
 
 
 def test_the_selector_is_asked_once_as_long_as_labels_stay(said):

@@ -89,6 +89,19 @@ def test_names_are_looked_up_and_what_has_no_address_is_named(keys):
         assert keys.resolved({"a": ["192.0.2.9"]}) == {"a": ["192.0.2.9"]}
 
 
+def test_a_slow_name_service_is_asked_for_all_names_at_one_time(monkeypatch):
+    """Else the names of a large fleet would not be known within the deadline."""
+    together = threading.Barrier(100, timeout=20)
+
+    def look_up(name, _port, **_options):
+        together.wait()
+        return [(0, 0, 0, "", (f"192.0.2.{name[4:]}", 0))]
+
+    monkeypatch.setattr(run_keys.socket, "getaddrinfo", look_up)
+    found = run_keys.resolve({f"gpu-{number}": [f"gpu-{number}"] for number in range(100)})
+    assert found == {f"gpu-{number}": [f"192.0.2.{number}"] for number in range(100)}
+
+
 def test_without_the_library_the_message_names_it(monkeypatch):
     monkeypatch.setattr(run_keys, "CRYPTOGRAPHY_ERROR", ImportError("No module named 'cryptography'"))
     with pytest.raises(RunKeysError, match=r"cryptography.*Install it"):

@@ -53,16 +53,22 @@ class Newcomers:
         self.skus = skus
         self._accepts, self._ids, self._show, self._label_groups = matches, ids, show, label_groups or {}
         #: Part of the run, or excluded by inventory or --limit: they do not join.
-        self.known: set[str] = set()
+        self._known: set[str] = set()
         self._waiting: dict[str, Mapping[str, Any]] = {}
         #: Whether the selector chose a node, with the labels that it had then.
         self._chosen: dict[str, tuple[Mapping[str, str], bool]] = {}
         self._printed: dict[str, str] = {}
         self._news = False
 
+    def know(self, node_names: Iterable[str]) -> None:
+        """These do not join, or do no more, although they may have been seen already."""
+        for name in node_names:
+            self._known.add(name)
+            self._waiting.pop(name, None)
+
     def see(self, name: str, node: Mapping[str, Any] | None) -> None:
         """Take a node's changed object; None when it is gone."""
-        if name in self.known or not NODE_NAME.fullmatch(name):
+        if name in self._known or not NODE_NAME.fullmatch(name):
             return
         self._news = True
         if node is None:
@@ -105,9 +111,7 @@ class Newcomers:
                 expected["id"] = str(self._ids[name])
             joined[name] = (like, expected)
         self._news = False
-        for name in joined:
-            self.known.add(name)
-            del self._waiting[name]
+        self.know(joined)
         return joined
 
     def _matches(self, name: str, labels: Mapping[str, str]) -> bool:

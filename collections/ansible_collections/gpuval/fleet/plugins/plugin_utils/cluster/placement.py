@@ -167,7 +167,7 @@ class ClusterPlacement(JobPlacement):
         """Nodes that joined under an earlier controller may be missing among this play's hosts."""
         if self._newcomers is None:
             return
-        self._newcomers.known = {*self._nodes, *self._views, *self.everyone}
+        self._newcomers.know({*self._nodes, *self._views, *self.everyone})
         hosts = self._described(self.everyone)
         for name, expected in self._run["nodes"].items():
             if expected.get("joined_at") and name not in self.everyone and name in self._nodes:

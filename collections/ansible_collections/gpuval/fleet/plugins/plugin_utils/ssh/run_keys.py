@@ -118,7 +118,7 @@ def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
     late = f"the name service did not answer within {RESOLVE_SECONDS} s"
     names = dict.fromkeys(name for listed in names_of.values() for name in listed)
-    answers = in_parallel({name: partial(look_up, name) for name in names}, RESOLVE_SECONDS)
+    answers = in_parallel({name: partial(look_up, name) for name in names}, RESOLVE_SECONDS, at_once=len(names))
     answers = {name: answers.get(name, late) for name in names}
     failed = {
         node: name for node, listed in names_of.items() for name in reversed(listed) if isinstance(answers[name], str)
