@@ -126,8 +126,14 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
     folder = Path(directory) if directory else None
     jobs = [partial(_run_files, folder), partial(_list_run, folder)] if folder else []
     jobs += [partial(_read_file, name, Path(path)) for name, path in FILES]
-    commands = [*COMMANDS, *((f"containers/{engine}-{name}.txt", COMMAND_SECONDS, (engine, *words))
-                for engine in engine_types() for name, words in ENGINE_COMMANDS)]  # fmt: skip
+    commands = [
+        *COMMANDS,
+        *(
+            (f"containers/{engine}-{name}.txt", COMMAND_SECONDS, (engine, *words))
+            for engine in engine_types()
+            for name, words in ENGINE_COMMANDS
+        ),
+    ]
     if unit:
         arguments = ("journalctl", "--unit", unit, "--lines=5000", "--no-pager", "--output=short-iso")
         commands.append(("run/journal.txt", COMMAND_SECONDS, arguments))

@@ -150,10 +150,16 @@ class Builder:
             environment.update(self.engine.build_environment())
         try:
             return subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if argv[1] != "image" else subprocess.DEVNULL,
-                timeout=seconds, env=environment, text=True, errors="replace", check=False,
-            )  # fmt: skip
+                timeout=seconds,
+                env=environment,
+                text=True,
+                errors="replace",
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             remedy = "see why, or give container_image_timeout_seconds more"
             raise BuildError(f"{argv[0]} {argv[1]} was not done after {seconds:.0f} s: {remedy}") from error

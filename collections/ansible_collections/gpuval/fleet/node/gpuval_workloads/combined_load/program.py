@@ -220,9 +220,12 @@ def main(result: WorkloadResult) -> None:
 
 
 def _conclude(
-    result: WorkloadResult, workers: Sequence[Worker], phase: LoadPhase, left_out: dict[str, str],
+    result: WorkloadResult,
+    workers: Sequence[Worker],
+    phase: LoadPhase,
+    left_out: dict[str, str],
     stopped: Sequence[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
     ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
     stopped = [*stopped, *(f"{w.name} stopped under load: {w.left_out}" for w in workers if w.left_out)]

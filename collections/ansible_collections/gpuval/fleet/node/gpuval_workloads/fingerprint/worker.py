@@ -124,9 +124,12 @@ class Repeats:
 
 
 def report(
-    ranks: Ranks, result: WorkloadResult, repeats: Repeats, everyone: Sequence[Repeats],
+    ranks: Ranks,
+    result: WorkloadResult,
+    repeats: Repeats,
+    everyone: Sequence[Repeats],
     judgements: Mapping[str, Judgement],
-) -> None:  # fmt: skip
+) -> None:
     """Put figures, fingerprints and, where a part is wrong, its name into rank 0's result."""
     add = result.add_metric
     add("fingerprint_processes_count", ranks.world_size, "count")

@@ -34,7 +34,7 @@ from ..training.task import (
     course,
     set_rate,
     update,
-)  # fmt: skip
+)
 from . import wrong
 from .collectives import absent_nodes
 from .config import GangTrainingConfig, parse_arguments, template

@@ -42,7 +42,7 @@ from .program import (
     command_of,
     environment,
     identifier_of,
-)  # fmt: skip
+)
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
 #: The first member starts these on all.

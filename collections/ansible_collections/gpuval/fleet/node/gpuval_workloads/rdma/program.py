@@ -120,9 +120,14 @@ def _tools(
 
 
 def _run_all(
-    result: WorkloadResult, node: RdmaNode, report: RdmaReport, tests: Sequence[PerftestMeasurement],
-    tools: dict[str, Path], seconds: float, slack: float,
-) -> int:  # fmt: skip
+    result: WorkloadResult,
+    node: RdmaNode,
+    report: RdmaReport,
+    tests: Sequence[PerftestMeasurement],
+    tools: dict[str, Path],
+    seconds: float,
+    slack: float,
+) -> int:
     """Run the tests one after another; return how many gave a figure."""
     rails = {rail.end: rail for rail in node.rails}
     deadline = time.monotonic() + 2 * seconds + len(tests) * (perftest.LEAST_SECONDS + 1) + slack
@@ -176,9 +181,12 @@ def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], proble
 
 
 def _add_figures(
-    result: WorkloadResult, report: RdmaReport, test: PerftestMeasurement,
-    rails: dict[perftest.PerftestEnd, Rail], output: str,
-) -> str:  # fmt: skip
+    result: WorkloadResult,
+    report: RdmaReport,
+    test: PerftestMeasurement,
+    rails: dict[perftest.PerftestEnd, Rail],
+    output: str,
+) -> str:
     """Put the figures of a test into the result; return why there are none."""
     scope = link_scope(test.name)
     if test.tool in _LATENCIES:

@@ -24,7 +24,7 @@ from .answer import (
     ToolFigure,
     ToolTask,
     settle,
-)  # fmt: skip
+)
 
 BINARIES = {
     "all_reduce": "all_reduce_perf",

@@ -24,7 +24,7 @@ from .answer import (
     ToolTask,
     hold_against,
     settle,
-)  # fmt: skip
+)
 
 BINARY = "dcgmi"
 LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")

@@ -101,12 +101,16 @@ def _source(name: str, value: Any) -> ImageSource:
     is_mapping = isinstance(arguments, Mapping)
     check(is_mapping, ".arguments", f"is {arguments!r}, but gives build arguments by name")
     return ImageSource(
-        name, reference, source, vendor=vendor, base=str(value.get("base") or ""),
+        name,
+        reference,
+        source,
+        vendor=vendor,
+        base=str(value.get("base") or ""),
         folder=str(value.get("folder") or name) if source == "build" else "",
         archive=str(value["archive"]) if source == "archive" else "",
         id=str(identity) if identity else None,
         arguments={str(key): str(value) for key, value in arguments.items()},
-    )  # fmt: skip
+    )
 
 
 def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:

@@ -51,10 +51,13 @@ def _run(python: str, model: ModelSource, access: StoreBackend, scratch: Path, w
     outcome.unlink(missing_ok=True)
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "RCLONE_"))},
-        "PYTHONPATH": str(code), "GPUVAL_RESULT_FILE": str(outcome), "GPUVAL_WORK_DIR": str(scratch),
-        "GPUVAL_MODELS_DIR": str(scratch / "models"), "GPUVAL_RCLONE_CONFIG": str(scratch / "rclone.conf"),
+        "PYTHONPATH": str(code),
+        "GPUVAL_RESULT_FILE": str(outcome),
+        "GPUVAL_WORK_DIR": str(scratch),
+        "GPUVAL_MODELS_DIR": str(scratch / "models"),
+        "GPUVAL_RCLONE_CONFIG": str(scratch / "rclone.conf"),
         "GPUVAL_MODELS_PREFIX": models_prefix(access.connection().bucket),
-    }  # fmt: skip
+    }
     command = [python, "-m", f"gpuval_workloads.{workload}", "--model-folder", model.folder, *arguments]
     try:
         process = subprocess.run(

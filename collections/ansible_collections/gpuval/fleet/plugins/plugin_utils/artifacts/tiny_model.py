@@ -20,26 +20,47 @@ CHAT_TEMPLATE = (
 )
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "attention_dropout": 0.0,
-    "dtype": "bfloat16", "torch_dtype": "bfloat16",  # the latter is what readers before transformers 4.56 know
-    "head_dim": HEAD_DIM, "hidden_act": "silu", "hidden_size": HIDDEN, "initializer_range": 0.02,
-    "intermediate_size": INTERMEDIATE, "max_position_embeddings": CONTEXT, "mlp_bias": False,
-    "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0, "tie_word_embeddings": False, "use_cache": True, "vocab_size": VOCABULARY,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "dtype": "bfloat16",
+    "torch_dtype": "bfloat16",  # the latter is what readers before transformers 4.56 know
+    "head_dim": HEAD_DIM,
+    "hidden_act": "silu",
+    "hidden_size": HIDDEN,
+    "initializer_range": 0.02,
+    "intermediate_size": INTERMEDIATE,
+    "max_position_embeddings": CONTEXT,
+    "mlp_bias": False,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": LAYERS,
+    "num_key_value_heads": KV_HEADS,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": VOCABULARY,
+}
 TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": [TURN], "chat_template": CHAT_TEMPLATE,
-    "clean_up_tokenization_spaces": False, "model_max_length": CONTEXT,
-}  # fmt: skip
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "additional_special_tokens": [TURN],
+    "chat_template": CHAT_TEMPLATE,
+    "clean_up_tokenization_spaces": False,
+    "model_max_length": CONTEXT,
+}
 #: Weights of a layer in the order in which they are drawn, with rows and columns; norms, which are ones, have none.
 LAYER = {
     "input_layernorm": None,
-    "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN), "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
-    "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN), "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
+    "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
     "post_attention_layernorm": None,
-    "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.up_proj": (INTERMEDIATE, HIDDEN),
     "mlp.down_proj": (HIDDEN, INTERMEDIATE),
-}  # fmt: skip
+}
 
 # The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
 PROSE = """

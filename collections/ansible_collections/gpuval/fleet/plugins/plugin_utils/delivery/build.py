@@ -129,19 +129,25 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     for node in _with_progress(order, "written", say):
         rows += _stages(request.folder, report["run"], node, converter, draft, scratch)
     manifest = {
-        "schema": "gpuval.delivery/1", "name": request.name, "run_id": converter.text(report["run"]["run_id"]),
-        "verdict": report["verdict"], "counts": report["counts"], "judged_at": report["run"]["judged_at"],
+        "schema": "gpuval.delivery/1",
+        "name": request.name,
+        "run_id": converter.text(report["run"]["run_id"]),
+        "verdict": report["verdict"],
+        "counts": report["counts"],
+        "judged_at": report["run"]["judged_at"],
         "nodes": [{"id": request.ids[node["name"]], "verdict": node["verdict"]} for node in order],
-    }  # fmt: skip
+    }
     say("delivery: writing the report")
     _forms(report, converter, request.name, draft, scratch, rows)
     manifest["replaced"] = dict(Counter(kind for kind, _original in converter.placeholders))
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
     targets = ScanTargets(
-        request.targets.names | set(request.ids), request.targets.secrets | sensitive.secrets,
-        request.targets.addresses | sensitive.addresses, sensitive.claimed,
-    )  # fmt: skip
+        request.targets.names | set(request.ids),
+        request.targets.secrets | sensitive.secrets,
+        request.targets.addresses | sensitive.addresses,
+        sensitive.claimed,
+    )
     common = own_terms(targets.secrets, COLLECTION)
     scan = DeliveryScan(targets, set(request.ids.values()), common)
     findings = problems(scan, draft, [file.path for file in sealed])
@@ -283,9 +289,13 @@ def _forms(
     """Every form of the report, made from the converted one, with README.md and index.csv."""
     nodes, passed, failed, incomplete = (report["counts"][word] for word in ("expected", "PASS", "FAIL", "INCOMPLETE"))
     readme = README.read_text(encoding="utf-8").format(
-        run_id=converter.text(report["run"]["run_id"]), verdict=report["verdict"], nodes=nodes, passed=passed,
-        failed=failed, incomplete=incomplete,
-    )  # fmt: skip
+        run_id=converter.text(report["run"]["run_id"]),
+        verdict=report["verdict"],
+        nodes=nodes,
+        passed=passed,
+        failed=failed,
+        incomplete=incomplete,
+    )
     (draft / "README.md").write_text(readme, encoding="utf-8")
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -55,8 +55,9 @@ class DeliveryConverter:
         self._counts: dict[str, int] = {}
         self._names = {**data.aliases, **data.names}
         self._by_lower = {name.lower(): identity for name, identity in self._names.items()}
-        self._address_names = {address: identity for name, identity in self._names.items()
-                               if (address := addresses.canonical(name))}  # fmt: skip
+        self._address_names = {
+            address: identity for name, identity in self._names.items() if (address := addresses.canonical(name))
+        }
         self._addresses = addresses.Addresses(self._replacement, [*data.addresses, *self._address_names], data.macs)
         self.literal = {name: identity for name, identity in self._names.items()
                         if not is_ordinary(name) and not addresses.canonical(name)}  # fmt: skip

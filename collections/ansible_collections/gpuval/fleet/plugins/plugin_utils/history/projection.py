@@ -21,10 +21,14 @@ MAX_WORD = 128
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
     """One expected node of a run (``gpuval.run/1``), with its entry in the report, unpacked, where it has one."""
     line = {
-        "node": name, "stages": [*expected["stages"], *expected.get("gang_stages", ())],
-        "sku": one_line(expected["sku"], MAX_WORD), "labels": _bounded(expected.get("labels") or {}),
-        "gpus": [], "refused": [], "records": [],
-    }  # fmt: skip
+        "node": name,
+        "stages": [*expected["stages"], *expected.get("gang_stages", ())],
+        "sku": one_line(expected["sku"], MAX_WORD),
+        "labels": _bounded(expected.get("labels") or {}),
+        "gpus": [],
+        "refused": [],
+        "records": [],
+    }
     return line if judged is None else {**line, **_of_report(judged)}
 
 
@@ -53,10 +57,14 @@ def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "stage": stage["name"], "workload": stage.get("workload"), "state": stage["state"], "retried": stage["flaky"],
-        "setup": " ".join(stage.get("setup", {}).values()), "versions": _bounded(stage.get("versions", {})),
+        "stage": stage["name"],
+        "workload": stage.get("workload"),
+        "state": stage["state"],
+        "retried": stage["flaky"],
+        "setup": " ".join(stage.get("setup", {}).values()),
+        "versions": _bounded(stage.get("versions", {})),
         "metrics": [metric for metric in node["metrics"].get(stage["name"], ()) if metric["value"] is not None],
-    }  # fmt: skip
+    }
 
 
 def _bounded(texts: Mapping[str, Any]) -> dict[str, str]:

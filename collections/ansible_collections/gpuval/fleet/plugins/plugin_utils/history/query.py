@@ -197,9 +197,11 @@ class History:
     def document(self) -> dict[str, Any]:
         question = self.question
         query = {
-            "subject": question.subject, "metrics": list(question.metrics), "since": question.since or None,
+            "subject": question.subject,
+            "metrics": list(question.metrics),
+            "since": question.since or None,
             "value": question.value or None,
-        }  # fmt: skip
+        }
         document: dict[str, Any] = {
             "schema": SCHEMA, "asked": query, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
             "drift_count": 0, "held_count": 0, "refused": [], "refused_count": 0,
@@ -215,10 +217,16 @@ class History:
             "WHERE (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node"
         )
         return document | {
-            "rows": rows, "figures": self._figures(), "flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky),
-            "drifts": drifts[:MAX_DRIFTS], "drift_count": len(drifts), "held_count": count,
-            "refused": refused[:MAX_REFUSED], "refused_count": len(refused),
-        }  # fmt: skip
+            "rows": rows,
+            "figures": self._figures(),
+            "flaky": flaky[:MAX_FLAKY],
+            "flaky_count": len(flaky),
+            "drifts": drifts[:MAX_DRIFTS],
+            "drift_count": len(drifts),
+            "held_count": count,
+            "refused": refused[:MAX_REFUSED],
+            "refused_count": len(refused),
+        }
 
     def _table(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         answer = self.execute(sql, list(parameters))
@@ -391,8 +399,15 @@ class History:
             runs = list(dict.fromkeys(moment[0] for moment in places[number]))
             moves = {moment[0]: {"node": moment[1], "place": moment[3]} for moment in places[number] if moment[1]}
             states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in runs]
-            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": runs,
-                      "nodes": max(moment[5] for moment in places[number]), "changes": _changes(states)}  # fmt: skip
+            drift |= {
+                "node": node,
+                "machine": machine,
+                "part": part,
+                "gpu": gpu,
+                "runs": runs,
+                "nodes": max(moment[5] for moment in places[number]),
+                "changes": _changes(states),
+            }
 
 
 def _check(failed: Mapping[str, str]) -> str:

@@ -28,9 +28,12 @@ GANG, NONE, MPIRUN = "gang", "none", "mpirun"
 LEAST_INACTIVITY = 60
 #: How a gang runs a job: what a file says, what the program on the node reads, and the default.
 GANG_KEYS = {
-    "least_nodes": ("least", 2), "most_nodes": ("most", 0), "gpus_per_node": ("gpus_per_node", 0),
-    "order": ("order", "inventory"), "join_seconds": ("join_seconds", 300),
-}  # fmt: skip
+    "least_nodes": ("least", 2),
+    "most_nodes": ("most", 0),
+    "gpus_per_node": ("gpus_per_node", 0),
+    "order": ("order", "inventory"),
+    "join_seconds": ("join_seconds", 300),
+}
 #: What a job has like any stage.
 STAGE_KEYS = (
     *("container", "datasets", "secrets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds"),
@@ -211,12 +214,19 @@ def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> J
         gang = {name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}
         gang["figures"] = results.get("node", "first")
     return JobDocument(
-        path, document["name"], tuple(_step(step) for step in document["steps"]), image=document.get("image", ""),
-        environment=_texts(document.get("environment", {})), files=files, patterns=tuple(results.get("patterns", ())),
-        output=tuple(results.get("output", ())), csv=results.get("csv", ""), gang=gang,
+        path,
+        document["name"],
+        tuple(_step(step) for step in document["steps"]),
+        image=document.get("image", ""),
+        environment=_texts(document.get("environment", {})),
+        files=files,
+        patterns=tuple(results.get("patterns", ())),
+        output=tuple(results.get("output", ())),
+        csv=results.get("csv", ""),
+        gang=gang,
         stay_alive_seconds=MAX_STAY_SECONDS if stay is True else float(stay),
         stage={key: document[key] for key in STAGE_KEYS if key in document},
-    )  # fmt: skip
+    )
 
 
 def _step(step: Mapping[str, Any]) -> StepDocument:

@@ -27,9 +27,12 @@ UNDECLARED = ", which is empty: declare the image, or leave out `image` to run o
 MAX_VARIABLE = 120 << 10
 #: By a variable of multi-node test beds the step that it skips, or that it forces.
 SKIP_VARIABLES = {
-    "SKIP_ENV_SETUP": "environment", "SKIP_CLONE_REPO": "clone", "SKIP_DOWNLOAD_DATA": "download",
-    "SKIP_CHECKPOINT_CONVERSION": "convert", "SKIP_TRAINING": "train",
-}  # fmt: skip
+    "SKIP_ENV_SETUP": "environment",
+    "SKIP_CLONE_REPO": "clone",
+    "SKIP_DOWNLOAD_DATA": "download",
+    "SKIP_CHECKPOINT_CONVERSION": "convert",
+    "SKIP_TRAINING": "train",
+}
 FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
 #: Lets a job stay alive, for a day unless it has a limit.
 STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
@@ -142,13 +145,15 @@ def _declaration(
     return {
         "needs": ["facts", "image"],
         "requires": [{"import": package} for name, package in LAUNCHER_PACKAGES.items() if name in launchers],
-        **({"retry": []} if job.gang else {}), **job.stage, "workload": job.name,
+        **({"retry": []} if job.gang else {}),
+        **job.stage,
+        "workload": job.name,
         "command": ["{python}", "-m", plans.JOB],
         "image": (images.get(job.image) or {}).get("reference") if job.image else None,
         "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
         "patterns": [*(job.patterns if owed else ()), {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
         "output": list(job.output) if owed else [],
-    }  # fmt: skip
+    }
 
 
 def _variables(job: JobDocument, environment: Mapping[str, Any]) -> dict[str, str]:

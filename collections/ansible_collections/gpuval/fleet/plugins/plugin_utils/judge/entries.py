@@ -50,11 +50,21 @@ def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
     """The entry of a criterion; what fails of an advisory one is a warning. The remedy of the criterion is for a figure
     that fails."""
     return {
-        "name": check.name, "stage": check.stage, "metric": check.metric, "kind": check.kind,
-        "severity": check.severity, "verdict": "warn" if verdict == "fail" and not check.required else verdict,
-        "part": "node", "value": None, "unit": check.unit or "", "expected": check.expected, "reason": reason,
-        "source": check.source, "remedy": check.remedy, **fields,
-    }  # fmt: skip
+        "name": check.name,
+        "stage": check.stage,
+        "metric": check.metric,
+        "kind": check.kind,
+        "severity": check.severity,
+        "verdict": "warn" if verdict == "fail" and not check.required else verdict,
+        "part": "node",
+        "value": None,
+        "unit": check.unit or "",
+        "expected": check.expected,
+        "reason": reason,
+        "source": check.source,
+        "remedy": check.remedy,
+        **fields,
+    }
 
 
 def own_entry(

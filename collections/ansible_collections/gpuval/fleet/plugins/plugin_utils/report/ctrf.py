@@ -29,20 +29,26 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
     times = (run["created_at"], run["finished_at"] or run["judged_at"])
     start, stop = (round(1000 * datetime.fromisoformat(time).timestamp()) for time in times)
     head = {
-        "reportFormat": "CTRF", "specVersion": SPECIFICATION, "runId": run["run_id"], "timestamp": run["judged_at"],
+        "reportFormat": "CTRF",
+        "specVersion": SPECIFICATION,
+        "runId": run["run_id"],
+        "timestamp": run["judged_at"],
         "generatedBy": "gpuval",
-    }  # fmt: skip
+    }
     environment = {
-        "reportName": f"gpuval {run['run_id']}", "testEnvironment": run["profile"],
+        "reportName": f"gpuval {run['run_id']}",
+        "testEnvironment": run["profile"],
         "healthy": report["verdict"] == "PASS",
         "extra": {"verdict": report["verdict"], "counts": report["counts"], "narrowed_by": run["narrowed_by"]},
-    }  # fmt: skip
+    }
     summary = {
         "tests": counted.total(),
         **{status: counted[status] for status in STATUSES},
         "flaky": sum(stage["flaky"] for node in report["nodes"] for stage in node["stages"]),
-        "suites": len(suites), "start": start, "stop": max(start, stop),
-    }  # fmt: skip
+        "suites": len(suites),
+        "start": start,
+        "stop": max(start, stop),
+    }
     yield f'{_dump(head)[:-1]}, "results": {{"tool": {_dump({"name": "gpuval", "version": version()})},\n'
     yield f'"summary": {_dump(summary)},\n"environment": {_dump(environment)},\n"tests": ['
     separator = "\n"

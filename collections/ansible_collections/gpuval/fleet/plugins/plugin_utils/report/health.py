@@ -72,8 +72,12 @@ def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, A
         if node["verdict"] == failed_checks.PASS:
             action, reason = (action, "") if verdict == failed_checks.PASS else ("retest", REPAIRED)
         entries[name] = {
-            "verdict": verdict, "run_id": run["run_id"], "finished_at": run["finished_at"],
-            "class": one_line(node["class"], 96) if node.get("class") else None, "action": action,
-            "reason": one_line(_hidden(reason), 240), "open": sorted(decision.open),
-        }  # fmt: skip
+            "verdict": verdict,
+            "run_id": run["run_id"],
+            "finished_at": run["finished_at"],
+            "class": one_line(node["class"], 96) if node.get("class") else None,
+            "action": action,
+            "reason": one_line(_hidden(reason), 240),
+            "open": sorted(decision.open),
+        }
     return entries

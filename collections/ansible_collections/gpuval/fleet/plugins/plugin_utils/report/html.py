@@ -68,22 +68,35 @@ def page_of(
     lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # which have a place of their own here
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
-        "nodes": _nodes(report, tabled, texts, linked), "place": evidence.path,
-        **checks.as_data(report, tabled, texts), "figures": figures.as_data(spread.figures, len(report["nodes"])),
+        "nodes": _nodes(report, tabled, texts, linked),
+        "place": evidence.path,
+        **checks.as_data(report, tabled, texts),
+        "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "main": _main_figures(node_table, comparison),
-    }  # fmt: skip
+    }
     parts = {
-        "report": report, "verdict_words": _VERDICT_WORDS[report["verdict"]],
+        "report": report,
+        "verdict_words": _VERDICT_WORDS[report["verdict"]],
         "wall_seconds": end - begin if begin is not None and end is not None and end >= begin else None,
         "remarks": [line for line in report["summary"][1:] if line not in lines_of_nodes],
         "steps": next_steps.of_report(report, inventory) if folder else [],
-        "not_tested": not_tested.lines(report), "losses": not_tested.losses(report), "analysis": _analysis(report),
-        "stages": _stages(report), "warnings": causes.warned_parts(report), "causes": causes.causes(report),
-        "bad_nodes": bad, "failures": failures, "open_failures": 6 if len(failures) <= 6 else 3,
-        "has_models": directory is not None and (directory / "perf.html").is_file(), "comparison": comparison,
-        "node_table": node_table, "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
-        "columns": tabled.columns, "spread": spread, "properties": nodes.properties_of_fleet(report),
-    }  # fmt: skip
+        "not_tested": not_tested.lines(report),
+        "losses": not_tested.losses(report),
+        "analysis": _analysis(report),
+        "stages": _stages(report),
+        "warnings": causes.warned_parts(report),
+        "causes": causes.causes(report),
+        "bad_nodes": bad,
+        "failures": failures,
+        "open_failures": 6 if len(failures) <= 6 else 3,
+        "has_models": directory is not None and (directory / "perf.html").is_file(),
+        "comparison": comparison,
+        "node_table": node_table,
+        "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
+        "columns": tabled.columns,
+        "spread": spread,
+        "properties": nodes.properties_of_fleet(report),
+    }
     data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
     data["texts"] = texts.all()
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
@@ -98,15 +111,19 @@ def _escaped(text: str, limit: int | None = None) -> str:
 
 #: What the template calls, and its limits.
 _WORDING = {
-    "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES, "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
-    "reasons": reasons, "action_text": action_text, "headline": headline, "places": places,
+    "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES,
+    "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
+    "reasons": reasons,
+    "action_text": action_text,
+    "headline": headline,
+    "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
     # a name of a metric or a check may break after its words; join escapes them
     "breakable": lambda name: Markup("_<wbr>").join(clean_text(name).split("_")),
     "short": lambda value: short(float(value)),
     "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
     "signed": lambda change: "" if change is None else f"{100 * change:+.1f} %",
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -194,10 +211,13 @@ def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
     # figures with a check come first; the order of the stages is kept
     differing.sort(key=lambda entry: (entry["stage"], entry["metric"]) not in judged)
     return {
-        "groups": by_group(analysis), "compared_by": list(dict.fromkeys(entry["by"] for entry in analysis["groups"])),
-        "statistics": differing, "same": len(analysis["statistics"]) - len(differing),
-        "pairs": analysis["correlations"], "counts": analysis["counts"],
-    }  # fmt: skip
+        "groups": by_group(analysis),
+        "compared_by": list(dict.fromkeys(entry["by"] for entry in analysis["groups"])),
+        "statistics": differing,
+        "same": len(analysis["statistics"]) - len(differing),
+        "pairs": analysis["correlations"],
+        "counts": analysis["counts"],
+    }
 
 
 def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:

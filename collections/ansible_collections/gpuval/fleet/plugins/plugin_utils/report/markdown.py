@@ -32,7 +32,9 @@ def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS
     analysis = of_fleet.get("analysis")
     judged = judged_figures(report) if analysis else set()
     return template.load("report.md.j2", escaped).render(
-        report=report, title=verdict_title(report), MAX_GPUS=MAX_GPUS,
+        report=report,
+        title=verdict_title(report),
+        MAX_GPUS=MAX_GPUS,
         gpus=[(node["name"], gpu) for node in nodes for gpu in node["identity"].get("gpus", [])],
         failures=failures([node for node in nodes if node["verdict"] != "PASS"]),
         between=sorted(of_fleet["checks"], key=lambda check: check["verdict"] == "pass"),
@@ -44,11 +46,17 @@ def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS
         ],
         stages=list(dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])),
         figures=[line for node in nodes for line in figure_lines(node)],
-        warned=warned_parts(report), losses=not_tested.losses(report),
+        warned=warned_parts(report),
+        losses=not_tested.losses(report),
         evidence_files=lambda node: _evidence_files(node, evidence),
-        reasons=reasons, action_text=action_text, headline=headline, places=places,
-        hardware=_hardware, counted=_counted, stage_cell=_stage_cell,
-    )  # fmt: skip
+        reasons=reasons,
+        action_text=action_text,
+        headline=headline,
+        places=places,
+        hardware=_hardware,
+        counted=_counted,
+        stage_cell=_stage_cell,
+    )
 
 
 def job_summary(report: Mapping[str, Any]) -> str:

@@ -23,9 +23,13 @@ def load(name: str, escaped: Callable[..., str]) -> jinja2.Template:
         return Markup(escaped(text, *limit))  # noqa: S704 - the form's own escaping, not HTML's, for Markdown
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=lambda value: safe(value) if type(value) is str else value,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: safe(value) if type(value) is str else value,
+    )
     environment.filters |= {
         "upto": safe,
         "human": units.human,

@@ -57,27 +57,39 @@ def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
     data = {
         "schema": SCHEMA,
         **{key: run[key] for key in ("run_id", "profile", "created_at", "finished_at", "narrowed_by")},
-        "store": f"{run['bucket']}/{run['folder']}", "verdict": report["verdict"], "counts": dict(report["counts"]),
-        "nodes": [_node(node) for node in bad[:MAX_NODES]], "nodes_left_out": max(0, len(bad) - MAX_NODES),
-    }  # fmt: skip
+        "store": f"{run['bucket']}/{run['folder']}",
+        "verdict": report["verdict"],
+        "counts": dict(report["counts"]),
+        "nodes": [_node(node) for node in bad[:MAX_NODES]],
+        "nodes_left_out": max(0, len(bad) - MAX_NODES),
+    }
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
     return {
-        "specversion": "1.0", "id": f"{run['run_id']}-{digest}", "source": f"/gpuval/{quote(run['bucket'], safe='')}",
-        "type": TYPE, "subject": run["run_id"], "time": run["judged_at"], "datacontenttype": "application/json",
+        "specversion": "1.0",
+        "id": f"{run['run_id']}-{digest}",
+        "source": f"/gpuval/{quote(run['bucket'], safe='')}",
+        "type": TYPE,
+        "subject": run["run_id"],
+        "time": run["judged_at"],
+        "datacontenttype": "application/json",
         "data": data,
-    }  # fmt: skip
+    }
 
 
 def _node(node: Mapping[str, Any]) -> dict[str, Any]:
     check, action = headline(node), node.get("action") or {"name": "inspect", "parts": []}
     cause = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
     return {
-        "name": one_line(node["name"], 253), "id": one_line(node["id"], 253) if node["id"] else None,
-        "verdict": node["verdict"], "class": one_line(node["class"], 96) if node["class"] else None,
-        "stage": one_line(cause["stage"], 64), "reason": one_line(_hidden(cause["reason"]), 240),
-        "remedy": one_line(_hidden(cause["remedy"]), 240), "action": action["name"],
+        "name": one_line(node["name"], 253),
+        "id": one_line(node["id"], 253) if node["id"] else None,
+        "verdict": node["verdict"],
+        "class": one_line(node["class"], 96) if node["class"] else None,
+        "stage": one_line(cause["stage"], 64),
+        "reason": one_line(_hidden(cause["reason"]), 240),
+        "remedy": one_line(_hidden(cause["remedy"]), 240),
+        "action": action["name"],
         "parts": [one_line(part_text(node, part), 300) for part in action["parts"][:MAX_PARTS]],
-    }  # fmt: skip
+    }
 
 
 def check_key(key: str) -> None:

@@ -190,12 +190,15 @@ def status_of(stored: StoredStatus) -> Status:
     if ahead := [node.ahead for node in nodes if node.ahead is not None]:
         end = Ahead(max(time.seconds for time in ahead), all(time.exact for time in ahead) and not open_ended)
     return Status(
-        known=stored, nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
-        run_seconds=run_seconds, left=float(run["deadline_seconds"]) - begun, end=end,
+        known=stored,
+        nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
+        run_seconds=run_seconds,
+        left=float(run["deadline_seconds"]) - begun,
+        end=end,
         watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(stored),
         heartbeat_age=passed if watch else None,
         round=status_of(stored.round) if stored.round is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
@@ -219,12 +222,18 @@ def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
     if brief and brief.state == "running" and brief.duration_seconds is not None:
         elapsed = brief.duration_seconds + _seconds(stored.moment, brief.modified)
     return NodeStatus(
-        name=name, state=state, stage=stage, age=age, elapsed=elapsed,
-        expected=expected.get(stage), ahead=_ahead(state, states, expected, stage, elapsed),
-        message=_message(state, launch, brief, verdict), stages=states,
+        name=name,
+        state=state,
+        stage=stage,
+        age=age,
+        elapsed=elapsed,
+        expected=expected.get(stage),
+        ahead=_ahead(state, states, expected, stage, elapsed),
+        message=_message(state, launch, brief, verdict),
+        stages=states,
         attempts={name: brief.attempt for name, brief in briefs.items()},
         remedy=str(launch.get("remedy") or "") if state == "not started" else "",
-    )  # fmt: skip
+    )
 
 
 def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float | None:

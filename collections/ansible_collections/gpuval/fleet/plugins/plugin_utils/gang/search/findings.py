@@ -98,11 +98,13 @@ def classify(explanation: Explanation) -> NodeStates:
     gaps = dict.fromkeys(item.pair for item in explanation.missing if answered.issuperset(item.pair))
     states.missing = [pair for pair in gaps if pair not in repeated and bad.isdisjoint(pair)]
     unexplained = [
-        (SUSPECT, "failed with {partners}: inconclusive: either node, or the link", _partners(
-            pair for pair, low in explanation.open_links.items() if any(item.has_failed for item in low)
-        )),
+        (
+            SUSPECT,
+            "failed with {partners}: inconclusive: either node, or the link",
+            _partners(pair for pair, low in explanation.open_links.items() if any(item.has_failed for item in low)),
+        ),
         (UNTESTED, "the result with {partners} is missing", _partners(states.missing)),
-    ]  # fmt: skip
+    ]
     for node in nodes:
         if node not in states.nodes:
             states.nodes[node] = _classify_other(explanation, node, unexplained, bad)

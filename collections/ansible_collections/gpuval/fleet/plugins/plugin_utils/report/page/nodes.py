@@ -14,11 +14,14 @@ from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
-    ("diagnostics", "diagnostics_matmul_bf16_tflops"), ("diagnostics", "diagnostics_memory_bytes_per_second"),
-    ("training", "training_tokens_per_second"), ("training", "training_samples_per_second"),
-    ("training", "training_model_tflops"), ("loading", "loading_bytes_per_second"),
+    ("diagnostics", "diagnostics_matmul_bf16_tflops"),
+    ("diagnostics", "diagnostics_memory_bytes_per_second"),
+    ("training", "training_tokens_per_second"),
+    ("training", "training_samples_per_second"),
+    ("training", "training_model_tflops"),
+    ("loading", "loading_bytes_per_second"),
     ("inference", "inference_tokens_per_second"),
-)  # fmt: skip
+)
 _MAIN = frozenset(FIGURES)
 
 
