@@ -239,3 +239,12 @@ def test_what_the_inventory_tells():
     assert sensitive.secrets == {"sudo-pass-word", "environment-token"}
     known = sensitive.of_run({"node-2": "ID"}, (), "run-1")
     assert (known.aliases, known.hosts) == ({"gpu2.corp": "ID"}, {"bastion.corp"})
+
+
+def test_a_host_outside_the_run_gets_a_placeholder_by_any_name_of_it():
+    sensitive = Sensitive()
+    sensitive.add_variables("node-1", {"ansible_host": "gpu1.corp"})
+    sensitive.add_variables("newcomer", {"ansible_host": "gpu9.corp"})
+    known = sensitive.of_run({"node-1": "ID"}, (), "run-1")
+    assert (known.aliases, known.hosts) == ({"gpu1.corp": "ID"}, {"gpu9.corp"})
+    assert DeliveryConverter(known).text("gpu1.corp asked gpu9.corp") == "ID asked host-1"

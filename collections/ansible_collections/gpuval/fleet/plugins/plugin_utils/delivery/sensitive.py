@@ -92,8 +92,9 @@ class Sensitive(InternalData):
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
-        """What is known, for a run. An alias is replaced where only one node has it. A node cannot claim what is an id,
-        or a word of gpuval's: that would change the texts of all nodes."""
+        """What is known, for a run. An alias is replaced by the id of the only node of the run that has it; one of several
+        nodes, or of a host outside the run, by a placeholder. A node cannot claim what is an id, or a word of gpuval's:
+        that would change the texts of all nodes."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias
@@ -101,10 +102,10 @@ class Sensitive(InternalData):
             if alias.lower() in in_use or all(label in own_words for label in alias.lower().split("."))
         }
         self.claimed -= refused | self.declared
-        usable = {alias: sorted(nodes) for alias, nodes in self.nodes_of.items() if alias not in refused}
-        aliases = {alias: names[nodes[0]] for alias, nodes in usable.items() if len(nodes) == 1 and alias not in names}
-        shared = {alias for alias, nodes in usable.items() if len(nodes) > 1}
-        hosts = (self.hosts | shared) - names.keys() - aliases.keys()
+        usable = {alias: nodes for alias, nodes in self.nodes_of.items() if alias not in refused}
+        alone = {alias: next(iter(nodes)) for alias, nodes in usable.items() if len(nodes) == 1 and alias not in names}
+        aliases = {alias: names[node] for alias, node in alone.items() if node in names}
+        hosts = (self.hosts | usable.keys()) - names.keys() - aliases.keys()
         return replace(self, names=names, aliases=aliases, hosts=hosts, run_id=run_id)
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
