@@ -81,6 +81,16 @@ def refused(names, message="No route to host", **fields):
     return judge(run, evidence)
 
 
+def test_warnings_are_in_the_order_of_the_checks():
+    """A set has another order in each process, and the same results would be delivered as other bytes."""
+    run = make_run()
+    report = judge(run, healthy(run))
+    names = ["training_c", "training_a", "loading_d", "training_b", "facts_e"]
+    (node,) = report["nodes"]
+    node["checks"] = [{**node["checks"][0], "name": name, "verdict": "warn"} for name in names]
+    assert f"Warnings: {', '.join(names)}; see report.html" in summary_lines(report)
+
+
 def test_equal_reasons_and_remedies_are_said_once_with_their_nodes():
     lines = final_block(refused(["node-1", "node-2", "node-10"])).splitlines()
     (line,) = [line for line in lines if "No route to host" in line]

@@ -92,7 +92,7 @@ class Sensitive(InternalData):
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
-        """What is known, for a run. An alias is replaced by the id of the only node of the run that has it; one of several
+        """What is known, for a run. An alias that one node of the run alone has is replaced by its id; one of several
         nodes, or of a host outside the run, by a placeholder. A node cannot claim what is an id, or a word of gpuval's:
         that would change the texts of all nodes."""
         in_use = {identity.lower() for identity in names.values()}

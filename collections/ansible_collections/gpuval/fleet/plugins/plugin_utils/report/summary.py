@@ -194,8 +194,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if kinds := [str(check["value"]) for check in fleet_checks if check["kind"] == "outlier" and check["value"]]:
         lines.append(f"The fleet is {some_of(kinds, 2, '; ')}: set floors or a baseline to judge it")
     many = len(nodes) > 1
-    warnings = [{check["name"] for check in node["checks"] if check["verdict"] == "warn"} for node in nodes]
-    if warned := Counter(name for names in warnings for name in names):
+    # in the order of the checks, not of a set: the same results are delivered as the same bytes
+    warnings = ({check["name"]: 1 for check in node["checks"] if check["verdict"] == "warn"} for node in nodes)
+    if warned := Counter(itertools.chain.from_iterable(warnings)):
         texts = (f"{name} ({count} of {len(nodes)} nodes)" if many else name for name, count in warned.most_common())
         lines.append(f"Warnings: {some_of(texts)}; see report.html")
     if gaps := not_tested.line(report["fleet"].get("not_tested", []), len(nodes)):
