@@ -79,9 +79,12 @@ def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store,
 
 def collect(run, store, results):
     """As `make report` does it of a run of another controller: it is imported, then what the store has is collected."""
-    folder = imported_run.import_run(store, run, results, (), print)
+    folder = imported_run.import_run(store, run, results, ())
     collection = Collection(folder, store)
+    collection.renews = not folder.collected_file.exists()
     collection._from_store()
+    if collection.renews:
+        collection._drop_gone()
     collection._remember()
     return folder
 

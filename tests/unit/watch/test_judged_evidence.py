@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CHANGED, LATE, UNREAD
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
@@ -29,9 +29,9 @@ class Collect(collect_run.RunCollection):
     def __init__(self, store, folder):
         super().__init__(SimpleNamespace(display=Outcome()), collect_run.CollectRunOptions(store={}))
         self.store = store
-        verdict, was_collected = publishing.judged(folder), (folder.state / collect_run.COLLECTED_FILE).exists()
+        verdict = publishing.judged(folder)
         self.judged = verdict["evidence"] if verdict else {}
-        self.frozen = was_collected and publishing.is_final(folder.read_run(), verdict)
+        self.is_judged = publishing.is_final(folder.read_run(), verdict)
         self.publishes = not folder.is_imported
         self._collect_run(folder)
 
@@ -80,7 +80,7 @@ def cheat(store):
 
 def imported(store, own, results="other"):
     """As `make report` brings it to another machine."""
-    folder = imported_run.import_run(store, own.read_run(), own.results.parent / results, (), print)
+    folder = imported_run.import_run(store, own.read_run(), own.results.parent / results, ())
     Collect(store, folder)
     return folder
 
@@ -121,6 +121,77 @@ def test_a_record_that_was_removed_is_named_and_improves_nothing(store, own, nod
     assert after[node] == ("INCOMPLETE" if node == "good" else "FAIL")
     assert (node, "training", CHANGED) in told(report)
     assert {**after, node: before[node]} == before
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("failing", [publishing.WATCH_FILE, publishing.VERDICT_FILE, applied_criteria.CRITERIA_FILE])
+def test_an_import_that_is_broken_off_changes_nothing(store, own, monkeypatch, failing):
+    folder = imported(store, own)
+    judge(folder)
+    before, run = files_of(folder), {**own.read_run(), "finished_at": None}
+    whole = store.get_if_there
+
+    def get(key, **limits):
+        if key.endswith(failing):
+            raise StoreError("away")
+        return whole(key, **limits)
+
+    monkeypatch.setattr(store, "get_if_there", get)
+    with pytest.raises(StoreError):
+        imported_run.import_run(store, run, folder.results, ())
+    assert files_of(folder) == before
+
+
+def test_the_evidence_of_an_imported_run_stays_until_the_store_was_read(store, own, monkeypatch):
+    run = {**own.read_run(), "finished_at": None}
+    folder = imported_run.import_run(store, run, own.results.parent / "other", ())
+    Collect(store, folder)
+    evidence = {path: data for path, data in files_of(folder).items() if "nodes" in path.parts}
+    assert evidence
+    imported_run.import_run(store, run, folder.results, ())
+    whole = store.get
+
+    def get(key, **limits):
+        if "training" in key:
+            raise StoreError("away")
+        return whole(key, **limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get", get)
+        with pytest.raises(StoreError):
+            Collect(store, folder)
+    assert evidence.items() <= files_of(folder).items()
+    assert not folder.collected_file.exists()
+    imported_run.import_run(store, own.read_run(), folder.results, ())
+    store.put("folder/logs/training/bad.log", b"its end")
+    Collect(store, folder)
+    before, report = judge(folder)
+    assert told(report) == set()
+    assert before == judge(own)[0]
+    assert folder.evidence_file("bad", "training", "logs").read_text() == "its end\n"
+
+
+def test_an_imported_run_that_had_not_ended_is_never_ended_here(store, own):
+    run = {**own.read_run(), "finished_at": None}
+    folder = imported_run.import_run(store, run, own.results.parent / "other", ())
+    Collect(store, folder)
+    _, report = judge(folder, finish=True)
+    assert report["run"]["finished_at"] is None
+    assert folder.read_run()["finished_at"] is None
+
+
+def test_criteria_for_an_imported_run_count_once(store, own, tmp_path):
+    site = tmp_path / "site.yml"
+    site.write_text("checks:\n  - {name: slow, stage: training, metric: train_loss_last, max: 0}\n")
+    folder = imported(store, own)
+    before = applied_criteria.kept_criteria(folder)
+    options = {"run_id": folder.path.name, "results_dir": str(folder.results), "finish": False}
+    run_action("judge_run", {**options, "criteria": [str(site)]}).result  # noqa: B018 - raised where it failed
+    assert applied_criteria.kept_criteria(folder) == before
+    assert "set them here too" in run_action("judge_run", options).text
 
 
 def test_a_file_of_the_results_that_was_edited_does_not_count(own):

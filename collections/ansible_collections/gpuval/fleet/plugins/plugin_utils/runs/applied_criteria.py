@@ -98,7 +98,11 @@ def judged_by(
     """
     document = kept_criteria(folder)
     if not document:
-        return criteria, baseline, []
+        remark = (
+            "the store has no criteria of the run beside the shipped ones: if its controller had gpuval_criteria or "
+            "gpuval_baseline, set them here too"
+        )
+        return criteria, baseline, [remark] if folder.is_imported and not (criteria or baseline) else []
     theirs = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:

@@ -97,6 +97,8 @@ class RunFolder:
     problems_file, cleaned_file = FileOfRun(".state/problems.json"), FileOfRun(".state/cleaned.json")
     #: Where in the store a run of another controller is that was imported.
     import_file = FileOfRun(".state/from_store.json")
+    #: What a collection has read of the store.
+    collected_file = FileOfRun(".state/collected.json")
     #: What became of the run's gangs: there from their forming on.
     gangs_file = FileOfRun("gangs/gangs.json")
     #: How long the gangs of this controller may take, while they are at work.
@@ -112,7 +114,7 @@ class RunFolder:
     def inventory(self) -> list[str]:
         """The sources of the run's inventory; empty where they are not known. A run that was imported or is damaged has
         those of its folder: a place may hold runs of a folder of inventories and of files in it."""
-        run_origin = read_object(self.run_file).get("origin") or {}
+        run_origin = {} if self.is_imported else read_object(self.run_file).get("origin") or {}
         kept = run_origin.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
         return origin.restored(kept, self.results)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import itertools
 import json
 import os
 import time
@@ -43,8 +44,6 @@ UPLOAD_SECONDS = 4.0
 MAX_FETCHES = 4
 LEFT_ON_NODE = f"evidence left out: it is more than {MAX_FETCHES} fetches bring: the run's folder on the node has it"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-#: What was read of the store.
-COLLECTED_FILE = "collected.json"
 #: What a collection that is broken off forgets at most; it reads that again.
 REMEMBER_SECONDS = 5.0
 
@@ -64,8 +63,12 @@ def collect_run(action: RunAction, options: CollectRunOptions) -> dict[str, Any]
 class RunCollection:
     #: Why the store cannot be read: nothing more is asked of it.
     error = None
-    #: The evidence of a run that has ended and was judged stays as it was collected.
+    #: The run has ended and was judged.
+    is_judged = False
+    #: Its evidence stays as it was collected.
     frozen = False
+    #: The run was imported since it was last collected: it gets what the store has, whole or not at all.
+    renews = False
     #: Whether the run's folder in the store is this controller's to write.
     publishes = True
     redaction = SecretRedactor()
@@ -80,8 +83,7 @@ class RunCollection:
         gangs, results = gang_document.read(folder), []
         self.publishes = not folder.is_imported
         verdict = publishing.judged(folder)
-        was_collected = (folder.state / COLLECTED_FILE).exists()  # not so of a run that was imported just now
-        self.frozen = was_collected and publishing.is_final(folder.read_run(), verdict)
+        self.is_judged = publishing.is_final(folder.read_run(), verdict)
         self.judged = verdict["evidence"] if verdict else {}
         self.redaction = SecretRedactor(job_secrets.hidden(self.options.store))
         try:
@@ -98,6 +100,8 @@ class RunCollection:
             try:
                 results.append(self._collect_run(part))
             except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
+                if folder.is_imported:
+                    raise
                 reason = f"{evidence.NOT_COLLECTED} in {part.path}: {reason_of(error)}"
                 folder.add_problems([{"node": None, "stage": None, "reason": reason}])
                 self.action.display.warning(reason)
@@ -112,7 +116,9 @@ class RunCollection:
     def _collect_run(self, folder):
         self.run_folder, self.run_info = folder, folder.read_run()
         self.evidence = evidence.RunEvidence(launches=folder.read_launches())
-        self.seen_file = self.run_folder.state / COLLECTED_FILE
+        self.seen_file = self.run_folder.collected_file
+        self.renews = folder.is_imported and not self.seen_file.exists()
+        self.frozen = self.is_judged and not self.renews
         # by its key the stamp of each object that the watch, or a collection, has read of the store
         watched = run_folder.read_object(folder.state / "watch.json").get("seen", {})
         self.seen = {
@@ -127,6 +133,8 @@ class RunCollection:
         if lasting != problems and not self.frozen:  # validated again, a run takes what came after its first verdict
             run_folder.write_json(folder.problems_file, lasting)
         self._read_store()
+        if self.renews:
+            self._drop_gone()
         fetched = []
         if self.options.fetch_tasks:
             lacking, deadline = self._lacking(), time.monotonic() + UPLOAD_SECONDS
@@ -154,6 +162,9 @@ class RunCollection:
             self._without_store(self.run_folder, error)
 
     def _without_store(self, folder, error):
+        """An imported run has no other source: raises the error."""
+        if folder.is_imported:
+            raise error
         self.error, (self.reason, steps) = error, unread.in_words(error, folder)
         self.action.display.warning(
             f"{evidence.UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}"
@@ -218,7 +229,7 @@ class RunCollection:
 
         def note(entry, error):
             in_a_row.append(error)
-            if len(in_a_row) == READERS:
+            if self.run_folder.is_imported or len(in_a_row) == READERS:
                 raise error
             self.unread[places[entry.key]] = error
 
@@ -234,17 +245,18 @@ class RunCollection:
                 self.unread.pop(places[entry.key], None)
                 collected = self._keep(entry.key, places[entry.key], raw)
                 if collected is None:  # read again by the next collection, which so knows why it is no evidence
-                    self._refuse(entry)
+                    self._refuse(entry, places[entry.key])
                     continue
                 self.collected += collected
                 self.seen[entry.key] = entry.stamp
-                if time.monotonic() - remembered >= REMEMBER_SECONDS:
+                if not self.renews and time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
                     remembered = time.monotonic()
             if in_a_row and not self.has_read:
                 raise in_a_row[0]
         except StoreError:
-            self._remember()
+            if not self.renews:
+                self._remember()
             raise
 
     def _within_quota(self, listed):
@@ -255,7 +267,7 @@ class RunCollection:
             if kind == "records" or used[node] <= evidence.MAX_NODE_BYTES:
                 fitting.append(entry)
             elif self.refused.get(entry.key) != entry.stamp:
-                self._refuse(entry)
+                self._refuse(entry, (kind, stage, node))
                 reason = f"{kind} left out: the node has written more than {human_bytes(evidence.MAX_NODE_BYTES)}"
                 self.evidence.add_problem(reason, node=node, stage=stage)
         return fitting
@@ -275,9 +287,23 @@ class RunCollection:
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
 
-    def _refuse(self, entry):
+    def _refuse(self, entry, parts):
         self.refused[entry.key] = entry.stamp
         self.seen.pop(entry.key, None)
+        if self.renews:
+            self._drop(parts)
+
+    def _drop(self, parts):
+        kind, stage, node = parts
+        if stage in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
+            self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
+
+    def _drop_gone(self):
+        """Of a run that was imported anew what its store has no more."""
+        for node, expected in self.run_info["nodes"].items():
+            for parts in itertools.product(evidence.MAX_BYTES, expected["stages"], [node]):
+                if parts not in self.stored:
+                    self._drop(parts)
 
     def _publish_gangs(self, folder, gangs):
         """Again, since the store may have been away when they ended."""

@@ -55,7 +55,7 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
         folder = run_folder.find_or_place(results, run["run_id"], action.inventory)
         return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
     return {
-        **_found(imported_run.import_run(store, run, results, action.inventory, action.display.warning)),
+        **_found(imported_run.import_run(store, run, results, action.inventory)),
         "changed": True,
         "store_started": started,
     }

@@ -55,7 +55,7 @@ def _judge(action, options):
     problems = chain(*(one.read_problems() for one in (folder, *document.round_folders(folder, gangs))))
     open_ends = (problem["reason"] for problem in problems if problem["stage"])
     unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
-    if ((options.finish and not unread) or abandoned) and run["finished_at"] is None:
+    if ((options.finish and not unread) or abandoned) and not folder.is_imported and run["finished_at"] is None:
         run = {**run, "finished_at": run_folder.now()}
         if abandoned:  # it counts as judged with its report
             run["state"] = {**run["state"], "name": run_state.COLLECTING}
@@ -71,7 +71,8 @@ def _judge(action, options):
     actions.assign(report, earlier)
     commands.in_remedies(report)
     report["summary"] = summary_lines(report)
-    applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
+    if not folder.is_imported:  # it keeps those of its controller: what is given here counts once
+        applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
     written = report_file.packed(report)
     schemas.validate("report", written, what="report.json")
     write_file(folder.path / "report.json", report_file.lines(written))

@@ -62,11 +62,11 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     jobs.remove_leftovers(options.state_dir, time.time() - KEPT_SECONDS)  # those of runs that are long over
     folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
     found = repository.read(_root(options, folder))
-    secrets_file = (
-        located(found.root, checkout.CREDENTIALS_FILE) if (found.root / checkout.CREDENTIALS_FILE).exists() else None
-    )
+    secrets_file = None
     if options.secrets_file:  # the user's own
         secrets_file = project_path(options.secrets_file)
+    elif (found.root / checkout.CREDENTIALS_FILE).exists():
+        secrets_file = located(found.root, checkout.CREDENTIALS_FILE)
     known = job_secrets.read(secrets_file) if secrets_file else {}
     asked = context.parse(options.context)
     scheduler = scheduler_of(options.placement)

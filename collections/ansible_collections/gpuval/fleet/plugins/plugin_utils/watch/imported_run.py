@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,11 @@ from ..store.stored_runs import MAX_DOCUMENT_BYTES
 
 #: Prefix of the reason why an imported run has no results of its gangs.
 UNREAD = "the results of the gangs cannot be read"
-NO_CRITERIA = (
-    "the store has no criteria of the run beside the shipped ones: if its controller had gpuval_criteria or "
-    "gpuval_baseline, set them here too"
-)
 
 
-def import_run(
-    store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str], warn: Callable[[str], object]
-) -> run_folder.RunFolder:
+def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str]) -> run_folder.RunFolder:
     """Bring expected nodes, launches, criteria, baseline and verdict: once, and anew of a run that had not ended or
-    could not be read wholly. Raises RunError.
+    could not be read wholly. Raises RunError, or StoreError, and then changes nothing.
 
     collect_run brings records, logs and series.
     """
@@ -43,28 +37,59 @@ def import_run(
             f"{folder.path} has another run of this id (bucket {known.get('bucket')}, folder {known.get('folder')}, "
             f"opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
         )
-    imported = _judged_elsewhere(run)
     is_whole = not any(problem["reason"].startswith(UNREAD) for problem in folder.read_problems())
-    if run["finished_at"] and is_whole and run_folder.read_object(folder.run_file) == imported:
+    if run["finished_at"] and is_whole and run_folder.read_object(folder.run_file) == _judged_elsewhere(run):
         return folder
-    folder.run_file.unlink(missing_ok=True)  # it comes last: an import that is broken off is begun again
-    for name in (".state", "nodes", "gangs"):
-        shutil.rmtree(folder.path / name, ignore_errors=True)
+    launches, problems = _read_watch(store, run)
+    criteria = _read_criteria(store, run)
+    verdict = _read(store, run, f"report/{publishing.VERDICT_FILE}", "verdict")
+    stages = [(name, stage) for name, node in run["nodes"].items() for stage in node.get("gang_stages", ())]
+    gangs: dict[str, Any] | None = None
+    round_runs: dict[str, Any] = {}
+    try:
+        if stages:
+            gangs, round_runs = _read_gangs(store, run)
+    except stored_runs.Damaged as error:  # the reason why nothing of the gangs is judged
+        reason = f"{UNREAD}: {error}"
+        problems = [*problems, *({"node": name, "stage": stage, "reason": reason} for name, stage in stages)]
     run_folder.keep_inventory(folder, results, inventory)
-    run_folder.write_json(folder.import_file, _source(store, run))
-    _import_launches(store, run, folder)
-    if criteria := _read(store, run, applied_criteria.CRITERIA_FILE, "judging", applied_criteria.MAX_JUDGING_BYTES):
-        _check_digests(run, criteria)
-        run_folder.write_json(applied_criteria.criteria_file(folder), criteria)
-    else:
-        warn(NO_CRITERIA)
-    if verdict := _read(store, run, f"report/{publishing.VERDICT_FILE}", "verdict"):
-        run_folder.write_json(publishing.verdict_file(folder), verdict)
-    _import_gangs(store, run, folder)
-    folder.write_run(imported)
+    for name, round_run in round_runs.items():
+        below = gang_document.round_folder(folder, name)
+        if round_run is None:
+            below.run_file.unlink(missing_ok=True)
+        else:
+            _write(store, below, *round_run)
+    _replace(folder.gangs_file, gangs)
+    _replace(applied_criteria.criteria_file(folder), criteria)
+    _replace(publishing.verdict_file(folder), verdict)
+    _write(store, folder, run, launches, problems)
     if run_folder.latest_run(results) is None or run_folder.own(results, "") is None:
         run_folder.remember(folder)
     return folder
+
+
+def _replace(path: Path, document: dict[str, Any] | None) -> None:
+    if document is None:
+        path.unlink(missing_ok=True)
+    else:
+        run_folder.write_json(path, document)
+
+
+def _write(
+    store: Store,
+    folder: run_folder.RunFolder,
+    run: dict[str, Any],
+    launches: Mapping[str, dict[str, Any]],
+    problems: Sequence[Mapping[str, Any]],
+) -> None:
+    """run.json comes last: an import that is broken off is begun again. The evidence stays until it is collected."""
+    run_folder.write_json(folder.import_file, _source(store, run))
+    folder.collected_file.unlink(missing_ok=True)
+    shutil.rmtree(folder.state / "launches", ignore_errors=True)
+    for name, launch in launches.items():
+        folder.write_launch(name, launch)
+    run_folder.write_json(folder.problems_file, problems)
+    folder.write_run(_judged_elsewhere(run))
 
 
 def _judged_elsewhere(run: dict[str, Any]) -> dict[str, Any]:
@@ -89,39 +114,36 @@ def _read(
     return document
 
 
-def _import_launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
+def _read_watch(store: Store, run: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """The launches of the run's nodes, and its problems. Raises RunError."""
     document = _read(store, run, publishing.WATCH_FILE, "watch") or {"nodes": {}, "problems": []}
-    for name in document["nodes"].keys() & run["nodes"].keys():
-        try:
-            if launch := document["nodes"][name]["launch"]:
-                folder.write_launch(name, launch)
-        except schemas.Invalid as error:
-            raise run_folder.RunError(f"{run['folder']}/{publishing.WATCH_FILE} in the store: {error}") from error
-    run_folder.write_json(folder.problems_file, document["problems"])
+    launches = {}
+    for name, node in document["nodes"].items():
+        if name in run["nodes"] and node["launch"]:
+            try:
+                schemas.validate("launch", node["launch"], what=f"launch of {name}")
+            except schemas.Invalid as error:
+                raise run_folder.RunError(f"{run['folder']}/{publishing.WATCH_FILE} in the store: {error}") from error
+            launches[name] = node["launch"]
+    return launches, document["problems"]
 
 
-def _check_digests(run: dict[str, Any], criteria: dict[str, Any]) -> None:
+def _read_criteria(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
+    criteria = _read(store, run, applied_criteria.CRITERIA_FILE, "judging", applied_criteria.MAX_JUDGING_BYTES)
+    if criteria is None:
+        return None
     baseline = criteria["baseline"]
     for file in [*criteria["criteria"], *([baseline] if baseline else [])]:
         if hashlib.sha256(file["text"].encode()).hexdigest() != file["sha256"]:
             raise run_folder.RunError(
                 f"{run['folder']}/{applied_criteria.CRITERIA_FILE} in the store: {file['name']} is damaged"
             )
+    return criteria
 
 
-def _import_gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
-    """The results of the run's gangs. What cannot be read becomes the reason why nothing of the gangs is judged."""
-    stages = [(name, stage) for name, node in run["nodes"].items() for stage in node.get("gang_stages", ())]
-    try:
-        if stages:
-            gang_document.write(folder, _read_gangs(store, run, folder))
-    except stored_runs.Damaged as error:
-        reason = f"{UNREAD}: {error}"
-        folder.add_problems([{"node": name, "stage": stage, "reason": reason} for name, stage in stages])
-
-
-def _read_gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> dict[str, Any]:
-    """The document of the gangs, after their rounds, which are runs of their own, were imported. Raises RunError."""
+def _read_gangs(store: Store, run: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of the run's gangs, and by its name each of their rounds, which are runs of their own, with its
+    launches and problems; None for a round that the store does not have. Raises RunError."""
     key = gang_document.key_of(run)
     document = _read(store, run, f"{gang_document.FOLDER}/{gang_document.FILE}", "gangs")
     if document is None:
@@ -130,21 +152,16 @@ def _read_gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder)
         )
     if problem := gang_document.problem_of(document, run["nodes"]):
         raise stored_runs.Damaged(f"{key} in the store: {problem}")
-    for item in document["rounds"]:
-        _import_round(store, run, folder, item)
-    return document
+    return document, {item["name"]: _read_round(store, run, item) for item in document["rounds"]}
 
 
-def _import_round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item: dict[str, Any]) -> None:
-    below = gang_document.round_folder(folder, item["name"])
+def _read_round(store: Store, run: dict[str, Any], item: dict[str, Any]) -> tuple[Any, ...] | None:
     place = f"{run['folder']}/{gang_document.FOLDER}/{item['name']}"
     round_run = stored_runs.read_run(store, place)
     if round_run is None:
-        return
+        return None
     members = {node for nodes in item["gangs"].values() for node in nodes}
     run_id = rounds.run_id_of(run["run_id"], item["name"])
     if round_run["run_id"] != run_id or not round_run["nodes"].keys() <= members:
         raise stored_runs.Damaged(f"{place}/{publishing.RUN_FILE} in the store is that of another round")
-    run_folder.write_json(below.import_file, _source(store, round_run))
-    _import_launches(store, round_run, below)
-    below.write_run(_judged_elsewhere(round_run))
+    return (round_run, *_read_watch(store, round_run))
