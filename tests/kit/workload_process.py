@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,13 @@ NODE = COLLECTION / "node"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a workload ended and what it left; ``result`` is None without a result file."""
+    """How a workload ended, after how long, and what it left; ``result`` is None without a result file."""
 
     code: int
     out: str
     err: str
     result: dict | None
+    seconds: float
 
     def metric(self, name: str, scope: str = "node") -> float:
         return next(m["value"] for m in self.result["metrics"] if (m["name"], m["scope"]) == (name, scope))
@@ -35,6 +37,7 @@ class Workload:
 
     def __init__(self, directory: Path, module: str, *arguments: str, **variables: str) -> None:
         self._directory, self._result = directory, directory / "result.json"
+        self._started = time.monotonic()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUVAL_")}
         environment.pop("OMP_NUM_THREADS", None)
         environment.update(
@@ -74,7 +77,7 @@ class Workload:
     def end(self) -> Ended:
         out, err = self.process.communicate(timeout=120)
         result = json.loads(self._result.read_text()) if self._result.exists() else None
-        return Ended(self.process.returncode, out, err, result)
+        return Ended(self.process.returncode, out, err, result, time.monotonic() - self._started)
 
 
 class TorchWorkload(Workload):

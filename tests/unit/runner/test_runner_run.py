@@ -167,6 +167,38 @@ def test_signed_urls_show_nowhere(node, store):
     assert "403" in done.stderr
 
 
+LOOKS_SECRET = {
+    "AKIA" + "ABCDEFGH12345678": "key {}",
+    "hf_" + "abcdefghijklmnopqrstuvwxyz": "no model for {}",
+    "abcdef0123456789": "Authorization: Bearer {}",
+    "correcthorse": "login failed, password={}",
+}
+
+
+@pytest.mark.parametrize("secret", LOOKS_SECRET)
+def test_what_looks_like_a_secret_is_in_no_message(node, secret):
+    """No file names it: the log shows it until it is collected, but records and the runner's log go further."""
+    words = LOOKS_SECRET[secret].format(secret)
+    partial, failure = (json.dumps({"state": state, "message": words}) for state in ("running", "failure"))
+    figure = {"pattern": r"speed: (?P<value>\S+).*", "name": "speed"}
+    node.put_plan(
+        stage("printed", f"echo '{words}'; exit 3"),
+        stage("traced", f"echo 'Traceback (most recent call last):'; echo 'RuntimeError: {words}'; exit 1"),
+        stage("partial", f"echo '{partial}' > $GPUVAL_RESULT_FILE; exit 1"),
+        stage("reported", f"echo '{failure}' > $GPUVAL_RESULT_FILE; exit 1"),
+        stage("absent", [f"/nowhere/{words}"]),
+        stage("matched", f"echo 'speed: fast {words}'; {SUCCEED}", patterns=[figure]),
+    )
+    done = node.call("run")
+    assert done.returncode == 1
+    assert secret not in done.stderr
+    for name, record in node.records().items():
+        shown = json.dumps([record["message"], record["environment"].get("cause")])
+        assert secret not in shown and "***" in shown, (name, shown)
+    message = node.record("printed")["message"]
+    assert message.count("***") == 1, f"told once: {message}"
+
+
 def test_a_second_runner_is_refused_by_name(node):
     node.put_plan(stage("a", "sleep 20"))
     first = node.begin("run")

@@ -86,6 +86,19 @@ def test_a_launch_again_brings_no_secrets_of_stages_that_have_ended(base):
     assert [path.name for path in (folder / "secrets").iterdir()] == ["later.json"]
 
 
+@pytest.mark.parametrize("attempt", [None, "1", [1]])
+def test_a_record_that_a_stage_spoiled_does_not_end_the_launch(base, attempt):
+    folder, command = base / "run-1/node-1", node_program.command(sys.executable, [])
+    records = folder / "records"
+    records.mkdir(mode=0o700, parents=True)
+    for path in (base, folder.parent, folder):
+        path.chmod(0o700)
+    (records / "later.json").write_text(json.dumps({"finished_at": "2026-01-01T00:00:00Z", "attempt": attempt}))
+    answer = node_program.answer(*sent(command, stream(base, secrets={"later": {"HF_TOKEN": "hf_abcdefgh"}})))
+    assert answer["launch"]["state"] == "started", answer
+    assert (folder / "secrets/later.json").exists()
+
+
 def test_the_runner_gets_none_of_the_private_variables_of_the_login(base, tmp_path):
     """Where node and controller are one machine, the login has the controller's secrets."""
     go = tmp_path / "go"

@@ -59,7 +59,7 @@ def test_every_rank_reports_every_figure(diagnosed):
 
 
 def test_all_that_is_reported_is_covered_by_the_criteria_and_passes(diagnosed):
-    assert_covered("diagnostics", diagnosed.result)
+    assert_covered("diagnostics", diagnosed)
 
 
 def test_all_that_counts_wrong_data_is_zero(diagnosed):

@@ -26,7 +26,7 @@ def test_parts_and_runs_agree(tmp_path):
         assert first.metric("fingerprint_repeats_count", part) >= 2
         assert first.metric("fingerprint_training_fp32_loss_error_ratio", part) < 1e-5
     assert set(first.result["fingerprints"]) == HASHES
-    assert_covered("fingerprint", first.result)
+    assert_covered("fingerprint", first)
     second = TorchWorkload(tmp_path, MODULE, "--seconds", "0.1", "--processes", "1").end()
     assert second.result["fingerprints"] == first.result["fingerprints"]  # neither time nor number of parts matters
     assert second.result["environment"]["fingerprint_group"] == first.result["environment"]["fingerprint_group"]

@@ -31,7 +31,7 @@ def test_llama_learns(tmp_path):
     assert series["y"][0] == pytest.approx(5.5, abs=0.2)  # ln(256), before anything is learnt
     environment = ended.result["environment"]
     assert (environment["size"], environment["backend"], environment["parameters"]) == ("tiny", "gloo", 434_816)
-    assert_covered("training", ended.result)
+    assert_covered("training", ended)
 
 
 def test_resnet18_learns(tmp_path):
@@ -52,7 +52,7 @@ def test_validation_only_checks_and_does_not_train(tmp_path):
     assert ended.metric("training_nonfinite_count") == ended.metric("training_gradient_mismatch_count") == 0
     assert ended.metric("diagnostics_collective_error_count") == 0
     assert ended.metric("diagnostics_matmul_fp32_error_ratio", "rank:1") < 1e-5
-    assert_covered("training", ended.result, "training_validation")
+    assert_covered("training", ended, "training_validation")
 
 
 def test_a_nan_is_a_failure_of_its_own(tmp_path):

@@ -110,12 +110,16 @@ class Output:
     def last_line(self) -> str:
         work = self._end.partition(STAY_LINE.encode())[0]
         lines = work.replace(b"\r", b"\n").split(b"\n")
-        return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip(RULES)), "")
+        return self._hidden(next((line for line in reversed(lines) if line.strip(RULES)), b""))
 
     def last_words(self) -> str:
         from gpuval_node import root_cause
 
-        return root_cause.last_words(self._end.partition(STAY_LINE.encode())[0].decode("utf-8", "replace"))
+        return root_cause.last_words(self._hidden(self._end.partition(STAY_LINE.encode())[0]))
+
+    def _hidden(self, output: bytes) -> str:
+        """For messages: also without what only looks like a secret."""
+        return self._redactor(output.decode("utf-8", "replace"))
 
 
 class StageRun:
@@ -290,6 +294,8 @@ class StageRun:
         if stamp != self._stamp:
             self._stamp = stamp
             self._result_file = result.read(self._context.places.result, self._redactor.document)
+            if self._result_file:
+                self._result_file.message = self._redactor(self._result_file.message)
         return self._result_file
 
     def _finish(self, ended: ProcessEnd, memory: str) -> StageRecord:
@@ -329,7 +335,7 @@ class StageRun:
         environment |= {"fault": ended.fault} if ended.fault else {}
         record.environment = {**environment, "cause": cause.document()} if cause else environment
         if ended.start_error:
-            self._log.line(self._redactor.known(message))
+            self._log.line(self._redactor(message))
         elif ended.stop is None or ended.stop.state == "timeout":
             users = [one_line(user, MAX_USER) for user in context.beside()[:MAX_USERS]]
             if users:
@@ -373,7 +379,7 @@ class StageRun:
             cause = root_cause.in_log(self._log.path, begin, local_is_global=is_alone)
         if cause is None or (state == "failure" and not cause.is_primary):
             return None
-        text, package = (self._redactor.known(part) for part in (cause.text, cause.package))
+        text, package = (self._redactor(part) for part in (cause.text, cause.package))
         limit = root_cause.MAX_TEXT
         return cause._replace(text=one_line(text, limit), package=one_line(package, limit))
 
@@ -401,4 +407,4 @@ class StageRun:
             notes += result_file.problems
 
     def _message(self, text: str) -> str:
-        return self._redactor.known("; ".join(part for part in (text, *self._notes) if part))
+        return self._redactor("; ".join(part for part in (text, *self._notes) if part))

@@ -309,7 +309,7 @@ def call_runner(directory, *arguments, text=None):
     command = [sys.executable, str(directory / "runner.pyz"), *arguments]
     options = {"input": text, "text": True, "env": environment, "cwd": "/", "timeout": RUNNER_SECONDS}
     try:
-        process = subprocess.run(command, capture_output=True, check=False, **options)
+        process = subprocess.run(command, capture_output=True, check=False, errors="replace", **options)
         return json.loads(process.stdout)
     except subprocess.TimeoutExpired as error:
         problem = f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?"

@@ -79,13 +79,13 @@ def place(parameters, runner, workloads):
     """Write the run's files. Returns the run's folder on the node."""
     plan = parameters["plan"]
     directory = base_directory(parameters["directory"]) / plan["run_id"] / plan["node"]
-    for folder in (*directory.parents[1::-1], directory):
+    for folder in (directory.parents[1], directory.parent, directory):
         make_private(folder)
     files = {"runner.pyz": runner, "workloads.zip": workloads, "store.json": json.dumps(parameters["store"]).encode()}
     texts = {"controller": parameters.get("controller"), "ca.pem": parameters["ca"]}
     texts["rclone.conf"] = parameters["rclone_config"]
     files |= {name: text.encode() for name, text in texts.items() if text}
-    if read_document(directory / "plan.json").get("attempt", 0) < plan["attempt"]:
+    if attempt_of(read_document(directory / "plan.json")) < plan["attempt"]:
         files["plan.json"] = json.dumps(plan, indent=1).encode()  # a plan under way is never replaced by itself
     keys = parameters.get("keys") or {}
     if keys:
@@ -93,7 +93,7 @@ def place(parameters, runner, workloads):
         files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
     for stage, values in (parameters.get("secrets") or {}).items():
         record = read_document(directory / "records" / f"{stage}.json")
-        if not record.get("finished_at") or record.get("attempt", 0) < plan["attempt"]:  # else they have gone
+        if not record.get("finished_at") or attempt_of(record) < plan["attempt"]:  # else they have gone
             make_private(directory / SECRETS)
             files[f"{SECRETS}/{stage}.json"] = json.dumps(values).encode()
     for name, data in files.items():
@@ -118,6 +118,12 @@ def runner_in(directory):
         del os.environ[name]
     os.umask(0o077)
     sys.path.insert(0, str(directory / "runner.pyz"))
+
+
+def attempt_of(document):
+    """The attempt of a plan or record on the node, 0 without one: a stage may have changed the file."""
+    attempt = document.get("attempt")
+    return attempt if isinstance(attempt, int) else 0
 
 
 def start_runner(directory):

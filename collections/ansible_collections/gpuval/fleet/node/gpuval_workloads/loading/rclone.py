@@ -144,7 +144,8 @@ class Rclone:
     def list_files(self, remote_path: str) -> dict[str, int]:
         """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
         arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", _folder(remote_path)]
-        return {entry["Path"]: entry["Size"] for entry in json.loads(self._read(arguments) or "[]")}
+        output = self._read(arguments)
+        return {entry["Path"]: entry["Size"] for entry in json.loads("[]" if output is None else output)}
 
     def read_text(self, remote_path: str, name: str) -> str:
         """Return the text of a small file in a folder, empty when it is not there. Raises ``TransportError``."""

@@ -105,7 +105,7 @@ def remove_launch(folder):
         else:
             entry.unlink()
     with contextlib.suppress(OSError):  # not empty
-        for path in (folder, *folder.parents[:2]):
+        for path in (folder, folder.parent, folder.parents[1]):
             path.rmdir()
 
 

@@ -21,7 +21,7 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
     base = base_directory(directory)
     folder = base / run_id / node / "ssh"
     try:
-        for path in (base, *reversed(folder.parents[:2]), folder):
+        for path in (base, folder.parents[1], folder.parent, folder):
             if path.exists() or path.is_symlink():
                 check_private(path)
         wrong, odd = changes(folder, files)
