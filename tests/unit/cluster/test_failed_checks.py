@@ -19,7 +19,7 @@ def node(verdict="PASS", *checks, stages=None):
 
 def decide(known, reported, *, failed=True, whole=True):
     known = None if known is None else frozenset(known)
-    found = failed_checks.decide(known, reported, failed=failed, whole=whole)
+    found = failed_checks.decide(known, reported, failed=failed, full=whole)
     return found.stays, sorted(found.open)
 
 

@@ -211,7 +211,7 @@ class KubernetesScheduler(JobScheduler):
             node = nodes_by_name.get(name)
             failed = node is not None and marks.stays_failed(node, marks.Mark("", "", "", partial=True))
             is_whole = failed_checks.is_whole(run, judged)
-            decision = failed_checks.decide(_open(node), judged, failed=failed, whole=is_whole)
+            decision = failed_checks.decide(_open(node), judged, failed=failed, full=is_whole)
             verdict = failed_checks.verdict_after(judged, run, marks.verdict_of(node), failed=failed)
             if verdict is None:
                 continue

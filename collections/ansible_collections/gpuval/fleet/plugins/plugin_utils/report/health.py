@@ -62,7 +62,7 @@ def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, A
             continue
         failed = bool(before and before["verdict"] == failed_checks.FAIL)
         full = failed_checks.is_whole(run, node)
-        decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, whole=full)
+        decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, full=full)
         if before and decision.stays:
             entries[name] = {**before, "open": sorted(decision.open)}
             continue

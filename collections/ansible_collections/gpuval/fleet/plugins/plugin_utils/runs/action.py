@@ -53,6 +53,6 @@ class RunAction(ControllerAction):
         if run_id not in ("", LATEST):
             return
         since = state.opened_at(read_object(chosen.run_file))
-        others = origin.others_line(of_others(chosen.results, self.inventory, since))
-        if others:
-            self._display.display(f"newer runs of other inventories: {others}")
+        newer_runs = origin.others_line(of_others(chosen.results, self.inventory, since))
+        if newer_runs:
+            self._display.display(f"newer runs of other inventories: {newer_runs}")

@@ -48,9 +48,9 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, An
         with suppress(run_folder.RunError):  # a damaged one is no help
             before = folder.read_run()
             if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
-                found = standings(folder)
-                if found:
-                    return found
+                earlier_standings = standings(folder)
+                if earlier_standings:
+                    return earlier_standings
     return []
 
 
@@ -63,14 +63,14 @@ def keep_criteria(
     Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
     path = criteria_file(folder)
-    kept = {"criteria": [], "baseline": None, **kept_criteria(folder)}
-    given = [*_stage_files(), *map(Path, criteria)] if criteria or not kept["criteria"] else []
+    kept_document = {"criteria": [], "baseline": None, **kept_criteria(folder)}
+    criteria_paths = [*_stage_files(), *map(Path, criteria)] if criteria or not kept_document["criteria"] else []
     document = {
         "schema": "gpuval.judging/1",
-        "criteria": [_file(path) for path in given] or kept["criteria"],
-        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
+        "criteria": [_file(path) for path in criteria_paths] or kept_document["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept_document["baseline"],
     }
-    kept_standings = list(standings) or kept.get("standings", [])
+    kept_standings = list(standings) or kept_document.get("standings", [])
     if kept_standings:
         document["standings"] = kept_standings
     data = (json.dumps(document) + "\n").encode()
@@ -103,10 +103,10 @@ def judged_by(
             "gpuval_baseline, set them here too"
         )
         return criteria, baseline, [remark] if folder.is_imported and not (criteria or baseline) else []
-    theirs = [file["sha256"] for file in document["criteria"]]
+    judged_digests = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:
-        if [_digest(file) for file in [*map(str, _stage_files()), *criteria]] != theirs:
+        if [_digest(file) for file in [*map(str, _stage_files()), *criteria]] != judged_digests:
             remarks.append("gpuval_criteria differ from those that judged the run before: so may the verdict")
     else:
         criteria = [

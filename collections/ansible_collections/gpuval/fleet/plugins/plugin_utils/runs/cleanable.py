@@ -33,41 +33,41 @@ class Cleanable:
         notes = []
         if self.others:
             notes.append(f"runs of other inventories stay: {origin.others_line(self.others, 'clean', most=8)}")
-        for place, run_ids in sorted(self.elsewhere.items()):
-            notes.append(f"in namespace {place or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
+        for namespace, run_ids in sorted(self.elsewhere.items()):
+            notes.append(f"in namespace {namespace or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
                          "settings that they had (gpuval_namespace, gpuval_kube_context)")  # fmt: skip
         return notes
 
 
 def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
     """The runs of this controller, as far as a clean is about them."""
-    found, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
+    cleanable, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
-        its = run.get("origin") or {}
+        run_origin = run.get("origin") or {}
         has_keys = (folder.state / "ssh").exists()  # `make keys` places them after a clean, too
         open_ended = "finished_at" not in run or has_keys or state.to_clean(run)
         inventory_of_it = folder.inventory
         if not origin.is_same(inventory_of_it, inventory):
             if open_ended:
-                found.others.setdefault(origin.shown(inventory_of_it), []).append(run_id)
-        elif its.get("namespace", namespace) != namespace:
+                cleanable.others.setdefault(origin.shown(inventory_of_it), []).append(run_id)
+        elif run_origin.get("namespace", namespace) != namespace:
             if open_ended:
-                found.elsewhere.setdefault(its["namespace"], []).append(run_id)
+                cleanable.elsewhere.setdefault(run_origin["namespace"], []).append(run_id)
         else:
             times.append((state.opened_at(run), run_id))
-            found.all.append(run_id)
+            cleanable.all.append(run_id)
             if open_ended:
-                found.left.append(run_id)
-    found.latest = max(times)[-1] if times else ""
-    return found
+                cleanable.left.append(run_id)
+    cleanable.latest = max(times)[-1] if times else ""
+    return cleanable
 
 
 def active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
     """The runs that need a store. `store`: how the line of their store ends, if they keep one."""
     for folder in run_folder.known_runs(results):
-        its = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
-        if its.endswith(store) and needs_store(folder):
+        store_name = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
+        if store_name.endswith(store) and needs_store(folder):
             yield folder
 
 
@@ -94,19 +94,19 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
     """The remedy of a launch that the node refused for the run `run_id`, with its inventory, and how to resume it if
     its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
     this controller is named only if it is at work on that node: a node must not choose which run is ended."""
-    own = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
-    results, short = run_folder.RunFolder(own).results, f"`make clean RUN={run_id}`"
-    other = run_folder.find(results, run_id)
-    if not other.run_file.exists():
-        return remedy.replace(short, command(results, run_id, of=own.name))
-    if not (needs_store(other) and other.read_launch(node).get("state") in LAUNCHED):
+    run_path = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
+    results, short = run_folder.RunFolder(run_path).results, f"`make clean RUN={run_id}`"
+    blocking_run = run_folder.find(results, run_id)
+    if not blocking_run.run_file.exists():
+        return remedy.replace(short, command(results, run_id, of=run_path.name))
+    if not (needs_store(blocking_run) and blocking_run.read_launch(node).get("state") in LAUNCHED):
         return remedy.replace(short, "`make clean RUN=ID`")
-    if resume := other.seen().resume.removesuffix(" resumes it"):
+    if resume := blocking_run.seen().resume.removesuffix(" resumes it"):
         remedy = remedy.replace("wait for that run", f"resume that run ({resume}), wait for it", 1)
     return remedy.replace(short, command(results, run_id))
 
 
 def command(results: Path, run_id: str, *, of: str = "") -> str:
     """The command that ends and cleans one run; `of`: the run whose inventory to name, if not its own."""
-    its = origin.shown(run_folder.find(results, of or run_id).inventory)
-    return f"`make clean{f' INVENTORY={shlex.quote(its)}' if its else ''} RUN={run_id}`"
+    inventory = origin.shown(run_folder.find(results, of or run_id).inventory)
+    return f"`make clean{f' INVENTORY={shlex.quote(inventory)}' if inventory else ''} RUN={run_id}`"

@@ -29,10 +29,10 @@ def read(
     """
     begin = datetime.fromisoformat(run["created_at"])
     since = begin - timedelta(days=window_days)
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    run_ids_by_fault: dict[tuple[str, str], set[str]] = defaultdict(set)
     remarks = []
-    for other in run_folder.known_runs(folder.results):
-        run_id, path = other.path.name, publishing.verdict_file(other)
+    for earlier_run in run_folder.known_runs(folder.results):
+        run_id, path = earlier_run.path.name, publishing.verdict_file(earlier_run)
         if run_id == run["run_id"] or not path.exists() or path.stat().st_mtime < since.timestamp():
             continue
         try:
@@ -45,13 +45,13 @@ def read(
             continue
         if not counts:
             continue
-        same = origin.is_same(other.inventory, folder.inventory)
+        same_inventory = origin.is_same(earlier_run.inventory, folder.inventory)
         for faults in document.get("faults", {}).values():
             for fault in faults:
                 speaks_of = fault.get("subject") or subject_of(fault["class"])
-                if speaks_of == NODE and (same or not fault["of"].startswith(BY_NAME)):
-                    found[fault["class"], fault["of"]].add(run_id)
-    return found, remarks
+                if speaks_of == NODE and (same_inventory or not fault["of"].startswith(BY_NAME)):
+                    run_ids_by_fault[fault["class"], fault["of"]].add(run_id)
+    return run_ids_by_fault, remarks
 
 
 def gpus_of(folder: run_folder.RunFolder, run: Mapping[str, Any], names: Collection[str]) -> dict[str, frozenset[str]]:

@@ -33,11 +33,11 @@ class Decision:
     open: frozenset[str]
 
 
-def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, whole: bool) -> Decision:
+def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, full: bool) -> Decision:
     """For a node of a report, whether a mark FAIL that it bears (`failed`) stays. `open_before`: what was open, None
-    where the mark does not say. `whole`: the run was not narrowed and had all stages of its profile."""
+    where the mark does not say. `full`: the run was not narrowed and had all stages of its profile."""
     before = frozenset() if not failed else open_before or frozenset((UNKNOWN,))
-    unsettled = frozenset(entry for entry in before if not _settled(entry, node, whole))
+    unsettled = frozenset(entry for entry in before if not _settled(entry, node, full))
     if node["verdict"] == FAIL:
         return Decision(False, _bounded(unsettled | of_node(node)))
     if not failed:
@@ -99,18 +99,18 @@ def _bounded(entries: Collection[str]) -> frozenset[str]:
     return frozenset(entry if entry == UNKNOWN else f"{entry.partition('/')[0]}/" for entry in entries)
 
 
-def _settled(entry: str, node: Mapping[str, Any], whole: bool) -> bool:
+def _settled(entry: str, node: Mapping[str, Any], full: bool) -> bool:
     if entry == UNKNOWN:
-        return whole and node["verdict"] == PASS
+        return full and node["verdict"] == PASS
     stage, _, name = entry.partition("/")
-    if name in BETWEEN_NODES and not whole:
+    if name in BETWEEN_NODES and not full:
         return False
     checks = [check for check in node["checks"] if check["stage"] == stage and (not name or check["name"] == name)]
     if any(check["verdict"] in ("fail", "missing") for check in checks if check["severity"] == "required"):
         return False
     ended_well = any(one["name"] == stage and one["state"] == "success" for one in node["stages"])
     if not name:
-        return ended_well if stage else whole
+        return ended_well if stage else full
     if any(check["verdict"] == "pass" for check in checks):
         return True
-    return whole and (ended_well or not stage)  # the check is no more, or held by nothing in this run
+    return full and (ended_well or not stage)  # the check is no more, or held by nothing in this run

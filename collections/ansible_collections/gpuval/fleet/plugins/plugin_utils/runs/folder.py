@@ -107,16 +107,16 @@ class RunFolder:
     @property
     def results(self) -> Path:
         """The results folder that the run lies in, directly where release 1.0 wrote it and it could not be moved."""
-        place = self.path.parent
-        return place.parent if is_place(place) else place
+        parent = self.path.parent
+        return parent.parent if is_place(parent) else parent
 
     @property
     def inventory(self) -> list[str]:
         """The sources of the run's inventory; empty where they are not known. A run that was imported or is damaged has
         those of its folder: a place may hold runs of a folder of inventories and of files in it."""
         run_origin = {} if self.is_imported else read_object(self.run_file).get("origin") or {}
-        kept = run_origin.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
-        return origin.restored(kept, self.results)
+        sources = run_origin.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
+        return origin.restored(sources, self.results)
 
     @property
     def is_known(self) -> bool:
@@ -145,10 +145,10 @@ class RunFolder:
         except FileNotFoundError:
             if self.is_known:
                 raise self.damaged(self.run_file, "it is missing") from None
-            known = runs_of(self.results, opened=True)
+            opened_runs = runs_of(self.results, opened=True)
             advice = "run `make validate` first, or give -e gpuval_run_id="
-            if known:
-                advice = f"{hint(self.path.name, [run.path.name for run in known])}; `make runs` lists them"
+            if opened_runs:
+                advice = f"{hint(self.path.name, [run.path.name for run in opened_runs])}; `make runs` lists them"
             raise RunError(f"no run in {self.path}: {advice}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise self.damaged(self.run_file, error) from error
@@ -202,9 +202,9 @@ class RunFolder:
     def seen(self) -> run_state.Seen:
         """The run's state as it is now. A controller's sign is what it wrote last."""
         run, age = self.read_run(), self.sign_age()
-        found = run_state.seen(run, age)
-        if found.attended is not False or not is_open(run):
-            return found
+        present_state = run_state.seen(run, age)
+        if present_state.attended is not False or not is_open(run):
+            return present_state
         with suppress(RunError, ValueError):  # a damaged plan is reported where it is needed
             if not is_in_time(self, run):
                 return run_state.seen(run, age, in_time=False)
@@ -269,8 +269,8 @@ class RunFolder:
         return list(read_json_or([], self.problems_file))
 
     def add_problems(self, new: Sequence[EvidenceProblem]) -> None:
-        known = [problem for problem in self.read_problems() if problem not in new]
-        write_json(self.problems_file, [*known, *new])
+        earlier_problems = [problem for problem in self.read_problems() if problem not in new]
+        write_json(self.problems_file, [*earlier_problems, *new])
 
     def read_cleaned(self) -> dict[str, str]:
         """When each node was last cleaned of this run, as far as it was."""
@@ -362,15 +362,15 @@ def is_place(path: Path) -> bool:
 
 def _place_for(results: Path, inventory: Sequence[str]) -> Path:
     """The folder of the inventory's runs, there or not: named after it, with a digest where another has that name."""
-    kept = origin.kept(inventory, results)
-    place = results / origin.folder_name(inventory)
-    with_digest = place.with_name(f"{place.name}-{hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:8]}")
-    for known in (with_digest, place):
-        sources = read_json_or([], known / INVENTORY_FILE) if is_place(known) else None
-        if sources == kept or (sources and origin.is_same(origin.restored(sources, results), inventory)):
-            return known
-    is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
-    return place if is_free and place.name not in (LATEST, NEW, *SHARED_FOLDERS) else with_digest
+    portable = origin.kept(inventory, results)
+    folder = results / origin.folder_name(inventory)
+    with_digest = folder.with_name(f"{folder.name}-{hashlib.sha256(json.dumps(portable).encode()).hexdigest()[:8]}")
+    for candidate in (with_digest, folder):
+        sources = read_json_or([], candidate / INVENTORY_FILE) if is_place(candidate) else None
+        if sources == portable or (sources and origin.is_same(origin.restored(sources, results), inventory)):
+            return candidate
+    is_free = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
+    return folder if is_free and folder.name not in (LATEST, NEW, *SHARED_FOLDERS) else with_digest
 
 
 def _places(results: Path) -> list[Path]:
@@ -378,16 +378,16 @@ def _places(results: Path) -> list[Path]:
     return [results, *sorted(path.parent for path in results.glob(f"*/{INVENTORY_FILE}"))]
 
 
-def _runs_in(place: Path) -> list[RunFolder]:
+def _runs_in(parent: Path) -> list[RunFolder]:
     """The runs that lie directly in a folder."""
-    folders = (RunFolder(path) for path in place.glob("*/") if not path.is_symlink())
+    folders = (RunFolder(path) for path in parent.glob("*/") if not path.is_symlink())
     return [folder for folder in folders if folder.is_known]
 
 
 def known_runs(results: Path, inventory: Sequence[str] = (), *, imported: bool = False) -> list[RunFolder]:
     """Runs of this controller, by id; of one inventory, or of all. With `imported` also those of other controllers."""
-    found = (run for place in _places(results) for run in _runs_in(place) if imported or not run.is_imported)
-    of_inventory = (run for run in found if not inventory or origin.is_same(run.inventory, inventory))
+    runs = (run for place in _places(results) for run in _runs_in(place) if imported or not run.is_imported)
+    of_inventory = (run for run in runs if not inventory or origin.is_same(run.inventory, inventory))
     return sorted(of_inventory, key=lambda run: run.path.name)
 
 
@@ -405,9 +405,9 @@ def find_or_place(results: Path, run_id: str, inventory: Sequence[str]) -> RunFo
 
 def keep_inventory(folder: RunFolder, results: Path, inventory: Sequence[str]) -> None:
     """Make the folder of the inventory's runs, before the first of them."""
-    place = folder.path.parent
-    if place != results and not is_place(place):
-        write_json(place / INVENTORY_FILE, origin.kept(inventory, results))
+    inventory_folder = folder.path.parent
+    if inventory_folder != results and not is_place(inventory_folder):
+        write_json(inventory_folder / INVENTORY_FILE, origin.kept(inventory, results))
 
 
 def adopt(results: Path) -> list[RunFolder]:
@@ -424,8 +424,8 @@ def adopt(results: Path) -> list[RunFolder]:
             with suppress(RunError, ValueError, OSError):  # damaged, moved by another command, or it cannot be moved
                 document = run.read_run()
                 # a silent controller on another host may live
-                seen = run_state.seen(document, 0.0) if is_open(document) else run.seen()
-                if seen.attended or (seen.attended is None and is_open(document)):
+                present_state = run_state.seen(document, 0.0) if is_open(document) else run.seen()
+                if present_state.attended or (present_state.attended is None and is_open(document)):
                     continue
                 inventory = run.inventory
                 folder = RunFolder(_place_for(results, inventory) / run.path.name)
@@ -433,7 +433,7 @@ def adopt(results: Path) -> list[RunFolder]:
                 was_latest = _linked(results) == run
                 run.path.rename(folder.path)
                 moved.append(folder)
-                if seen.started:
+                if present_state.started:
                     _link(folder.path.parent / LATEST, run.path.name)
                 if was_latest:
                     remember(folder)
@@ -461,29 +461,29 @@ def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = Fals
     linked, times = _linked(results), []
     for folder in known_runs(results, inventory):
         run = read_object(folder.run_file)
-        kept = run.get("state") or {}
-        if opened or not kept or kept.get("started_at"):
+        kept_state = run.get("state") or {}
+        if opened or not kept_state or kept_state.get("started_at"):
             times.append((run_state.opened_at(run), folder != linked, folder.path.name, folder))
-    return [folder for *_, folder in sorted(times, key=lambda known: known[:3], reverse=True)]
+    return [folder for *_, folder in sorted(times, key=lambda sort_key: sort_key[:3], reverse=True)]
 
 
 def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[str, list[str]]:
     """Runs of other inventories that were opened since then, by inventory as a command takes it."""
-    found: dict[str, list[str]] = {}
+    run_ids_by_inventory: dict[str, list[str]] = {}
     for folder in known_runs(results):
-        its = folder.inventory
-        if not origin.is_same(its, inventory) and _opened_at(folder) >= since:
-            found.setdefault(origin.shown(its), []).append(folder.path.name)
-    return found
+        run_inventory = folder.inventory
+        if not origin.is_same(run_inventory, inventory) and _opened_at(folder) >= since:
+            run_ids_by_inventory.setdefault(origin.shown(run_inventory), []).append(folder.path.name)
+    return run_ids_by_inventory
 
 
 def ensure_of(folder: RunFolder, inventory: Sequence[str]) -> None:
     """Raises RunError for a run of another inventory, which is still there."""
-    its = folder.inventory
-    if not origin.is_same(its, inventory) and all(Path(source).exists() for source in its):
+    run_inventory = folder.inventory
+    if not origin.is_same(run_inventory, inventory) and all(Path(source).exists() for source in run_inventory):
         raise RunError(
-            f"run {folder.path.name} is one of the inventory {origin.shown(its)}, not of {origin.shown(inventory)}: "
-            "give that one"
+            f"run {folder.path.name} is one of the inventory {origin.shown(run_inventory)}, not of "
+            f"{origin.shown(inventory)}: give that one"
         )
 
 
@@ -491,16 +491,16 @@ def _opened_at(folder: RunFolder) -> str:
     return run_state.opened_at(read_object(folder.run_file))
 
 
-def hint(name: str, known: Sequence[str]) -> str:
+def hint(name: str, run_ids: Sequence[str]) -> str:
     """What to give in place of a run that is unknown: the nearest of the known ones, the newest first."""
-    return meant(name, known).removeprefix("; ") or f"the latest are {some_of(known, 5)}"
+    return meant(name, run_ids).removeprefix("; ") or f"the latest are {some_of(run_ids, 5)}"
 
 
 def mark_cleaned(results: Path, run_ids: Iterable[str]) -> None:
     """Record of those of the runs that are known here that nothing is left of them."""
-    asked = {*run_ids}
+    cleaned_ids = {*run_ids}
     for folder in known_runs(results):
-        if folder.path.name in asked:
+        if folder.path.name in cleaned_ids:
             folder.mark_cleaned()
 
 
@@ -522,17 +522,17 @@ def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) ->
     gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
     RunError, or ValueError, for what is damaged.
     """
-    left: float = run["deadline_seconds"] + slack - seconds_since(folder.begun_at(run))
-    if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
-        return left > 0
+    seconds_left: float = run["deadline_seconds"] + slack - seconds_since(folder.begun_at(run))
+    if seconds_left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
+        return seconds_left > 0
     for path in folder.gangs_file.parent.glob("*/run.json"):
-        its = RunFolder(path.parent).read_run()  # its plans follow at once, and of a thousand nodes they are many
-        left = max(left, its["deadline_seconds"] - seconds_since(its["created_at"]))
+        round_run = RunFolder(path.parent).read_run()  # its plans follow at once, and of a thousand nodes they are many
+        seconds_left = max(seconds_left, round_run["deadline_seconds"] - seconds_since(round_run["created_at"]))
     try:
         search_seconds = float(read_json(folder.gang_limits_file)["search_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         search_seconds = usual_search_seconds(len(run["nodes"]))
-    return left + search_seconds > 0
+    return seconds_left + search_seconds > 0
 
 
 def usual_search_seconds(nodes: int, round_seconds: float | str = 0.0) -> float:
@@ -554,11 +554,11 @@ def search_too_short(search_seconds: float, round_seconds: float) -> str:
 
 def remember(folder: RunFolder) -> None:
     """Point `results/latest`, and the `latest` of its inventory, at the run."""
-    results, place = folder.results, folder.path.parent
+    results, inventory_folder = folder.results, folder.path.parent
     results.mkdir(parents=True, exist_ok=True)
     _link(results / LATEST, str(folder.path.relative_to(results)))
-    if place != results:
-        _link(place / LATEST, folder.path.name)
+    if inventory_folder != results:
+        _link(inventory_folder / LATEST, folder.path.name)
 
 
 def _link(link: Path, target: str) -> None:
@@ -578,10 +578,10 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
     tried = latest_run(results, inventory, opened=True)
     if tried:
         raise RunError(f"no run started yet: run {tried.path.name} is {tried.seen().line()}")
-    others = origin.others_line(of_others(results, inventory))
+    other_runs = origin.others_line(of_others(results, inventory))
     raise RunError(
-        f"there is no run of {origin.shown(inventory)} in {results}; those of others need their inventory: {others}"
-        if others
+        f"there is no run of {origin.shown(inventory)} in {results}; those of others need their inventory: {other_runs}"
+        if other_runs
         else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
     )
 
@@ -612,8 +612,8 @@ def check_run_id(run_id: str) -> None:
 def check_folder(folder: str) -> str:
     """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
     folder = folder.strip("/")
-    first, *others = folder.split("/")
-    if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*others}.isdisjoint(OWN_FOLDERS):
+    first, *subfolders = folder.split("/")
+    if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*subfolders}.isdisjoint(OWN_FOLDERS):
         raise RunError(
             f"gpuval_folder {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
             + " or ".join(SHARED_FOLDERS)

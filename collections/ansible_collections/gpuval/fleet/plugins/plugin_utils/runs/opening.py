@@ -42,8 +42,8 @@ def choose_run_id(
     if requested == NEW:
         return new_run_id()
     for number, folder in enumerate(runs_of(results, inventory, opened=True)):
-        kept = read_object(folder.run_file)
-        kept_choice = tuple(kept.get(key) for key in ("profile", "narrowed_by", "extensions"))
+        run_document = read_object(folder.run_file)
+        kept_choice = tuple(run_document.get(key) for key in ("profile", "narrowed_by", "extensions"))
         if kept_choice != (profile, narrowed_by, digests or None):
             continue
         try:
@@ -71,9 +71,9 @@ def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merge(
-    run: dict[str, Any] | None, wanted: dict[str, Any], *, gangs_formed: bool = False
+    run: dict[str, Any] | None, request: dict[str, Any], *, gangs_formed: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are, but
+    """The frozen run with the nodes of `request` that are new to it, and their names. Known ones stay as they are, but
     for gangs: a run that was opened with one node has company now.
 
     Raises RunError for a finished run, which no node can join: its evidence would pass for that of today; and for nodes
@@ -81,26 +81,26 @@ def merge(
     major version of gpuval began.
     """
     if run is None:
-        return wanted, sorted(wanted["nodes"])
-    if run["profile"] != wanted["profile"]:
+        return request, sorted(request["nodes"])
+    if run["profile"] != request["profile"]:
         raise RunError(
-            f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
+            f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {request['profile']}"
         )
-    if run.get("extensions") != wanted.get("extensions"):
+    if run.get("extensions") != request.get("extensions"):
         raise RunError(
             f"run {run['run_id']} was opened with other content of gpuval_extensions: restore that, or give another "
             "gpuval_run_id, or none"
         )
-    joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
+    joined = sorted(set(request["nodes"]) - set(run["nodes"]))
     if not joined and run["finished_at"] is not None and not is_unreported(run):
         raise RunError(
             f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
             "give another gpuval_run_id, or none"
         )
     version = run.get("version", FIRST_VERSION)
-    if version.partition(".")[0] != wanted.get("version", FIRST_VERSION).partition(".")[0]:
+    if version.partition(".")[0] != request.get("version", FIRST_VERSION).partition(".")[0]:
         raise RunError(
-            f"run {run['run_id']} was begun by gpuval {version}, and {wanted['version']} does not resume it: run "
+            f"run {run['run_id']} was begun by gpuval {version}, and {request['version']} does not resume it: run "
             "`make report`, which judges what its nodes did, then `make clean`, and validate again"
         )
     if not joined:
@@ -110,39 +110,39 @@ def merge(
             f"run {run['run_id']} has formed its gangs, and {some_of(joined)} would be in none: validate all nodes "
             "that are to work together under another gpuval_run_id, or none"
         )
-    new = {name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined}
+    new = {name: {**request["nodes"][name], "joined_at": request["created_at"]} for name in joined}
     nodes = {**run["nodes"], **new}
     # Who was alone, or comes alone, has company now.
     of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
-    gang_stages = next(of_nodes, None) or run.get("gang_stages") or wanted.get("gang_stages")
+    gang_stages = next(of_nodes, None) or run.get("gang_stages") or request.get("gang_stages")
     if gang_stages:
         nodes = {name: {**node, "gang_stages": node.get("gang_stages") or gang_stages} for name, node in nodes.items()}
     # --limit leaves out nothing that the run expects; the others leave out stages of those who join
-    made_good = {"limit", "stages"} if gang_stages and wanted.get("gang_stages") else {"limit"}
-    narrowed = sorted({*run["narrowed_by"], *(set(wanted["narrowed_by"]) - made_good)})
+    made_good = {"limit", "stages"} if gang_stages and request.get("gang_stages") else {"limit"}
+    narrowed = sorted({*run["narrowed_by"], *(set(request["narrowed_by"]) - made_good)})
     return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined
 
 
-def shortened(names: Iterable[str], known: Mapping[str, Any], template: Callable[[str], Any]) -> list[str]:
+def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Callable[[str], Any]) -> list[str]:
     """Settings that make stages of a run shorter than its profile does, whose PASS says less: ``training_seconds 20
     of 300``, ``training_steps 10``.
 
-    ``known`` are the variables of the play, ``template`` gives the value of an expression of Jinja.
+    ``task_vars`` are the variables of the play, ``template`` gives the value of an expression of Jinja.
     """
-    found = []
+    shortened_settings = []
     usual = stages.variables(str(template("{{ gpuval_profile | default('') }}")))
     for stage in names:
         name = f"{stage}_seconds"
         default = usual.get(name)
-        if default is not None and name in known:
+        if default is not None and name in task_vars:
             seconds, of_profile = _number(template(f"{{{{ {name} }}}}")), _number(template(str(default)))
             if 0 < seconds < of_profile:
-                found.append(f"{name} {seconds:g} of {of_profile:g}")
+                shortened_settings.append(f"{name} {seconds:g} of {of_profile:g}")
         for limit in SHORTENING.get(stage, ()):
-            count = _number(template(f"{{{{ {limit} }}}}")) if limit in known else 0
+            count = _number(template(f"{{{{ {limit} }}}}")) if limit in task_vars else 0
             if count > 0:
-                found.append(f"{limit} {count:g}")
-    return found
+                shortened_settings.append(f"{limit} {count:g}")
+    return shortened_settings
 
 
 def _number(value: Any) -> float:

@@ -50,11 +50,11 @@ def folder_name(inventory: Sequence[str]) -> str:
     return UNSAFE.sub("-", "+".join(names)).strip("-.")[:MAX_NAME] or UNKNOWN
 
 
-def is_same(one: Sequence[str], other: Sequence[str]) -> bool:
+def is_same(inventory: Sequence[str], other_inventory: Sequence[str]) -> bool:
     """Whether two inventories are one: either has all sources of the other. One that is not known is any."""
-    if not one or not other:
+    if not inventory or not other_inventory:
         return True
-    fewer, more = sorted((one, other), key=len)
+    fewer, more = sorted((inventory, other_inventory), key=len)
     return all(any(_within(source, known) or _within(known, source) for known in more) for source in fewer)
 
 
@@ -64,14 +64,14 @@ def _within(source: str, folder: str) -> bool:
 
 def shown(inventory: Sequence[str]) -> str:
     """An inventory as a command takes it."""
-    here = str(Path.cwd())
-    return ",".join(os.path.relpath(source, here) if source.startswith(here + "/") else source for source in inventory)
+    cwd = str(Path.cwd())
+    return ",".join(os.path.relpath(source, cwd) if source.startswith(cwd + "/") else source for source in inventory)
 
 
-def others_line(others: Mapping[str, Sequence[str]], target: str = "runs", most: int = 3) -> str:
+def others_line(runs_by_inventory: Mapping[str, Sequence[str]], target: str = "runs", most: int = 3) -> str:
     """Runs of other inventories, by inventory, and how to choose them for a target of make."""
-    each = (
+    inventory_runs = (
         f"{some_of(run_ids, most)} (`make {target} INVENTORY={shlex.quote(inventory)}`)"
-        for inventory, run_ids in sorted(others.items())
+        for inventory, run_ids in sorted(runs_by_inventory.items())
     )
-    return some_of(each, 5, "; ")
+    return some_of(inventory_runs, 5, "; ")

@@ -29,7 +29,7 @@ DAMAGED_ROW: dict[str, Any] = {
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
     """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age. The reason of one whose
     run.json is damaged says what restores it."""
-    found = []
+    run_rows = []
     for folder in run_folder.known_runs(results, inventory):
         run_id = folder.path.name
         try:
@@ -37,14 +37,14 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
             if run["run_id"] != run_id:
                 raise folder.damaged(folder.run_file, f"it is of run {run['run_id']}")
         except run_folder.RunError as error:
-            found.append({**DAMAGED_ROW, "run_id": run_id, "reason": str(error)})
+            run_rows.append({**DAMAGED_ROW, "run_id": run_id, "reason": str(error)})
             continue
-        seen, opened_at = folder.seen(), state.opened_at(run)
-        found.append(
+        present_state, opened_at = folder.seen(), state.opened_at(run)
+        run_rows.append(
             {
                 "run_id": run["run_id"],
-                "state": seen.name,
-                "reason": seen.reason,
+                "state": present_state.name,
+                "reason": present_state.reason,
                 "verdict": verdict.get("verdict") if run["finished_at"] else None,
                 "counts": {word: verdict.get("counts", {}).get(word, 0) for word in VERDICTS} if verdict else {},
                 "nodes": len(run["nodes"]),
@@ -53,25 +53,25 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
                 "age_seconds": round(max(0.0, run_folder.seconds_since(opened_at))),
             }
         )
-    return sorted(found, key=lambda row: (str(row["opened_at"]), str(row["run_id"])), reverse=True)
+    return sorted(run_rows, key=lambda row: (str(row["opened_at"]), str(row["run_id"])), reverse=True)
 
 
-def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def lines(run_rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table, with the reason of each run that failed."""
-    shown = table([HEAD, *map(_cells, found)])
-    reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in found if row["reason"]]
-    return [*shown, *reasons]
+    table_lines = table([HEAD, *map(_cells, run_rows)])
+    reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in run_rows if row["reason"]]
+    return [*table_lines, *reasons]
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    what = f"{row['state']}: {row['verdict']}" if row["verdict"] and row["state"] == state.JUDGED else row["state"]
+    status = f"{row['state']}: {row['verdict']}" if row["verdict"] and row["state"] == state.JUDGED else row["state"]
     counts = (str(row["counts"].get(word, "-")) for word in VERDICTS)
     profile, seconds, age = one_line(row["profile"], 40), row["age_seconds"], "-"
     if seconds is not None:
         units = ((unit, length) for unit, length in AGE_UNITS if seconds >= 2 * length)
         unit, length = next(units, ("s", 1))
         age = f"{seconds // length:.0f} {unit} ago"
-    return (row["run_id"], what, *counts, str(row["nodes"] or "-"), profile, age)
+    return (row["run_id"], status, *counts, str(row["nodes"] or "-"), profile, age)
 
 
 def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:
@@ -97,12 +97,12 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
 
 def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
     """The state of a run without a verdict, and what comes of validating again."""
-    seen = folder.seen()
-    line = f"run {run['run_id']} has no verdict, it is {seen.line()}"
-    if seen.resume:  # the line names it
+    present_state = folder.seen()
+    line = f"run {run['run_id']} has no verdict, it is {present_state.line()}"
+    if present_state.resume:  # the line names it
         return line
-    what = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
-    return f"{line}: `make validate` {what}"
+    consequence = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
+    return f"{line}: `make validate` {consequence}"
 
 
 def interrupted(folder: run_folder.RunFolder) -> str:
@@ -111,11 +111,11 @@ def interrupted(folder: run_folder.RunFolder) -> str:
     run = folder.read_run()
     if not run_folder.is_open(run):
         return ""
-    what = "its nodes are done"
+    node_state = "its nodes are done"
     if run["finished_at"] is None and state.of(run)["name"] != state.COLLECTING:
-        what = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
+        node_state = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
     run_id, end = run["run_id"], cleanable.command(folder.results, run["run_id"])
-    return f"run {run_id} is interrupted, {what}: the same command, with RUN={run_id}, resumes it, {end} ends it"
+    return f"run {run_id} is interrupted, {node_state}: the same command, with RUN={run_id}, resumes it, {end} ends it"
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:

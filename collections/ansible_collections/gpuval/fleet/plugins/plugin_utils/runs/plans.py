@@ -89,8 +89,8 @@ class PlanSettings:
     def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> PlanSettings:
         """What the run expects of a node; `chosen` are all others."""
         expected = run["nodes"][node]
-        own = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}
-        return cls(run["run_id"], node, sku=expected["sku"], gpu_count=expected["gpu_count"], **own)
+        settings = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}
+        return cls(run["run_id"], node, sku=expected["sku"], gpu_count=expected["gpu_count"], **settings)
 
 
 def with_datasets(
@@ -103,26 +103,26 @@ def with_datasets(
     """The profile, with the stages that load datasets: each before the first stage that names its dataset, and those of
     gang stages at the end. Raises PlanError for a dataset that is not declared, or that a gang's pods cannot have.
     """
-    found: list[str] = []
+    stages: list[str] = []
     together = list(gang_stages)
     for name in [*profile, *together]:
-        asked = _datasets(name, declarations.get(name, {}))
-        unknown = [one for one in asked if datasets.STAGE + one not in declarations]
+        dataset_names = _datasets(name, declarations.get(name, {}))
+        unknown = [one for one in dataset_names if datasets.STAGE + one not in declarations]
         if unknown:
-            known = [one.removeprefix(datasets.STAGE) for one in declarations if one.startswith(datasets.STAGE)]
+            declared = [one.removeprefix(datasets.STAGE) for one in declarations if one.startswith(datasets.STAGE)]
             raise PlanError(
-                f"datasets of {name}: no dataset {unknown[0]}{meant(unknown[0], known)}; gpuval_datasets "
-                f"declares {', '.join(sorted(known)) or 'none'}"
+                f"datasets of {name}: no dataset {unknown[0]}{meant(unknown[0], declared)}; gpuval_datasets "
+                f"declares {', '.join(sorted(declared)) or 'none'}"
             )
-        if asked and in_pods and name in together:
+        if dataset_names and in_pods and name in together:
             raise PlanError(
                 f"datasets of {name}: pods of multi-node stages have no datasets: name a folder of the nodes in "
                 "container.volumes"
             )
-        wanted = (datasets.STAGE + one for one in asked)
-        found += [one for one in wanted if one not in found]
-        found += [name] if name not in together else []
-    return found
+        dataset_stages = (datasets.STAGE + one for one in dataset_names)
+        stages += [one for one in dataset_stages if one not in stages]
+        stages += [name] if name not in together else []
+    return stages
 
 
 def loads(stages: Iterable[str]) -> bool:
@@ -131,10 +131,10 @@ def loads(stages: Iterable[str]) -> bool:
 
 
 def _datasets(name: str, declaration: Mapping[str, Any]) -> list[str]:
-    asked = declaration.get("datasets") or []
-    if not isinstance(asked, (list, tuple)) or not all(isinstance(one, str) for one in asked):
-        raise PlanError(f"datasets of {name}: {asked!r} is no list of names: write [{asked}]")
-    return list(dict.fromkeys(asked))
+    dataset_names = declaration.get("datasets") or []
+    if not isinstance(dataset_names, (list, tuple)) or not all(isinstance(one, str) for one in dataset_names):
+        raise PlanError(f"datasets of {name}: {dataset_names!r} is no list of names: write [{dataset_names}]")
+    return list(dict.fromkeys(dataset_names))
 
 
 def _needs(declaration: Mapping[str, Any]) -> list[str]:
@@ -156,21 +156,21 @@ def select_stages(
             f"no workload is declared for {', '.join(undeclared)}: "
             f"define {undeclared[0]}_workload, or correct gpuval_stages"
         )
-    wanted, unwanted = set(run_tags), set(skip_tags)
+    allowed, unwanted = set(run_tags), set(skip_tags)
     tags = {name: _tags(name, declarations) for name in profile}
-    everything = not wanted or "all" in wanted
-    chosen = {name for name in profile if (everything or tags[name] & wanted) and not tags[name] & unwanted}
+    everything = not allowed or "all" in allowed
+    chosen = {name for name in profile if (everything or tags[name] & allowed) and not tags[name] & unwanted}
     if chosen and FACTS in profile and not tags[FACTS] & unwanted:
         chosen.add(FACTS)  # without them the node is unknown, and INCOMPLETE
     chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
-    if not chosen and wanted == {IMAGE}:
+    if not chosen and allowed == {IMAGE}:
         raise NothingChosenError(
             f"there is no image to load: the stages of the run are {', '.join(profile)}. Images are loaded where "
             "gpuval_images names some, gpuval_runtime is not host and gpuval_stages, if it is set, has image"
         )
     if not chosen:
         raise NothingChosenError(
-            f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(wanted))}"
+            f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(allowed))}"
             + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
         )
     for name in chosen:
@@ -190,16 +190,16 @@ def _with_needed(
     unwanted: set[str],
 ) -> list[str]:
     """The chosen stages and those needed besides, with all that these need of the profile, in its order."""
-    found = set(chosen)
-    todo = [*found, *needed]
+    stages = set(chosen)
+    todo = [*stages, *needed]
     while todo:
         name = todo.pop()
-        if name not in found:
+        if name not in stages:
             if name not in profile or _tags(name, declarations) & unwanted:
                 continue
-            found.add(name)
-        todo += [other for other in _needs(declarations[name]) if other not in found]
-    return [name for name in profile if name in found]
+            stages.add(name)
+        todo += [other for other in _needs(declarations[name]) if other not in stages]
+    return [name for name in profile if name in stages]
 
 
 def gang_of(run: Mapping[str, Any], node: str) -> dict[str, Any] | None:
@@ -244,20 +244,20 @@ def select(
     with suppress(NothingChosenError):
         chosen = select_stages(gang_stages, declarations, run_tags, skip_tags) if gang_stages else []
     try:
-        own = select_stages(profile, declarations, run_tags, skip_tags)
+        node_stages = select_stages(profile, declarations, run_tags, skip_tags)
     except NothingChosenError:
         if not chosen:
             raise
-        own = [name for name in profile if name == FACTS and not _tags(FACTS, declarations) & set(skip_tags)]
+        node_stages = [name for name in profile if name == FACTS and not _tags(FACTS, declarations) & set(skip_tags)]
     needed = [name for stage in chosen for name in _needs(declarations[stage])]
-    own = _with_needed(own, needed, profile, declarations, set(skip_tags))
-    if problems := unmet_needs(own, chosen, declarations, skip_tags):
+    node_stages = _with_needed(node_stages, needed, profile, declarations, set(skip_tags))
+    if problems := unmet_needs(node_stages, chosen, declarations, skip_tags):
         raise PlanError("; ".join(problems))
-    return own, chosen
+    return node_stages, chosen
 
 
 def unmet_needs(
-    own: Sequence[str],
+    stages: Sequence[str],
     gang_stages: Sequence[str],
     declarations: Mapping[str, Mapping[str, Any]],
     skip_tags: Iterable[str] = (),
@@ -267,10 +267,10 @@ def unmet_needs(
     unwanted = set(skip_tags)
     brought = {IMAGE, *unwanted, *(name for name in declarations if _tags(name, declarations) & unwanted)}
     problems = []
-    for name in [*own, *gang_stages]:
+    for name in [*stages, *gang_stages]:
         for need in dict.fromkeys(_needs(declarations.get(name, {}))):
             if need not in brought:
-                remedy = f"move {need}" if need in own else f"add {need}, or --skip-tags {need} where it ran before"
+                remedy = f"move {need}" if need in stages else f"add {need}, or --skip-tags {need} where it ran before"
                 problems.append(f"gpuval_stages: {name} needs {need}, which no stage before it brings: {remedy}")
         brought.add(name)
     return problems
@@ -348,25 +348,25 @@ def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise PlanError(f"{name}_workload.output: {error}") from error
 
 
-def checked_container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the stage asks of its container, with the numbers that a template leaves as text made numbers again. Raises
     PlanError."""
-    unknown = sorted(set(asked) - CONTAINER_KEYS)
+    unknown = sorted(set(container) - CONTAINER_KEYS)
     if unknown:
         raise PlanError(
             f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(unknown)}"
             f"{meant(unknown[0], CONTAINER_KEYS)}; known are {', '.join(sorted(CONTAINER_KEYS))}"
         )
-    given = {key: value for key, value in asked.items() if value is not None and value != ""}
+    checked = {key: value for key, value in container.items() if value is not None and value != ""}
     try:
         for key, kind in CONTAINER_NUMBERS.items():
-            if key in given:
-                given[key] = kind(given[key])
+            if key in checked:
+                checked[key] = kind(checked[key])
     except (TypeError, ValueError):
-        raise PlanError(f"{name}_workload.container.{key}: {given[key]!r} is not a number") from None
-    if "ulimits" in given:
-        given["ulimits"] = {str(key): str(value) for key, value in given["ulimits"].items()}
-    return given or None
+        raise PlanError(f"{name}_workload.container.{key}: {checked[key]!r} is not a number") from None
+    if "ulimits" in checked:
+        checked["ulimits"] = {str(key): str(value) for key, value in checked["ulimits"].items()}
+    return checked or None
 
 
 def accelerator(sku: str, gpu_count: int | None) -> dict[str, Any]:

@@ -116,12 +116,12 @@ def _declared(roles: tuple[Path, ...]) -> Declared:
         prefixes.add(f"{role.name}_")
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
         for entry, spec in specs.items():
-            found = (spec or {}).get("options") or {}
-            options.update(found)
-            if any(name.startswith(f"{entry}_") for name in found):
+            role_options = (spec or {}).get("options") or {}
+            options.update(role_options)
+            if any(name.startswith(f"{entry}_") for name in role_options):
                 prefixes.add(f"{entry}_")
-            if found and entry == SHARED_ENTRY:
-                shared = frozenset(found)
+            if role_options and entry == SHARED_ENTRY:
+                shared = frozenset(role_options)
         defaults.update(_read(role / "defaults" / "main.yml"))
     return Declared(options, defaults, shared, tuple(sorted(prefixes)))
 
@@ -132,35 +132,35 @@ def is_shipped(stage: str) -> bool:
     return stage.startswith(datasets.STAGE) or (folder is not None and extensions.is_shipped(folder))
 
 
-def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
+def changed(values: Mapping[str, Any], specs: Declared) -> dict[str, Any]:
     """The declared variables that differ from their default, as they are before templating."""
     return {
         name: values[name]
-        for name in known.options
-        if name in values and (name not in known.defaults or values[name] != known.defaults[name])
+        for name in specs.options
+        if name in values and (name not in specs.defaults or values[name] != specs.defaults[name])
     }
 
 
-def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
+def problems(values: Mapping[str, Any], specs: Declared) -> list[str]:
     """What is wrong with the templated values of some of the declared variables; secrets are not shown. Each message
     begins with the name of its setting."""
-    found = []
+    messages = []
     for name, value in values.items():
-        option = known.options[name]
+        option = specs.options[name]
         problem = _problem(name, value, option)
         if problem:
-            shown = "" if option.get("no_log") else f" {_shown(value)}"
-            found.append(f"{name}{shown}: {problem}")
-    return found
+            value_text = "" if option.get("no_log") else f" {_shown(value)}"
+            messages.append(f"{name}{value_text}: {problem}")
+    return messages
 
 
 #: Settings that name what ships or an extension has, with its kind and what else they may be.
 NAMED = {"gpuval_runtime": ("engines", ("host", "auto")), "gpuval_placement": ("schedulers", ())}
 
 
-def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
+def converted(values: Mapping[str, Any], specs: Declared) -> dict[str, Any]:
     """Right values as their declared types, which text may stand for."""
-    spec = {name: known.options[name] for name in values}
+    spec = {name: specs.options[name] for name in values}
     checked = ArgumentSpecValidator(spec).validate(dict(values), validate_role_argument_spec=True)
     return {name: checked.validated_parameters[name] for name in values}
 
@@ -168,14 +168,14 @@ def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
 def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     """What is wrong with one value, in words; empty if it is right."""
     if name in NAMED:
-        of_kind, others = NAMED[name]
-        option = {**option, "choices": [*extensions.found(of_kind), *others]}
+        of_kind, other_choices = NAMED[name]
+        option = {**option, "choices": [*extensions.found(of_kind), *other_choices]}
     choices, kind = option.get("choices"), option.get("type", "str")
-    wanted = f"must be {TYPES.get(kind, 'another value')}"
+    type_message = f"must be {TYPES.get(kind, 'another value')}"
     if isinstance(value, (list, Mapping)) and kind in ("str", "path", "int", "float", "bool"):
-        return wanted
+        return type_message
     if isinstance(value, bool) and kind in ("int", "float"):
-        return wanted
+        return type_message
     if name == STAGES and isinstance(value, str):  # templates use it before text becomes a list
         meant_list = json.dumps({STAGES: re.split(r"[\s,]+", value.strip("[] "))})
         return f"must be a list: -e '{meant_list}'"
@@ -184,19 +184,19 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
         if choices and kind != "list":
             return f"must be one of {', '.join(map(str, choices))}{meant(value, map(str, choices))}"
         if choices and isinstance(value, (list, str)):
-            given = value.split(",") if isinstance(value, str) else value
-            wrong = [one for one in given if one not in choices]
+            elements = value.split(",") if isinstance(value, str) else value
+            wrong = [one for one in elements if one not in choices]
             return f"{_shown(wrong[0])} is none of {', '.join(map(str, choices))}{meant(wrong[0], map(str, choices))}"
         length = _DURATION.fullmatch(str(value).strip().lower()) if name.endswith("_seconds") else None
         if length:
-            return f"{wanted} of seconds: write {float(length[1]) * _UNITS[length[2][0]]:g}"
-        return wanted
+            return f"{type_message} of seconds: write {float(length[1]) * _UNITS[length[2][0]]:g}"
+        return type_message
     number = checked.validated_parameters.get(name)
     if kind not in ("int", "float") or number is None:
         return ""
     fits, rule = RULES.get(name, (lambda n: n >= 0, "0 or more"))
     if not math.isfinite(number):
-        return wanted
+        return type_message
     return "" if fits(number) else f"must be {rule}"
 
 
@@ -205,13 +205,13 @@ def _shown(value: Any) -> str:
     return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text or '""'
 
 
-def gang_problems(values: Mapping[str, Any], known: Declared, search_round_seconds: float = 0.0) -> list[str]:
+def gang_problems(values: Mapping[str, Any], specs: Declared, search_round_seconds: float = 0.0) -> list[str]:
     """What is wrong with settings of gangs, found before the hours of the nodes' own stages; those not in ``values``
     have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is none."""
 
     def number(name: str, kind: Callable[[Any], float]) -> float | None:
         try:
-            return kind(values.get(name, known.defaults.get(name)))
+            return kind(values.get(name, specs.defaults.get(name)))
         except (TypeError, ValueError):
             return None  # a template, or not of the declared type
 
@@ -228,60 +228,60 @@ def gang_problems(values: Mapping[str, Any], known: Declared, search_round_secon
     return [*problems, short] if short else problems
 
 
-def unknown(names: Iterable[str], known: Declared, own: Iterable[str] = ()) -> dict[str, str]:
-    """What is wrong with variables that look like a setting and are none. ``own``: patterns of a site's names."""
-    found, patterns = {}, list(own)
+def unknown(names: Iterable[str], specs: Declared, own_names: Iterable[str] = ()) -> dict[str, str]:
+    """What is wrong with variables that look like a setting and are none. ``own_names``: patterns of a site's names."""
+    messages, patterns = {}, list(own_names)
     for name in sorted(names):
-        if name in known.options or name in known.defaults or name in OF_HOSTS or name.startswith("ansible_"):
+        if name in specs.options or name in specs.defaults or name in OF_HOSTS or name.startswith("ansible_"):
             continue
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
-        prefixed = name.startswith(known.prefixes) and not name.endswith(_WORKLOAD)
-        near = _nearest(name, known, 0.8 if prefixed else VERY_CLOSE)
+        prefixed = name.startswith(specs.prefixes) and not name.endswith(_WORKLOAD)
+        near = _nearest(name, specs, 0.8 if prefixed else VERY_CLOSE)
         if prefixed or near:
-            found[name] = f"{name}: no such setting{near or '.'} A variable of your own goes into {OWN}"
-    return found
+            messages[name] = f"{name}: no such setting{near or '.'} A variable of your own goes into {OWN}"
+    return messages
 
 
 def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
     """Stages that are declared, by gpuval, by extensions, by variables of the play or by jobs."""
-    own = (name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))
-    return sorted({*extensions.found("stages"), *jobs, *own})
+    workload_stages = (name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))
+    return sorted({*extensions.found("stages"), *jobs, *workload_stages})
 
 
 def unknown_stages(
     right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
 ) -> list[str]:
     """What is wrong with profiles, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
-    found, known = [], stages(values, jobs)
+    messages, choices = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
         names = [str(name) for name in profiles]
-        found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
+        messages.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
     for name in right.get("gpuval_gang_stages", {}):
         if isinstance(profiles, Mapping) and name not in profiles:
-            found.append(f"gpuval_gang_stages: no profile {_shown(name)}{meant(name, map(str, profiles))}")
+            messages.append(f"gpuval_gang_stages: no profile {_shown(name)}{meant(name, map(str, profiles))}")
     lists = [(STAGES, right.get(STAGES, []))]
     for name in ("gpuval_profiles", "gpuval_gang_stages"):
         lists += [(name, given) for given in right.get(name, {}).values()]
     if profile in extensions.own("profiles"):
         chosen = profile_files()[profile]
         lists.append((f"gpuval_profile {profile}", [*chosen.stages, *chosen.gang_stages]))
-    for name, given in lists:
-        if not isinstance(given, list):
-            found.append(f"{name}: {_shown(given)} must be {TYPES['list']}")
+    for name, stage_names in lists:
+        if not isinstance(stage_names, list):
+            messages.append(f"{name}: {_shown(stage_names)} must be {TYPES['list']}")
             continue
-        for one in map(str, given):
-            if one not in known:
-                near = meant(one, known) or f"; stages are {', '.join(known)}; declare another one by {one}{_WORKLOAD}"
-                found.append(f"{name}: no stage {_shown(one)}{near}")
-    return list(dict.fromkeys(found))
+        for stage in map(str, stage_names):
+            if stage not in choices:
+                remedy = f"; stages are {', '.join(choices)}; declare another one by {stage}{_WORKLOAD}"
+                messages.append(f"{name}: no stage {_shown(stage)}{meant(stage, choices) or remedy}")
+    return list(dict.fromkeys(messages))
 
 
 def unknown_tags(tags: Iterable[str], option: str = "--tags") -> list[str]:
     """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
-    known = extensions.found("stages")
-    near = ((tag, meant(tag, known, 0.8)) for tag in tags if tag not in known)
+    stage_names = extensions.found("stages")
+    near = ((tag, meant(tag, stage_names, 0.8)) for tag in tags if tag not in stage_names)
     return [f"{option} {tag}: no such stage{remark}" for tag, remark in near if remark]
 
 
@@ -322,16 +322,16 @@ def check_file(name: str, path: str) -> None:
 
 def check_folder(name: str, path: Path) -> None:
     """Raises SettingError for a folder that cannot be written. Creates nothing."""
-    there = next(one for one in (path, *path.parents) if one.exists())
-    if not there.is_dir():
-        raise SettingError(f"{name} {path}: {there} is a file: set it to a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingError(f"{name} {path}: {there} cannot be written: set it to a folder that you can write")
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    if not existing.is_dir():
+        raise SettingError(f"{name} {path}: {existing} is a file: set it to a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise SettingError(f"{name} {path}: {existing} cannot be written: set it to a folder that you can write")
 
 
 @cache
-def _nearest(name: str, known: Declared, cutoff: float) -> str:
-    return meant(name, known.options, cutoff)
+def _nearest(name: str, specs: Declared, cutoff: float) -> str:
+    return meant(name, specs.options, cutoff)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def decide(
     if node.is_away and not node.run_id:
         return Drain(FOREIGN if drains else "", node.reason)
     drained = bool(node.run_id)
-    decision = failed_checks.decide(open_before, judged, failed=drained, whole=failed_checks.is_whole(run, judged))
+    decision = failed_checks.decide(open_before, judged, failed=drained, full=failed_checks.is_whole(run, judged))
     if drains and not (drained and verdict != FAIL):
         word = re.sub(r"[^A-Za-z0-9._-]", "_", str(judged.get("class") or verdict))[:64]
         reason = f"gpuval:{run['run_id']}:{word}"
