@@ -95,7 +95,7 @@ def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_fleet, slur
         fleet.settings["work_workload"] = {**nap(1), "expected_seconds": 200}
         jobs = slurm.jobs()
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=too-short")
-        assert slurm.jobs().keys() == jobs.keys()
+        assert slurm.jobs().keys() <= jobs.keys()  # Slurm forgets jobs that ended 300 s ago, and has no other
         assert re.search(r"gpu-1.* INCOMPLETE.*MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s", done.told), str(
             done
         )

@@ -129,10 +129,11 @@ class NodeTasks:
     def _collect(self, seconds: float) -> list[TaskOutcome]:
         pipes = [running.pipe for running in self._running.values()]
         ready = wait(pipes, timeout=seconds) if pipes else []
+        now = time.monotonic()  # to end workers takes time, which the others are not late by
         ended = []
         for node, running in list(self._running.items()):
             is_over = running.pipe in ready and not self._hear(node, running)
-            if not is_over and time.monotonic() > running.deadline:
+            if not is_over and now > running.deadline:
                 message = f"no answer within {running.seconds:.0f} s: is the node overloaded?"
                 running.outcome = TaskOutcome(node, running.kind, True, True, message)
                 is_over = True
