@@ -7,6 +7,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, opening, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.builders import make_run
@@ -98,6 +99,19 @@ def test_a_copy_of_another_run_of_that_id_is_kept(store, folder, tmp_path):
     folder.write_run({**folder.read_run(), "created_at": "2026-12-24T10:00:00Z"})
     with pytest.raises(run_folder.RunError, match="has another run of this id"):
         bring(store, folder, tmp_path / "results")
+
+
+def test_a_copy_that_an_earlier_version_made_is_imported_anew(store, folder, tmp_path):
+    results, run = tmp_path / "results", folder.read_run()
+    copy = bring(store, folder, results)
+    origin = {"inventory": ["/theirs/hosts.yml"], "store": "bucket b, embedded in /theirs", "namespace": ""}
+    worker = {"host": "theirs", "pid": 1, "began": 1.0, "since": run["created_at"]}
+    copy.write_run({**run, "origin": origin, "state": run_state.opened(run, worker, run["created_at"])})
+    assert copy.inventory == []
+    assert run_folder.known_runs(results) == []
+    assert run_folder.own(results, run["run_id"]) is None
+    assert bring(store, folder, results) == copy
+    assert copy.seen().name == run_state.JUDGED and "origin" not in copy.read_run()
 
 
 def judging(store, folder):

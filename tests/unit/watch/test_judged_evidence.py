@@ -187,10 +187,11 @@ def test_criteria_for_an_imported_run_count_once(store, own, tmp_path):
     site = tmp_path / "site.yml"
     site.write_text("checks:\n  - {name: slow, stage: training, metric: train_loss_last, max: 0}\n")
     folder = imported(store, own)
-    before = applied_criteria.kept_criteria(folder)
+    before, verdict = applied_criteria.kept_criteria(folder), publishing.verdict_file(folder).read_bytes()
     options = {"run_id": folder.path.name, "results_dir": str(folder.results), "finish": False}
     run_action("judge_run", {**options, "criteria": [str(site)]}).result  # noqa: B018 - raised where it failed
     assert applied_criteria.kept_criteria(folder) == before
+    assert publishing.verdict_file(folder).read_bytes() == verdict, "that of its controller stays"
     assert "set them here too" in run_action("judge_run", options).text
 
 

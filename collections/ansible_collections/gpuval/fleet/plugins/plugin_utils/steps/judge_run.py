@@ -76,5 +76,6 @@ def _judge(action, options):
     written = report_file.packed(report)
     schemas.validate("report", written, what="report.json")
     write_file(folder.path / "report.json", report_file.lines(written))
-    publishing.keep_verdict(folder, report, actions.excused_changes(report))
+    if not folder.is_imported or judged is None:  # the verdict of its controller bounds what changed records are worth
+        publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
