@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether a node may work, by its last verdict in gpuval.health/1, a file or URL. Reads that alone, changes nothing.
+"""Whether a node may work, by its last verdict in a gpuval.health/1 file or URL. Reads that file, changes nothing.
 
 Ends with 0 if the node may work, 1 if not. Without evidence (no file, no entry, an old one, a mistyped option) it ends
 with 0, since a Prolog that ends otherwise drains its node; --strict makes that 1. Stands alone: Python 3.9 or newer.
@@ -49,7 +49,7 @@ def main(arguments):
     except NoEvidence as error:
         say(f"no evidence: {error}")
         return int(strict)
-    except Exception as error:  # Python's own exit code for one would drain the node
+    except Exception as error:  # Python's own exit code for an exception would drain the node
         say(f"no evidence: {type(error).__name__}: {error}")
         return int(strict)
     verdict, run_id, word = entry["verdict"], entry["run_id"], entry["class"]
@@ -77,7 +77,7 @@ def parser():
 
 
 def read(path):
-    """The document. A thread reads it: nothing else ends a read from a server that hangs."""
+    """Return the JSON document at a path or URL. A thread reads it: nothing else ends a read from a hanging server."""
     lines, name = [], without_secrets(path)
     opened = opener(path)  # before the time counts: on a busy node its import may take longer than the answer
 
@@ -85,7 +85,7 @@ def read(path):
         try:
             with opened() as stream:
                 data = stream.read(MAX_BYTES + 1)
-            lines.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
+            lines.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # a larger document is cut off: no JSON
         except OSError as error:
             lines.append(NoEvidence(f"{name}: {error.strerror or error}"))
         except (ValueError, RecursionError) as error:
@@ -104,13 +104,13 @@ def read(path):
 
 
 def without_secrets(path):
-    """The path, or of a URL scheme, host and path: a user, a password or a signature stays out of logs."""
+    """Return a path, or a URL's scheme, host and path: its user, password and signature stay out of logs."""
     scheme, mark, host = path.partition("://")
     return scheme + mark + host.partition("?")[0].rpartition("@")[2] if mark else path
 
 
 def opener(path):
-    """What opens a file, or what a server has by https:// (http:// for tests and closed networks)."""
+    """Return a function that opens a file, or a URL with https:// (http:// for tests and closed networks)."""
     if path.startswith(("https://", "http://")):
         from urllib.request import urlopen
 
@@ -119,6 +119,7 @@ def opener(path):
 
 
 def entry_of(document, aliases, max_age_days):
+    """Return the entry of a node, which has one of the names `aliases`. Raises NoEvidence without a recent one."""
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, dict) or document.get("schema") != "gpuval.health/1":
         raise NoEvidence("the file is none of gpuval.health/1")

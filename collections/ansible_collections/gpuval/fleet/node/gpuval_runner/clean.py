@@ -1,4 +1,4 @@
-"""``clean``: nothing of a run stays on the node."""
+"""``clean``: removes all that a run left on the node."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def clean(
     remove_images: bool = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Stop the run and remove its node directory; the model cache too when no other run is beside it.
+    """Stop the run and remove its node directory; the model cache too when no other run is on the node.
 
-    Models that lay there before the first run stay, and so do images unless `remove_images` asks for those that this
-    run brought. Done twice, the second time finds nothing. `left` names what could
-    not be removed or ended, and why. With `dry_run` nothing is changed, and `killed` names what would be ended.
+    Models that were there before the first run stay. `remove_images` also removes the images that this run brought. A
+    second call finds nothing. In the result, `left` names what could not be removed or ended, and why. With `dry_run`
+    nothing is changed, and `killed` names what would be ended.
     Raises ``RunnerError`` when the directory is not a run's.
     """
     removed: list[str] = []
@@ -64,7 +64,7 @@ def clean(
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
-        directory_lock = Lock.take(directory.lock, 0.5)  # no runner may start while its directory goes
+        directory_lock = Lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
     except LockHeldError as error:
         return {"removed": removed, "killed": killed, "left": [*problems_left, str(error)]}
     with directory_lock:
@@ -82,7 +82,7 @@ def clean(
         for stage in _stages(directory, plan):
             work, mark = directory.work(stage), state.container
             problems = scratch.remove(work)
-            if problems and mark and work.is_dir():  # a container wrote as another user into it
+            if problems and mark and work.is_dir():  # a container wrote into it as another user
                 with contextlib.suppress(EngineError):
                     chown_to_runner(probe(engine_of(mark.command)), mark, work)
                 problems = scratch.remove(work)
@@ -96,7 +96,7 @@ def clean(
 
 
 def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
-    """Return all stages that may have a scratch directory: a later attempt's plan names only some of them."""
+    """Return the names of all stages that may have a scratch directory: a later attempt's plan names only some."""
     work = directory.root / "work"
     names = {stage.name for stage in plan.stages} if plan else set()
     names |= {key.partition("/")[2] for key in directory.result_keys()}
@@ -104,7 +104,7 @@ def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
 
 
 def _at_work(traces: RunTraces) -> dict[str, str]:
-    """The run's processes on this node, by pid, as `killed` names them."""
+    """Return the run's processes on this node: by pid, the text that names the process in `killed`."""
     session = leftovers.live_session(traces.state.current) if traces.state.boot else None
     members = descendants.belonging(descendants.snapshot(), run_marker(*traces.names), session=session)
     descriptions = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
@@ -115,12 +115,12 @@ def _at_work(traces: RunTraces) -> dict[str, str]:
 
 
 def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> tuple[list[str], list[str]]:
-    """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
+    """Cancel the runner, then kill all that the run started. Returns what was ended and what stayed, in words."""
     directory, state = traces.directory, traces.state
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-    containers = leftovers.containers(traces)  # after the cancel: an engine may hang
+    containers = leftovers.containers(traces)  # after the cancel: an engine that hangs must not delay it
     lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
@@ -154,7 +154,7 @@ def _end(traces: RunTraces, at_work: dict[str, str], cancel_seconds: float) -> t
 def _remove_models(models: Path, complaints: list[str]) -> list[str]:
     if models.is_symlink() or not (models / CACHE_MARK).is_file():
         return []
-    if models.is_mount():  # what is in it is ours, the mount is not
+    if models.is_mount():  # the content of a mount is gpuval's, the mount point is not
         complaints += scratch.empty_directory(models)
         return [f"{models}/*"]
     problems = scratch.remove_tree(models)
@@ -163,7 +163,7 @@ def _remove_models(models: Path, complaints: list[str]) -> list[str]:
 
 
 def _remove_directory(directory: NodeDirectory, complaints: list[str]) -> list[str]:
-    """Remove the node directory, the plan last: a clean cut off can then be done again."""
+    """Remove the node directory, the plan last, so that an interrupted clean can be repeated. Returns removed paths."""
     problems: list[str] = []
     removed_last = ("lock", "plan.json", "runner.pyz")
     for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in removed_last, path.name)):

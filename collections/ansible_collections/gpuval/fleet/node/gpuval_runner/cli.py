@@ -18,7 +18,7 @@ EXIT_REFUSED, EXIT_HELD = 2, 3
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run one command and print the document that it gives, if any; returns the exit code."""
+    """Run one command of the runner and print the document that the command returns, if any; returns the exit code."""
     os.umask(0o077)
     options = _parser().parse_args(arguments)
     try:
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _import(module: str) -> Any:
-    """Each command imports what it needs itself: importing everything takes several times as long as a short one."""
+    """Import a module of the runner when its command runs: importing all takes several times as long as a command."""
     return importlib.import_module(f"gpuval_runner.{module}")
 
 

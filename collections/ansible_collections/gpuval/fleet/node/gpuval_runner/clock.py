@@ -11,7 +11,7 @@ from gpuval_node.node_directory import BOOT_ID_FILE, boot_id
 
 
 def now() -> str:
-    """Return the present as RFC 3339 in UTC with milliseconds and Z."""
+    """Return the present time as RFC 3339 text in UTC with milliseconds and Z."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -32,12 +32,12 @@ class Instant:
 
 
 def instant(boot_id_file: Path = BOOT_ID_FILE) -> Instant:
-    """Return the present; time since boot includes sleep."""
+    """Return the present moment on both clocks; seconds since boot include sleep."""
     return Instant(time.time(), boot_id(boot_id_file), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def elapsed(start: Instant, end: Instant) -> float:
-    """Return seconds between two instants: by the boot's clock, which cannot be set; across a reboot by wall time."""
+    """Return seconds from `start` to `end` by the clock since boot, which cannot be set; over a reboot by wall time."""
     if start.boot and start.boot == end.boot:
         return max(0.0, end.since_boot - start.since_boot)
     return max(0.0, end.wall - start.wall)

@@ -1,4 +1,4 @@
-"""Everything a stage started, found in ``/proc`` however it tried to leave: new session, double fork, stopped."""
+"""All processes that a stage started, found in ``/proc`` despite new sessions and double forks, and ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MAX_ENVIRON = 1 << 20
 KILL_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
-#: Children of the runner that serve one stage after the other, and so belong to none: the helper of the telemetry.
+#: PIDs of the runner's children that outlive a stage and so belong to none: the telemetry helper.
 LASTING: set[int] = set()
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one look; pid and start time (clock ticks since boot) together name it for good."""
+    """A process as ``/proc`` showed it; pid and start time (clock ticks since boot) identify it despite pid reuse."""
 
     pid: int
     start_ticks: int
@@ -33,7 +33,7 @@ class Process:
 
 
 def become_subreaper() -> bool:
-    """Have orphaned descendants become children of this process. Returns whether the kernel agreed."""
+    """Make this process adopt its orphaned descendants. Returns whether the kernel agreed."""
     try:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
@@ -46,12 +46,12 @@ def stage_marker(run_id: str, node: str, stage: str, attempt: int) -> str:
 
 
 def run_marker(run_id: str, node: str) -> str:
-    """Return what the markers of all stages of a run on a node begin with."""
+    """Return the prefix of the markers of all stages of a run on a node."""
     return f"{run_id}/{node}/"
 
 
 def parse_stat(text: str) -> Optional[Process]:
-    """Read a line of ``/proc/<pid>/stat`` (proc_pid_stat(5)); the name may hold spaces and parentheses."""
+    """Read a line of ``/proc/<pid>/stat`` (proc_pid_stat(5)); the process name may hold spaces and parentheses."""
     opening, closing = text.find("("), text.rfind(")")
     fields = text[closing + 2 :].split()
     if opening < 0 or closing < 0 or len(fields) < 20:
@@ -67,7 +67,7 @@ def parse_stat(text: str) -> Optional[Process]:
 
 
 def look(pid: int) -> Optional[Process]:
-    """Return a living process; None when it is gone or a zombie."""
+    """Return the process of a pid; None when it is gone or a zombie."""
     try:
         process = parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -82,7 +82,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def marker_of(pid: int) -> str:
-    """Return a process's marker; empty when it has none or may not be read."""
+    """Return the marker in a process's environment; empty when it has none or may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123 - called for every process of the machine
             environ = stream.read(_MAX_ENVIRON)
@@ -98,9 +98,9 @@ def marker_of(pid: int) -> str:
 def belonging(
     processes: Mapping[int, Process], marker: str, *, session: Optional[int] = None, parent: Optional[int] = None
 ) -> list[Process]:
-    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``. They carry the marker, or
-    are in the stage's session, or are children of `parent` (a runner that adopts orphans), or descend from such or
-    share a session with them. The process that asks, its ancestors and `LASTING` never belong."""
+    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``: those that carry the
+    marker in their environment, are in the stage's session, or are children of `parent` (a runner that adopts orphans);
+    also the descendants and session members of these. The calling process, its ancestors and `LASTING` never belong."""
     spared = ancestors(processes, os.getpid()) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
@@ -129,7 +129,7 @@ def belonging(
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to this very process, not to a later one of the same pid. Returns whether it was there."""
+    """Send a signal to a process, never to a later process of the same pid. Returns whether the process existed."""
     try:
         handle = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # older Pythons and kernels, or a filter in a container
@@ -153,8 +153,8 @@ def send(process: Process, number: int) -> bool:
 def end_all(
     members: Callable[[], list[Process]], grace_seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[Process], list[Process]]:
-    """End all that `members` finds: TERM, a grace, then KILL until none is left. Returns those found and those left.
-    `pause` waits for so many seconds."""
+    """End all processes that `members` returns: TERM, a grace, then KILL until none is left. Returns those found and
+    those that KILL did not end. `pause` waits for a number of seconds."""
     remaining = members()
     ended: dict[tuple[int, int], Process] = {}
     for number, limit in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
@@ -163,7 +163,7 @@ def end_all(
         while remaining and time.monotonic() < deadline:
             ended.update({(p.pid, p.start_ticks): p for p in remaining})
             if not sent or number == signal.SIGKILL:
-                for sent_number in (number, signal.SIGCONT):  # a stopped process takes the TERM only when it goes on
+                for sent_number in (number, signal.SIGCONT):  # a stopped process handles TERM only once it continues
                     for process in remaining:
                         send(process, sent_number)
             sent = True
@@ -174,7 +174,7 @@ def end_all(
 
 
 def ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
-    """Return a process, its parent and so on."""
+    """Return the pids of a process, its parent, and so on up to the first process."""
     pids = {1}
     while pid in processes and pid not in pids:
         pids.add(pid)

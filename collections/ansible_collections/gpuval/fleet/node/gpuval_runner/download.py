@@ -1,4 +1,4 @@
-"""A large object by signed URL: resumed where it was cut off, checked while it comes, every wait bounded."""
+"""Downloads a large object by signed URL: resumed after interruptions, hashed on the way, every wait bounded."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Progress = Callable[[int], None]
 
 
 class DownloadError(RunnerError):
-    """The object did not come; the message says why and holds no URL."""
+    """The object could not be downloaded; the message says why and holds no URL."""
 
 
 class ChecksumError(DownloadError):
-    """What came is not what was announced."""
+    """The downloaded object has another size or checksum than the plan names."""
 
 
 def download(
@@ -51,9 +51,9 @@ def download(
     ca_file: Optional[str] = None,
     progress: Progress = lambda _count: None,
 ) -> int:
-    """Bring an object to `target` by way of ``<target>.part``; returns the bytes that came now. What an earlier try
-    left in the part file is kept. `deadline` is on the monotonic clock. Raises ``DownloadError``, ``ChecksumError``
-    after removing what came, or ``OSError`` for the disk."""
+    """Download an object to ``<target>.part``, then rename that to `target`; returns the bytes received in this call.
+    An earlier try's part file is resumed. `deadline` is on the monotonic clock. Raises ``DownloadError``,
+    ``ChecksumError`` after removing the part file, or ``OSError`` for the disk."""
     part = target.with_name(f"{target.name}.part")
     opener = make_opener(ca_file)
     received = failures = 0
@@ -102,7 +102,7 @@ def _receive(
     deadline: float,
     progress: Progress,
 ) -> Any:
-    """Append what the store sends; returns the hash of the whole file, a new one when the store begins anew."""
+    """Append the store's data to `stream`; returns the whole file's hash, a new one if the store began at byte 0."""
     position = stream.tell()
     request = urllib.request.Request(url, headers={"Range": f"bytes={position}-"} if position else {})  # noqa: S310 - http(s), says load_store
     timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
@@ -121,7 +121,7 @@ def _receive(
             raise DownloadError(f"the store cannot be trusted: {reason(error, url)}") from None
         raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
     with answer:
-        # By this header, not by the status: rclone's S3 server says 200 to a range too.
+        # By this header, not by the status: rclone's S3 server answers 200 to a range, too.
         content_range = answer.headers.get("Content-Range", "").strip().lower()
         if position and not content_range.startswith(f"bytes {position}-"):
             sha256 = _restart(stream)
@@ -131,7 +131,7 @@ def _receive(
                     f"{stream.tell()} of {expected.bytes} bytes came before the time was over and are kept: "
                     "run again, or give the image stage more time (image_timeout_seconds)"
                 )
-            try:  # only what the network does: errors of the disk are other errors
+            try:  # catches errors of the network alone: those of the disk are the caller's
                 block = answer.read(min(BLOCK_BYTES, expected.bytes - stream.tell()))
             except (http.client.HTTPException, OSError) as error:
                 raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
@@ -161,7 +161,7 @@ def _restart(stream: Any) -> Any:
 
 
 def hash_of(path: Path, progress: Progress) -> Any:
-    """Return the SHA-256 of a file, which may be continued. Raises ``OSError``."""
+    """Return a hash object with the SHA-256 of a file so far, to be updated with further data. Raises ``OSError``."""
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(BLOCK_BYTES), b""):

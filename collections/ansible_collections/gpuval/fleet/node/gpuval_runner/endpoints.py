@@ -1,4 +1,4 @@
-"""``endpoints``: the stage that measures the way from the node to the services that the operator named."""
+"""``endpoints``: the stage that measures the network path from the node to services that the operator named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 from gpuval_runner.files import write_result
 
 TRIES = 20
-#: What is read where no size was declared.
+#: Bytes to read from an endpoint without a declared size.
 READ_BYTES = 16 << 20
 #: Figure of the probe, name of the metric, unit.
 FIGURES = (
@@ -20,7 +20,7 @@ FIGURES = (
     ("certificate_seconds", "endpoints_certificate_left_seconds", "seconds"),
     ("bytes_per_second", "endpoints_bytes_per_second", "bytes/s"),
 )
-#: Key of an endpoint, figure that it limits, and whether it is the least.
+#: Key of an endpoint that declares a limit, the figure that it limits, and whether the limit is a minimum.
 FLOORS = (
     ("least_bytes_per_second", "bytes_per_second", True),
     ("most_seconds", "tcp_seconds", False),
@@ -29,7 +29,8 @@ FLOORS = (
 
 
 def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
-    """Measure one endpoint after the other, ``seconds`` each for connecting and transferring; write the result."""
+    """Measure each endpoint in turn, at most ``seconds`` each to connect and to transfer; write the result. Returns the
+    exit code."""
     from gpuval_node.network import endpoints as services
     from gpuval_node.network.parallel import in_parallel
 
@@ -69,7 +70,7 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
 
 
 def _missed(entry: dict[str, Any], figures: dict[str, Any], key: str, figure: str, is_least: bool) -> str:
-    """The floor that a figure does not keep, in words; empty where it does, or where none is declared."""
+    """Return the message for a figure beyond its declared limit; empty if it is within, or no limit is declared."""
     limit: Optional[float] = entry.get(key)
     if limit is None:
         return ""

@@ -15,22 +15,22 @@ from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE
 from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
 
-#: What leads the runner to the container engines of its user, beside what stages inherit.
+#: Variables by which the runner finds its user's container engines, beside those that stages inherit.
 ENGINE_VARIABLES = (
     *("DOCKER_*", "CONTAINER_HOST", "CONTAINERS_*", "STORAGE_*"),
     *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
 )
-#: In the stage's scratch directory: the gang that the node is part of.
+#: File in the stage's scratch directory that describes the gang of the node.
 GANG_FILE = "gang.json"
 GANG_RECORDS_FILE = "gang_records.json"
-#: Folder of the run's directory with the keys of a gang.
+#: Folder in the run's directory with the SSH keys of a gang.
 SSH_KEYS = "ssh"
 MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
 
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Paths that a stage gets."""
+    """Paths that a stage gets in its environment."""
 
     work: Path
     temporary: Path
@@ -50,14 +50,14 @@ class StagePaths:
 
 
 def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of its starter's environment a runner needs: what stages inherit, and the way to the engines."""
+    """Return the variables that a runner needs from its starter: those that stages inherit and those of the engines."""
     engines = {n: v for n, v in environment.items() if any(fnmatchcase(n, pattern) for pattern in ENGINE_VARIABLES)}
     return {**inherited(environment), **engines}
 
 
 def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[str, str]:
-    """Return what stands for the names in braces in a stage's command and environment. `python` is the interpreter of
-    the stage's image, for the runner too."""
+    """Return the values of the placeholders in braces in a stage's command and environment, by name. `python` is the
+    interpreter of the stage's image, which also runs the runner there."""
     return {
         "python": python or plan.python,
         "runner": str(places.runner),
@@ -72,7 +72,7 @@ def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[s
 
 
 def detected(declared: PlannedAccelerator, facts: Optional[Mapping[str, Any]]) -> PlannedAccelerator:
-    """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
+    """Return the accelerator for later stages: declared fields as declared, others as the facts stage found them."""
     vendor, count, environment = declared.vendor, declared.count, facts or {}
     accelerator, gpus = environment.get("accelerator"), environment.get("gpus")
     accelerator = accelerator if isinstance(accelerator, dict) else {}
@@ -93,7 +93,7 @@ def build(
     environment: Mapping[str, str],
     python: str = "",
 ) -> dict[str, str]:
-    """Return the whole environment of a stage, given the runner's own; `python` is its image's interpreter."""
+    """Return the complete environment of a stage, from the runner's `environment`; `python` is that of the image."""
     count = "" if accelerator.count is None else str(accelerator.count)
     cache = places.work / "cache"
     values = {

@@ -1,10 +1,10 @@
-"""Errors of what the runner was given. Each message says what to do next."""
+"""Errors in the runner's input. Each message says what to do next."""
 
 from __future__ import annotations
 
 
 class RunnerError(Exception):
-    """The runner cannot do what it was asked to."""
+    """The runner cannot do what the command asks for."""
 
 
 class NodePlanError(RunnerError):
@@ -16,4 +16,4 @@ class StoreFileError(RunnerError):
 
 
 class LockHeldError(RunnerError):
-    """Another runner holds the node directory."""
+    """Another runner holds the lock of the node directory."""

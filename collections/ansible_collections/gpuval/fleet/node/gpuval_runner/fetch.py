@@ -24,10 +24,10 @@ from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
 def fetch(
     directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int, not_uploaded: bool = False
 ) -> dict[str, Any]:
-    """Return the results whose digest is not the one in `since`, records first. Stops before `limit_bytes` of content,
-    but returns at least one file; `more` says that others wait, `ended` why no runner works where one should. With
-    `not_uploaded`, only those of which the store lacks the latest version."""
-    running = lock.holder(directory.lock) is not None  # before the files: what is written later is then announced
+    """Return the results whose digest differs from that in `since` (by key), records first: at least one file, at most
+    `limit_bytes` of content; with `not_uploaded`, only results whose latest version the store lacks. In the answer,
+    `more` says that others wait, `ended` why no runner works although the plan is unfinished."""
+    running = lock.holder(directory.lock) is not None  # before reading files: a later result is announced
     uploaded = read_ledger(directory.uploaded) if not_uploaded else {}
     files: dict[str, dict[str, str]] = {}
     total, more = 0, False
@@ -47,7 +47,7 @@ def fetch(
 
 
 def runner_end(directory: NodeDirectory) -> str:
-    """Return why no runner works although its plan is unfinished: what the kernel says, and the end of its log."""
+    """Return why no runner works although its plan is unfinished: the kernel's message and the end of runner.log."""
     state = states.load(directory.state)
     if not state.pid or state.outcome is not None:
         return ""
@@ -60,7 +60,7 @@ def runner_end(directory: NodeDirectory) -> str:
 
 
 def status(directory: NodeDirectory) -> dict[str, Any]:
-    """Return whether a runner works, how far it is, what the store lacks. `outcome` is None while work is left."""
+    """Return whether a runner works, its progress, and what the store lacks. `outcome` is None while work is left."""
     holder = lock.holder(directory.lock)
     state = states.load(directory.state)
     stages = stage_states(directory)
@@ -81,7 +81,7 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
 
 
 def stage_states(directory: NodeDirectory) -> dict[str, str]:
-    """Return the state of every stage that has a record, in the plan's order as far as the plan names them."""
+    """Return the state of every stage that has a record: those of the plan in its order, then the others."""
     keys = directory.result_keys("records")
     states_read = {
         Path(key).name: read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") for key in keys
@@ -95,7 +95,7 @@ def stage_states(directory: NodeDirectory) -> dict[str, str]:
 
 
 def _read(directory: NodeDirectory, key: str) -> Optional[bytes]:
-    """Return a result's content; None when it is gone or no regular file (a stage may have planted a link)."""
+    """Return the content of a result file; None if it is gone or no regular file (a stage may have planted a link)."""
     try:
         return read_bounded(directory.result(key), MAX_OBJECT_BYTES)
     except OSError:

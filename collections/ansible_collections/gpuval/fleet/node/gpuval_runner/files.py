@@ -1,4 +1,4 @@
-"""Files replaced whole and files read with a bound."""
+"""Writes files atomically and reads files of bounded size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file in one step; its data and its name are on disk on return. Raises ``OSError``."""
+    """Replace a file in one step; on return, data and directory entry are synced to disk. Raises ``OSError``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -35,8 +35,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes, without following a link at its end. Raises ``FileNotFoundError``,
-    another ``OSError``, for a larger file, too."""
+    """Read a regular file of at most `limit` bytes; a path that is a link is refused. Raises ``FileNotFoundError``, or
+    another ``OSError``, also for a larger file."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -56,7 +56,7 @@ def read_json(path: Path, limit: int) -> Any:
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Read a JSON object of at most `limit` bytes; empty where there is none that can be read."""
+    """Read a JSON object of at most `limit` bytes; an empty one if the file is missing or damaged."""
     try:
         document = read_json(path, limit)
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def file_stamp(path: Path) -> Any:
-    """Return what changes whenever a file does, without following a link at its end; None where there is none."""
+    """Return modification time, size and inode of a file (of a link itself), to notice a change; None if missing."""
     try:
         status = path.lstat()
     except OSError:
@@ -79,12 +79,12 @@ def to_json(document: Any) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of data in hexadecimal."""
+    """Return the SHA-256 of some data in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def write_result(document: Any) -> bool:
-    """Write a stage's result where its variable says. Returns False outside a stage. Raises ``OSError``."""
+    """Write a stage's result to the path in its environment. Returns False outside a stage. Raises ``OSError``."""
     result_file = os.environ.get("GPUVAL_RESULT_FILE")
     if result_file:
         write_atomically(Path(result_file), to_json(document))

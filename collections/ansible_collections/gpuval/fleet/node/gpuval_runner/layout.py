@@ -8,24 +8,24 @@ from typing import Optional
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
-#: In a model cache that was made here: only such a cache is removed.
+#: Marks a model cache that gpuval created: only such a cache is removed.
 CACHE_MARK = ".gpuval-cache"
-#: In front of a dataset's name: its folder in the model cache.
+#: Prefix of a dataset's folder in the model cache; the dataset's name follows.
 DATASET_FOLDER = "datasets--gpuval--"
-#: Where containers and pods have the datasets that their stage names, read-only.
+#: Folder in containers and pods with the datasets of their stage, read-only.
 DATASETS_INSIDE = Path("/opt/gpuval/datasets")
 
 
 class NodeDirectory:
-    """The files of one run on one node; plan, store file and programs lie in `source` where that is another folder."""
+    """The files of one run on one node, below `root`; plan, store file and programs are in `source` if it is given."""
 
     def __init__(self, root: Path, source: Optional[Path] = None) -> None:
         self.root = root
         self.base = root.parent.parent  #: directory of all runs on this machine
         self.models = self.base / "models"  #: the model cache of all runs, unless a plan names another
         self.images = self.base / "images"  #: archives of images, of all runs
-        self.known_images = self.images / "known.json"  #: by planned ids, those of the engine
-        self.undo = root / "undo"  #: what was changed outside and has to be put back, a file for each part
+        self.known_images = self.images / "known.json"  #: the engine's image ids, by planned id
+        self.undo = root / "undo"  #: changes outside the directory, which clean restores: a file for each
         self.source = source or root
         self.plan = self.source / "plan.json"
         self.store = self.source / "store.json"
@@ -34,12 +34,12 @@ class NodeDirectory:
         self.lock = root / "lock"
         self.state = root / "state.json"
         self.cancel = root / "cancel"
-        self.uploaded = root / "uploaded.json"  #: what of the results the store has: key to digest
+        self.uploaded = root / "uploaded.json"  #: the results that the store has: key to digest
         self.runner_log = root / "runner.log"
-        self.runner_environment = root / "environment.json"  #: for a runner whose starter cannot hand its own on
+        self.runner_environment = root / "environment.json"  #: of a runner that does not inherit its starter's
 
     def result(self, key: str) -> Path:
-        """Return the file of a key such as ``records/facts``."""
+        """Return the result file of a key such as ``records/facts``."""
         kind, _, stage = key.partition("/")
         return self.root / kind / f"{stage}{KINDS[kind]}"
 
@@ -53,24 +53,24 @@ class NodeDirectory:
         return self.result(f"series/{stage}")
 
     def secrets(self, stage: str) -> Path:
-        """Return the file with the secrets of a stage that has not ended."""
+        """Return the path of the file with a stage's secrets, which is removed when the stage ends."""
         return self.root / "secrets" / f"{stage}.json"
 
     def work(self, stage: str) -> Path:
         return self.root / "work" / stage
 
     def result_keys(self, *kinds: str) -> list[str]:
-        """Return the keys of all results that exist, of these kinds or of all, records first."""
+        """Return the keys of all existing results of these kinds (none given: of all kinds), records first."""
         paths = (path for kind in kinds or KINDS for path in sorted((self.root / kind).glob(f"*{KINDS[kind]}")))
         return [f"{path.parent.name}/{path.stem}" for path in paths if STAGE_NAME.fullmatch(path.stem)]
 
     def make(self) -> None:
-        """Create the folders that results go to."""
+        """Create the folders for results."""
         for kind in (*KINDS, "work"):
             (self.root / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def own_archive() -> Optional[Path]:
-    """Return the zip application that this code runs from; None when it runs from plain files."""
+    """Return the path of the zip application that this code runs from; None when it runs from plain files."""
     archive = getattr(globals()["__loader__"], "archive", "")  # of a zipimporter
     return Path(archive).resolve() if archive else None

@@ -1,4 +1,4 @@
-"""What a run may have left running on a node, ended."""
+"""Finds and ends what a run may have left running on a node: processes and containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RunTraces:
-    """What tells which containers of a run may be on this node."""
+    """The evidence by which a run's containers on this node are found."""
 
     directory: NodeDirectory
     plan: Optional[NodePlan]
@@ -31,7 +31,7 @@ class RunTraces:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Ids of the run and of the node; where no file tells them, those of the folders."""
+        """Run id and node name from plan or state; without these, from the names of the folders."""
         root, source = self.directory.root, self.plan or self.state
         return source.run_id or root.parent.name, source.node or root.name
 
@@ -46,21 +46,22 @@ class RunTraces:
         return bool(self.state.run_id) or self.directory.plan.exists()
 
     def engines(self) -> list[str]:
-        """The engines that may have made containers of a run, the one that made some first."""
+        """Commands of the engines that may have made containers of the run; the engine that made some comes first."""
         made_by = [self.state.container.command] if self.state.container else []
         possible = [self.plan.runtime] if self.plan and self.plan.runtime in engine_types() else engine_types()
         return list(dict.fromkeys([*made_by, *possible]))
 
 
 def end_processes(marker: str, *, session: Optional[int] = None) -> tuple[list[Process], list[Process]]:
-    """End all processes that carry a marker: TERM, a grace, KILL. Returns those found and those that stayed."""
+    """End all processes that have a stage's marker in their environment, or are in its POSIX session: TERM, a grace,
+    KILL. Returns the processes found and those that KILL did not end."""
     return descendants.end_all(
         lambda: descendants.belonging(descendants.snapshot(), marker, session=session), GRACE_SECONDS
     )
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
-    """Return the session of a stage that an earlier runner started, unless its number has gone to another process."""
+    """Return the POSIX session of a stage that an earlier runner started, unless another process has its number now."""
     if not current:
         return None
     leader = descendants.look(current.get("pid", 0))
@@ -70,7 +71,7 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
 
 
 def containers(traces: RunTraces) -> dict[str, str]:
-    """Ids of the containers of a run on this node with the command of their engine, of the engines that answer."""
+    """Return the run's containers on this node: the engine's command by container id, of the engines that answer."""
     command_by_container: dict[str, str] = {}
     for command in traces.engines() if traces.may_have_containers else ():
         with contextlib.suppress(EngineError):
@@ -79,7 +80,7 @@ def containers(traces: RunTraces) -> dict[str, str]:
 
 
 def remaining(command_by_container: Mapping[str, str], traces: RunTraces) -> dict[str, str]:
-    """Which of these containers, by id with the command of their engine, are still there, or may be: it is silent."""
+    """Return those of the containers (engine's command by id) that exist, or may exist as their engine is silent."""
     survivors: dict[str, str] = {}
     for command in set(command_by_container.values()):
         identifiers = [identifier for identifier, owner in command_by_container.items() if owner == command]
@@ -91,10 +92,10 @@ def remaining(command_by_container: Mapping[str, str], traces: RunTraces) -> dic
 
 
 def end_containers(traces: RunTraces, patience: float = 0.0) -> tuple[list[str], list[str]]:
-    """End the containers of a run on this node by their labels. Returns the ids of those ended, and problems. The state
-    names the engine that made some, for ``auto`` too: it must answer, and is asked again for `patience` seconds, as it
-    may be restarting. Any other engine that does not answer has none of ours, unless neither plan nor state says which
-    was used."""
+    """End the run's containers on this node, found by label. Returns the ids of the ended containers, and problems.
+    The engine that made containers, as the state names it, must answer: it is retried for `patience` seconds, since it
+    may be restarting. Another engine without an answer counts as having no containers of the run, unless neither plan
+    nor state names the engine in use."""
     if not traces.may_have_containers:
         return [], []
     mark = traces.state.container

@@ -1,4 +1,4 @@
-"""One run has one runner on a node: a lock that the kernel releases when its holder dies."""
+"""The lock that gives a run one runner on a node; the kernel releases it when its holder dies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuval_runner.errors import LockHeldError
 
 
 class Lock:
-    """Holds a lock file until :meth:`release`; its text names the holder."""
+    """Holds a lock file until :meth:`release`; the text in the file names the holder."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
     @classmethod
     def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
-        """Take the lock. `details` are written beside pid and time. The short wait lets readers of the lock finish.
+        """Take the lock. `details` are written to the file beside pid and time. The short wait lets its readers finish.
         Raises ``LockHeldError`` naming the holder, or ``OSError``."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if not take_lock(handle, time.monotonic() + wait_seconds):
@@ -35,7 +35,7 @@ class Lock:
         try:
             os.ftruncate(handle, 0)
             os.pwrite(handle, text.encode(), 0)
-        except OSError:  # a full disk: the lock holds all the same, only its text is missing
+        except OSError:  # a full disk: the lock is held all the same, only its text is missing
             os.ftruncate(handle, 0)
         return cls(handle)
 
@@ -53,7 +53,7 @@ class Lock:
 
 
 def holder(path: Path) -> Optional[dict[str, Any]]:
-    """Return what the present holder wrote (perhaps nothing), or None when the lock is free."""
+    """Return the details that the holder of a lock file wrote (perhaps none), or None when the lock is free."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def holder(path: Path) -> Optional[dict[str, Any]]:
 
 
 def wait_until_free(path: Path, seconds: float) -> None:
-    """Wait for at most so many seconds until no process holds the lock."""
+    """Wait until no process holds the lock file, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while holder(path) is not None and time.monotonic() < deadline:
         time.sleep(0.1)

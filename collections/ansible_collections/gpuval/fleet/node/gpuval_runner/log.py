@@ -1,4 +1,4 @@
-"""A stage's log: bounded, head and tail kept, readable at any time. And the end of the runner's own."""
+"""A stage's log: bounded, head and tail kept, readable at any time. Also reads and writes the runner's own log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def note(text: str) -> None:
 
 
 def log_end(directory: NodeDirectory, position: int = 0) -> str:
-    """Return the end of the runner's own log, of what came after a position."""
+    """Return the end of runner.log, only of what was written after `position` in bytes."""
     try:
         with directory.runner_log.open("rb") as stream:
             stream.seek(max(position, stream.seek(0, os.SEEK_END) - LOG_END_BYTES))
@@ -35,10 +35,10 @@ def log_end(directory: NodeDirectory, position: int = 0) -> str:
 
 
 class CappedLog:
-    """Appends output to a file of at most `limit` bytes. The first quarter is never touched again. When the file is
-    full, the middle goes: a line says how many bytes, and at least the last quarter of `limit` stays. The file is
-    replaced in one step then: a reader always finds a whole one. A file that exists is continued. Output that cannot be
-    written, as on a full disk, is counted in :attr:`lost_bytes`."""
+    """Appends output to a file of at most `limit` bytes; an existing file is continued. When the file is full, its
+    middle is replaced, in one step, by a line with the number of bytes cut: the first quarter and at least the last
+    quarter of `limit` stay, and readers never see a partial file. :attr:`lost_bytes` counts output that could not be
+    written, as on a full disk."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class CappedLog:
                 self.close()
 
     def line(self, text: str) -> None:
-        """Append the runner's own line, on a line of its own."""
+        """Append a line of the runner, after a line break if the output did not end in one."""
         ends_line = True
         with contextlib.suppress(OSError):
             self._open()
@@ -92,7 +92,7 @@ class CappedLog:
         earlier = _MARKER.match(os.pread(self._handle, _MARKER_ROOM, self._head))
         middle = self._head + (earlier.end() if earlier else 0)
         tail = max(middle, self._size - self._tail)
-        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # a whole line, if it is near
+        tail += os.pread(self._handle, min(4096, self._tail // 4), tail).find(b"\n") + 1  # at a line's start, if near
         cut = tail - middle + (int(earlier.group(1)) if earlier else 0)
         temporary = self.path.with_name(f".{self.path.name}.cut")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""The state machine of a plan: what comes next. Pure: no processes, no files, no clock."""
+"""The state machine of a plan: which stage comes next. Pure: no processes, no files, no clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_INTERRUPTIONS = 1
 
 @dataclass(frozen=True)
 class Close:
-    """End this stage without running it."""
+    """The step that ends a stage without running it."""
 
     stage: str
     state: str
@@ -24,10 +24,10 @@ class Close:
 
 
 def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: int = 0) -> str:
-    """Return what to do with one stage's record when a runner starts on a plan of this attempt, which was cut off
-    before as often as `interruptions` says. ``new``: no record yet. ``keep``: this attempt has ended or not begun.
-    ``again``: an earlier attempt's record moves into the history. ``resume``: cut off while it ran, is run once more.
-    ``give_up``: cut off once too often. ``newer``: the record is of a later attempt than the plan."""
+    """Return what a starting runner does with the recorded stage; `attempt` is the plan's, `interruptions` counts how
+    often the stage was cut off in that attempt. ``new``: no record yet. ``keep``: the stage has ended or not begun.
+    ``again``: the record is of an earlier attempt and moves into the history. ``resume``: cut off, run it once more.
+    ``give_up``: cut off too often. ``newer``: the record is of a later attempt than the plan."""
     if recorded is None:
         return "new"
     if recorded["attempt"] > attempt:
@@ -42,9 +42,9 @@ def opening(attempt: int, recorded: Optional[Mapping[str, Any]], interruptions: 
 def next_step(
     stages: Sequence[Stage], states: Mapping[str, str], halt: Optional[str] = None
 ) -> Union[str, Close, None]:
-    """Return the next step of a plan: the name of the stage to run, one to close without running it, None when all have
-    ended. `states` holds the state of every stage that has a record, those of earlier plans too; a stage without one
-    counts as pending. `halt`, when given, says why nothing may start any more."""
+    """Return the next step of a plan: the name of the stage to run, a `Close` for a stage not to run, or None when all
+    stages have ended. `states` holds the state of every stage that has a record, also of earlier plans; a stage without
+    a record counts as pending. `halt` says why no stage may start any more."""
     stopped_by: Optional[str] = None
     for stage in stages:
         state = states.get(stage.name, "pending")

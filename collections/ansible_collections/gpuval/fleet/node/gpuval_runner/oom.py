@@ -1,4 +1,4 @@
-"""Evidence that the kernel killed for want of memory."""
+"""Evidence that the kernel killed processes for want of memory (OOM kills)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_SECONDS = 5.0
 
 
 class OomCounters(NamedTuple):
-    """Kills for want of memory so far, in this control group and on the whole machine; None where not counted."""
+    """OOM kills so far, in this control group and on the whole machine; None where the kernel does not count them."""
 
     group: Optional[int]
     machine: Optional[int]
@@ -24,8 +24,8 @@ def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) 
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
-    """Return what the change of the counters says, empty when nothing. What happened elsewhere on the machine counts
-    only when the stage was `killed` (SIGKILL)."""
+    """Return the message for OOM kills between two readings of the counters, else an empty text. Kills outside the
+    control group count only if the stage was `killed` (SIGKILL)."""
     group, machine = _rise(before.group, after.group), _rise(before.machine, after.machine)
     if group:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
@@ -35,8 +35,8 @@ def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
 
 
 def of_runner(pid: int, kills_before: Optional[int]) -> str:
-    """Return what the kernel says of a runner that has gone, by its log or its counter; empty when nothing."""
-    from gpuval_node.hardware.tools import toolbox  # the telemetry's helper counts and starts no tool
+    """Return the message for a runner that the kernel OOM-killed, by kernel log or counter; empty without evidence."""
+    from gpuval_node.hardware.tools import toolbox  # the telemetry's helper imports this module and needs no tools
 
     log = toolbox()("dmesg", timeout=LOG_SECONDS)
     if re.search(rf"Killed process {pid} \(", log.stdout):
@@ -68,6 +68,6 @@ def _group(proc: Path, groups: Path) -> Optional[int]:
 
 
 def counter(path: Path) -> Optional[int]:
-    """Return `oom_kill` of a file of counters (vmstat, memory.events); None without it."""
+    """Return the counter `oom_kill` in a file of counters (vmstat, memory.events); None if the file has none."""
     match = re.search(r"^oom_kill (\d+)$", read_text(path) or "", re.MULTILINE)
     return int(match.group(1)) if match else None

@@ -1,4 +1,4 @@
-"""Other work on the accelerators: a plan of an idle node gives way to it, other plans name it in their records."""
+"""Other work on the accelerators: a plan for idle nodes ends because of it, other plans name it in their records."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gpuval_node.hardware.users import User, accelerator_users
 from gpuval_runner import descendants
 from gpuval_runner.plan import HOST_STAGES, NodePlan
 
-#: Between two looks; a process counts that both saw, since one that ends has lost its environment first.
+#: Seconds between two looks. A process counts if both looks saw it: one that is ending loses its environment first.
 LOOK_SECONDS = 3.0
-#: By these words the controller knows it, as at launch.
+#: Start of the message, by which the controller recognises other work, as at launch.
 IN_THE_WAY = "others use this node's accelerators or run here:"
 MOST_NAMED = 4
-#: They need no accelerators, so that work on these is not in their way.
+#: Stages that need no accelerators, so that other work on the accelerators does not disturb them.
 OFF_ACCELERATORS = HOST_STAGES | {"loading", "storage", "endpoints"}
 DATASET = "dataset_"
 
 
 class OtherWork:
-    """``users`` looks; without it nothing is looked for. Where a plan gives way, `found` names it once it is there."""
+    """Finds other work by calling `users`, which returns the accelerators' users (None: never looks). With `gives_way`,
+    a thread keeps looking, and `found` names the work once there is some."""
 
     def __init__(
         self,
@@ -41,12 +42,12 @@ class OtherWork:
             threading.Thread(target=self._watch, name="other work", daemon=True).start()
 
     def look(self) -> str:
-        """Look now: what came shortly before the end of a stage may have ended or slowed it. Returns `found`."""
+        """Look for other work now and return `found`: work that began just before a stage's end may be its cause."""
         self.found = self.found or ", ".join(self.beside()[:MOST_NAMED])
         return self.found
 
     def beside(self, stage: str = "") -> list[str]:
-        """Look at the end of a stage; returns who uses the accelerators beside it."""
+        """Return the processes of others that use the accelerators now, at the end of a stage."""
         if self._users is None or stage in OFF_ACCELERATORS or stage.startswith(DATASET):
             return []
         before = self._users()
@@ -65,7 +66,7 @@ class OtherWork:
 
 
 def watch(plan: NodePlan) -> OtherWork:
-    """Looks on a node with accelerators of its own; from now on, if the plan gives way."""
+    """Return what looks for other work on a plan's node; in a pod or without accelerators it never looks."""
     if plan.accelerator.vendor == "cpu" or plan.runtime == "pod":
         return OtherWork(None)
     run = toolbox()
@@ -73,8 +74,8 @@ def watch(plan: NodePlan) -> OtherWork:
 
 
 def _not_ours(users: list[User]) -> list[User]:
-    """Without what this runner started: a process that sets its title (vLLM does) overwrites its environment. Nor what
-    has ended, or has another namespace's pid, so that nothing tells whose it is."""
+    """Return the users without this runner's descendants, even if they overwrote their environment by setting a title
+    (vLLM), and without processes that ended or are of another PID namespace, whose owner is unknown."""
     processes = descendants.snapshot() if users else {}
     living = [user for user in users if user.pid in processes]
     return [user for user in living if os.getpid() not in descendants.ancestors(processes, user.pid)]

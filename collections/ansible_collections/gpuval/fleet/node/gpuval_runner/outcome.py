@@ -14,7 +14,7 @@ LAST_LINE = 200
 
 @dataclass(frozen=True)
 class StageStop:
-    """Why the runner ended a stage: the state it gets and the reason in words."""
+    """Why the runner ended a stage: the stage's final state and the reason in words."""
 
     state: str
     reason: str
@@ -22,13 +22,13 @@ class StageStop:
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """All that is known of a stage that has ended.
+    """All that is known about a stage that has ended.
 
-    `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
-    nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
-    there are, `not_numbers` what else they found (NaN), `unfilled` a line with ``{{ name }}`` in place of its figure,
-    `stuck` whether processes of the stage outlived KILL, `cause` the root cause in words: beside the last output if it
-    is not known.
+    `signal` names the signal that ended the main process, `oom` is the kernel's message about memory (or empty).
+    `patterns` counts the declared patterns and readers, `matched` the metrics that they found. `not_numbers` names the
+    metrics without a number (NaN), `unfilled` is an output line with ``{{ name }}`` in place of its figure. `stuck`:
+    processes of the stage outlived KILL. `cause` is the root cause in words; unless `cause_is_known`, the message also
+    has the last output.
     """
 
     exit_code: Optional[int] = None
@@ -48,7 +48,7 @@ class StageEvidence:
 
 
 def judge(evidence: StageEvidence) -> tuple[str, str]:
-    """Return the final state and message of a stage."""
+    """Return the final state and message of a stage from the evidence."""
     result, reported = evidence.result, ""
     if result and result.state == "failure":
         reported = _sentence(result.message or "the workload reported failure without a message", evidence.cause)
@@ -61,7 +61,7 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
     if evidence.exit_code != 0:
         if reported:
             return "failure", reported
-        number = (evidence.exit_code or 0) - 128  # of a signal, by a shell
+        number = (evidence.exit_code or 0) - 128  # a shell's exit code for a signal
         cause = f"exit code {evidence.exit_code}" + (f" ({signal_name(number)})" if 0 < number <= 64 else "")
         cause += " after reporting success" if result and result.state == "success" else " without a result"
         progress = result.message if result and result.state == "running" else ""
@@ -90,7 +90,7 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
 
 
 def signal_name(number: int) -> str:
-    """Return SIGKILL for 9; SIG<number> for one without a name."""
+    """Return the name of a signal number: SIGKILL for 9, SIG<number> for a signal without a name."""
     try:
         return signals.Signals(number).name
     except ValueError:
@@ -100,7 +100,7 @@ def signal_name(number: int) -> str:
 def _last(evidence: StageEvidence) -> str:
     if evidence.cause and evidence.cause_is_known:
         return evidence.cause
-    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it
+    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # the prefix of gpuval's workloads
     words = f"last output: {line}" if line else "no output"
     return words if line in evidence.cause else _sentence(evidence.cause, words)
 

@@ -30,23 +30,23 @@ NUMBER = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_CONTINUED = re.compile(r"[.,]\d")  # 1,5 and 1.2.3 are no numbers that one could be sure of
+_CONTINUED = re.compile(r"[.,]\d")  # 1,5 and 1.2.3 are ambiguous: not read as numbers
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
 MAX_CURVES = 256
 MAX_POINTS = 2048
 MAX_STEP = 10**12
-#: The first fifth of the values, at most so many, is warm-up: compilation, allocation, caches.
+#: Most values that count as warm-up (compilation, allocation, caches), which is the first fifth of the values.
 WARM_UP = 10
-#: Several ranks print a step at nearly the same time. Further back, a repeated step is one that was trained again.
+#: A step repeated within so many steps is another rank's line. Further back, the step was trained again.
 RECENT_STEPS = 8
 MAX_PREFIX = 200
 MAX_OCCURRENCES = 16
 
 _BETWEEN = re.compile(r"['\"]?[ \t]{0,64}[:=]?[ \t]{0,64}['\"]?")
-_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # 0:01:23, too
-#: Which rank prints a line, as torchrun, DeepSpeed, Primus, mpirun, srun and vLLM prefix it.
+_CONTINUED_OR_TIME = re.compile(r"[.,:]\d")  # also times such as 0:01:23
+#: Prefix of a line that names the printing rank, as by torchrun, DeepSpeed, Primus, mpirun, srun and vLLM.
 _RANK = re.compile(
     r"\[(?:rank|default|Rank )-?(\d{1,6})(?:/\d{1,6})?\]|^\[\d{1,6},(\d{1,6})\]<std(?:out|err)>|^ {0,8}(\d{1,6}): "
     r"|\bEngine (\d{3,6}):"
@@ -55,7 +55,7 @@ _RANK = re.compile(
 
 @dataclass(frozen=True)
 class Unit:
-    """A base unit: the ending of a metric's name, how it is written, and the factor to get to it."""
+    """A base unit: the ending of a metric's name, the unit's name, and the factor that converts to the base unit."""
 
     ending: str
     unit: str
@@ -99,7 +99,7 @@ def _units() -> dict[str, Unit]:
     return table
 
 
-#: Units that mean the same in every case of their letters.
+#: Base units by unit names in lower case, of units that mean the same in upper and lower case.
 UNITS = _units()
 
 #: Units of which b is a bit and B is a byte.
@@ -118,7 +118,7 @@ CASED_UNITS = {
 
 
 class PatternReader:
-    """Feeds on output and keeps the last value of every metric. Memory is bounded whatever comes in."""
+    """Reads a stage's output by patterns and keeps the last value of every metric, in bounded memory."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class PatternReader:
         logs: Sequence[ProgramLog] = (),
         hide: Callable[[str], str] = lambda text: text,
     ) -> None:
-        """`logs` read the same lines; of two metrics of a name, the one of a pattern counts. `hide` replaces secrets,
-        of which no name and no unit has a part."""
+        """`logs` read the same lines; of two metrics with one name, that of a pattern counts. `hide` replaces secrets
+        in a text: no metric's name or unit contains a part of one."""
         self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
         self._stage = stage
         self._logs = logs
         self._hide = hide
         self._rest = b""
         self._found: dict[str, RecordMetric] = {}
-        #: By pattern the last line that matched it without a number; None once a line had one.
+        #: By pattern, the last line that matched it without a number; None once a matching line had a number.
         self._unread: dict[str, Optional[str]] = {}
         self.is_cut = False
 
@@ -149,12 +149,12 @@ class PatternReader:
             self._line(line, complete=len(line) < MAX_LINE)
 
     def finish(self) -> None:
-        """Read what is left as the last line."""
+        """Read the rest of the output, without a line break at its end, as the last line."""
         self._line(self._rest, complete=False)
         self._rest = b""
 
     def metrics(self) -> list[RecordMetric]:
-        """Return what was found so far, the last match of each name."""
+        """Return the metrics found so far: for each name the last match."""
         by_name = {
             (metric["name"], metric["scope"]): metric for log in reversed(self._logs) for metric in log.metrics()
         }
@@ -162,11 +162,11 @@ class PatternReader:
         return list(by_name.values())
 
     def lines_without_figure(self) -> list[str]:
-        """Return for each pattern that never matched a number the last line that matched it otherwise."""
+        """Return, for each pattern that only matched lines without a number, the last of these lines."""
         return [line for line in self._unread.values() if line]
 
     def curves(self) -> list[RecordCurve]:
-        """Return the series that the logs hold."""
+        """Return the curves that the program logs hold."""
         by_name = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
         return list(by_name.values())
 
@@ -188,8 +188,8 @@ class PatternReader:
 
 
 def read_number(text: str) -> Optional[float]:
-    """Read a number that fills the text; NaN for a word that says it is none, None for what is not a number at all. A
-    comma counts only between groups of three digits: ``1,234.5`` is read, ``1,5`` (1.5 or 15?) is not."""
+    """Return the number that a text consists of; NaN for a word such as nan, None for any other text. A comma is
+    accepted only between groups of three digits: ``1,234.5`` is read, ``1,5`` (1.5 or 15?) is not."""
     if not NUMBER.fullmatch(text):
         return None
     try:
@@ -199,7 +199,7 @@ def read_number(text: str) -> Optional[float]:
 
 
 def base_unit(unit: str) -> Optional[Unit]:
-    """Return the base unit for a unit as tools write it, None when unknown."""
+    """Return the base unit for a unit as tools print it, None for an unknown unit."""
     return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
 
 
@@ -226,13 +226,13 @@ def _metric(
 
 
 def _shown(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:
-    """Return what a group has; empty where a part of it is hidden in the line."""
+    """Return the text of a group in a match; empty if a part of the text is a secret that `hide` replaces."""
     text, (start, end), line = match[group] or "", match.span(group), match.string
     return text if not text or hide(line) == hide(line[:start]) + text + hide(line[end:]) else ""
 
 
 def _value(match: re.Match[str]) -> Optional[float]:
-    """Return the number at the group's place, whole even where the expression stopped inside it (at the e of 1.5e3)."""
+    """Return the number that the group ``value`` begins, complete even if the group ends within (at the e of 1.5e3)."""
     text = match.group("value")
     if text is None:
         return None
@@ -244,7 +244,7 @@ def _value(match: re.Match[str]) -> Optional[float]:
 
 
 def _name(text: str) -> str:
-    """Return text as a metric name."""
+    """Return a text with the characters of a metric's name alone."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     name = name if name[:1].isalpha() else f"value_{name}"
     return name[:96] if METRIC_NAME.fullmatch(name[:96]) else "value"
@@ -252,8 +252,8 @@ def _name(text: str) -> str:
 
 @dataclass
 class _Values:
-    """What one rank reports under one label. Beyond ``MAX_POINTS``, every second value is kept, then every fourth.
-    `first`, `last`, `max`, `sum` and `nonfinite` are figures of all values."""
+    """The values that one rank prints under one label. Beyond ``MAX_POINTS``, `x` and `y` keep every second value, then
+    every fourth. `first`, `last`, `max`, `sum` and `nonfinite` (count) are of all values."""
 
     x: array[float] = field(default_factory=lambda: array("d"))
     y: array[float] = field(default_factory=lambda: array("d"))
@@ -284,18 +284,18 @@ class _Values:
         self.count += 1
 
     def figure(self, statistic: str, positive: bool) -> Optional[float]:
-        """Return one figure of the values, None where it is not finite."""
+        """Return a statistic such as ``median`` of the values, None if it is not finite; `positive`: of values > 0."""
         if statistic != "median":
             return number(getattr(self, statistic))
         warm_up = min(WARM_UP, (self.count + 4) // 5) if self.count > 1 else 0
         warm = self.y[-(-warm_up // self.stride) :]
         good = sorted(value for value in warm if math.isfinite(value) and (value > 0 or not positive))
-        # Not by `statistics`, which takes the runner's start 10 ms to import.
+        # Without the module `statistics`, whose import would slow the runner's start by 10 ms.
         return good[(len(good) - 1) // 2] / 2 + good[len(good) // 2] / 2 if good else None
 
 
 class ProgramLog:
-    """Reads the lines of one stage's output as one program prints them."""
+    """Reads the metrics and curves of one program from the lines of a stage's output."""
 
     def __init__(self, reader: OutputReader, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader, self._stage, self._clock = reader, stage, clock
@@ -305,7 +305,7 @@ class ProgramLog:
         self._last_step: Optional[float] = None
 
     def take(self, line: str, complete: bool = True) -> None:
-        """Read a line. Of one that is not complete, a number at its end is left out: digits may lack."""
+        """Read a line. In an incomplete line, a number at the end is left out: digits may be missing."""
         step = _labelled(line, self._reader.step, complete) if self._reader.step else None
         if step is not None and step.is_integer() and 0 <= step <= MAX_STEP:
             self._step = step
@@ -316,7 +316,7 @@ class ProgramLog:
                 self._add(index, _rank(line), figure)
 
     def metrics(self) -> list[RecordMetric]:
-        """Return the figures of what was read so far."""
+        """Return the metrics of the lines read so far."""
         metrics: list[RecordMetric] = []
         for (index, rank), values in self._values.items():
             value = self._reader.values[index]
@@ -331,7 +331,7 @@ class ProgramLog:
         return metrics
 
     def curves(self) -> list[RecordCurve]:
-        """Return the series of what was read."""
+        """Return the curves of the lines read so far."""
         return [
             {
                 "name": f"{self._stage}_{value.curve}",
@@ -363,13 +363,13 @@ class ProgramLog:
         values.add(x, figure * _unit(self._reader.values[index])[0])
 
     def _scope(self, index: int, rank: Optional[int]) -> str:
-        """The node, unless several ranks report the value."""
+        """Return the scope of a metric: ``rank:<n>`` if several ranks report the value, else ``node``."""
         several = sum(other_index == index for other_index, _ in self._values) > 1
         return f"rank:{rank}" if several and rank is not None else "node"
 
 
 def _labelled(line: str, sought: Union[OutputStep, OutputValue], complete: bool) -> Optional[float]:
-    """Return the first number that follows one of the labels."""
+    """Return the first number in a line that follows one of the labels of `sought`."""
     if sought.contains not in line or (sought.without and sought.without in line):
         return None
     for label in sought.labels:
@@ -404,6 +404,6 @@ def _rank(line: str) -> Optional[int]:
 
 
 def _unit(value: OutputValue) -> tuple[float, str]:
-    """Return the factor to the base unit, and what that is called."""
+    """Return the factor to a value's base unit, and the base unit's name."""
     base = base_unit(value.unit)
     return (base.factor, base.unit) if base else (1.0, value.unit)

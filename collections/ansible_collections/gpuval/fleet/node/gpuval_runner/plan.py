@@ -1,4 +1,4 @@
-"""The plan: read, checked, and its placeholders replaced."""
+"""Reads and checks a node's plan and replaces placeholders in its texts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gpuval_runner.layout import STAGE_NAME
 
 SCHEMA = "gpuval.plan/1"
 MAX_PLAN_BYTES = 4 << 20
-#: Beside the plan, where that names its gang alone: the members, which all plans of the gang have in common.
+#: File beside a plan that names its gang without members: the members, the same for all plans of the gang.
 GANG_FILE = "gang.json"
 RUNTIMES = ("host", *engine_types(), "auto", "pod")
-#: They look at the node itself and never go into a container.
+#: Stages that inspect the node itself and so never run in a container.
 HOST_STAGES = frozenset({"facts", "image"})
 VENDORS = ("auto", "cpu", *pci.VENDORS.values())
-#: Of a stage, for the controller alone.
+#: Fields of a stage that only the controller uses.
 UNUSED = ("retry", "expected_seconds", "tags")
 
 
 @dataclass(frozen=True)
 class ValueLimits:
-    """What a text matches (whole; in words for a message), or the numbers from and to which a number goes."""
+    """Limits of a field: the pattern that a whole text matches (`words` in a message), or the range of a number."""
 
     pattern: str = ".*"
     words: str = "a text without NUL"
@@ -66,7 +66,7 @@ class OutputPattern:
 
 @dataclass(frozen=True)
 class OutputStep:
-    """By which labels a program's log says which step a line is about."""
+    """The labels that stand before the step's number in the lines of a program's log."""
 
     labels: tuple[str, ...]
     contains: str = ""
@@ -75,9 +75,9 @@ class OutputStep:
 
 @dataclass(frozen=True)
 class OutputValue:
-    """A number of a program's log: the labels that stand before it, its unit, its curve and its figures. `figures` says
-    by the metric's name, without the stage, what it is of the values. Only a line with `contains` and not `without` is
-    read. With `positive` the median leaves out what is not above zero: time without work."""
+    """A number in a program's log: the labels before the number, its unit, its curve's name, and by metric name
+    (without the stage) the statistic of the values. Only lines that contain `contains` and not `without` are read. With
+    `positive`, the median ignores values of zero and below: time without work."""
 
     labels: tuple[str, ...]
     figures: Annotated[Mapping[str, str], _one_of("first", "last", "median", "max", "sum", "nonfinite")]
@@ -100,7 +100,7 @@ class OutputReader:
 
 @dataclass(frozen=True)
 class StageContainer:
-    """What a stage asks of its container; the engine's defaults apply to the rest."""
+    """What a stage declares for its container; the engine's defaults apply to the rest."""
 
     python: str = "python3"
     shm_bytes: Annotated[Optional[int], ValueLimits(least=1)] = None
@@ -129,8 +129,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class Image:
-    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry. Without
-    `pull` no registry has it: it was built on the node."""
+    """The image of a reference, and its origin: an archive in the store, else the registry of the reference. Without
+    `pull`, no registry has the image: it was built on the node."""
 
     reference: Annotated[str, ValueLimits("[^-].*", "the reference of an image")]
     id: Annotated[Optional[str], _IMAGE_ID] = None
@@ -140,7 +140,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Stage:
-    """One unit of work. Limits in seconds, 0 is none."""
+    """One unit of work in a plan. Limits are in seconds, 0 is no limit."""
 
     name: Annotated[str, ValueLimits(STAGE_NAME.pattern, "the name of a stage")]
     workload: Annotated[str, ValueLimits(".{1,64}", "a text of 1 to 64 characters")]
@@ -157,14 +157,14 @@ class Stage:
     container: StageContainer = field(default_factory=StageContainer)
     output: tuple[OutputReader, ...] = ()
     datasets: Annotated[tuple[str, ...], _DATASET] = ()
-    #: Variables of the job whose values are in no plan.
+    #: Names of the job's secret variables, whose values are in no plan.
     secrets: Annotated[tuple[str, ...], _VARIABLE] = ()
 
 
 @dataclass(frozen=True)
 class PlannedAccelerator:
-    """What the stages run on: as declared, or as found; architecture, product and version of the first GPU as the facts
-    name them, if they do."""
+    """The accelerators that the stages run on, as declared or as found; architecture, product and version of the first
+    GPU are as in the facts, else empty."""
 
     vendor: Annotated[str, _one_of(*VENDORS)]
     count: Optional[int] = None
@@ -175,7 +175,7 @@ class PlannedAccelerator:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What one node is to do, in order."""
+    """The stages that one node runs, in order, and their settings."""
 
     run_id: Annotated[str, _RUN_ID]
     node: Annotated[str, _NODE]
@@ -191,11 +191,11 @@ class NodePlan:
     images: Mapping[str, Image] = field(default_factory=dict)
     #: Drawn by the controller for this node and attempt; every record echoes it.
     nonce: Annotated[str, ValueLimits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
-    #: How often GPUs and host are sampled beside a stage; 0 is not at all.
+    #: Seconds between samples of GPUs and host beside a stage; 0 is no sampling.
     telemetry_seconds: float = 0.0
     #: The gang that the node is part of, as JSON; empty for none.
     gang: str = ""
-    #: Whether it ends when other work begins on the accelerators.
+    #: Whether the plan ends when other work begins on the accelerators.
     gives_way: bool = False
 
     def stage(self, name: str) -> Stage:
@@ -206,7 +206,7 @@ class NodePlan:
         raise NodePlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
 
     def in_container(self, stage: Stage) -> bool:
-        """Whether a stage runs in a container, of an engine or of its pod: it has an image and the runtime uses it."""
+        """Whether a stage runs in a container of an engine or its pod: it has an image, and the runtime uses images."""
         return bool(stage.image) and self.runtime != "host" and stage.name not in HOST_STAGES
 
     @property
@@ -216,7 +216,7 @@ class NodePlan:
 
 
 def load(path: Path) -> NodePlan:
-    """Read and check a plan file, with its gang's members where they are beside it. Raises ``NodePlanError``."""
+    """Read and check a plan file, and the file of its gang's members beside it, if any. Raises ``NodePlanError``."""
     document = _read(path, "a plan")
     gang = document.get("gang") if isinstance(document, dict) else None
     if isinstance(gang, dict) and "members" not in gang:
@@ -256,7 +256,7 @@ def parse(document: Any) -> NodePlan:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders that `values` names; every other brace is kept."""
+    """Return the text with placeholders in braces replaced by `values`; all other braces are kept."""
     return re.sub(r"\{([a-z_]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
 
 
@@ -288,7 +288,7 @@ def _check_stages(plan: NodePlan) -> None:
 
 
 def _object(kind: Any, document: Any, where: str) -> Any:
-    """Read a dataclass from a JSON object. Where a field has a default, null is as if it were not there."""
+    """Read a dataclass, `kind`, from a JSON object at the field `where`. With a default, null counts as missing."""
     if not isinstance(document, dict):
         raise NodePlanError(f"{where} is not an object")
     kinds = _kinds(kind)
@@ -308,12 +308,12 @@ def _object(kind: Any, document: Any, where: str) -> Any:
 
 @cache
 def _kinds(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields; reading them takes longer than reading a stage."""
+    """Return the types of a dataclass's fields, cached: to resolve them takes longer than to read a stage."""
     return get_type_hints(kind, include_extras=True)
 
 
 def _value(kind: Any, value: Any, where: str, limits: ValueLimits = _ANY) -> Any:
-    """Read a value of a type that the dataclasses of a plan have; limits of a list or map are those of its items."""
+    """Check and return a value of the type `kind` at the field `where`; limits of a list or map apply to its items."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _value(inner[0], value, where, inner[1])

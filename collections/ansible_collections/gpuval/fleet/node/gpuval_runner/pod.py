@@ -1,4 +1,4 @@
-"""The runner as a container's entry point: one stage, and its record where a cluster can see it."""
+"""The runner as a pod container's entry point: runs one stage and shows its record to the cluster."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
 MAX_TERMINATION_BYTES = 2048
 LOCK_SECONDS = 60.0
-#: Records of earlier attempts in pods that no longer exist; they lie beside the plan.
+#: Files beside the plan with records of earlier attempts, whose pods no longer exist.
 EARLIER_RECORD = "record-{}.json"
 
 
 def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[Path] = None) -> int:
-    """Run one stage in a container. Returns 0 once its record is made; with `is_last`, 1 unless every stage succeeded.
-    What earlier containers left in the folder `clear` (shared memory) is removed first. Raises ``NodePlanError`` and
-    ``StoreFileError`` for what it was given, ``LockHeldError`` when another container holds it."""
+    """Run one stage in a pod's container. Returns 0 once its record is written; with `is_last`, 1 unless all stages
+    succeeded. First empties the folder `clear` (shared memory of earlier containers). Raises ``NodePlanError`` and
+    ``StoreFileError`` for its input, ``LockHeldError`` when another container holds the node directory."""
     plan = plans.load(options.directory.plan)
     pod_stage = plan.stage(stage)
-    if pod_stage.image:  # whose interpreter is the one that runs here
+    if pod_stage.image:  # this container runs the image's interpreter
         plan = replace(plan, python=pod_stage.container.python)
     descendants.become_subreaper()
     options = replace(options, private_store=False, tee=_tee)
@@ -59,7 +59,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
 
 
 def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
-    """Copy records of earlier attempts from the controller to where the runner reads them; those of this pod stay."""
+    """Copy records of earlier attempts, which the controller put beside the plan, to the results; this pod's stay."""
     before, after = EARLIER_RECORD.split("{}")
     for path in sorted(source.glob(EARLIER_RECORD.format("*"))):
         stage = path.name[len(before) : -len(after)].replace("-", "_")
@@ -68,13 +68,13 @@ def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
 
 
 def print_record(record: StageRecord) -> None:
-    """Print a record between markers into the container's output."""
+    """Print a record between marker lines to standard output: the controller reads it from the pod's log."""
     name, data = f"GPUVAL RECORD {record.stage}", record.encode().decode("ascii")
     print(f"\n-----BEGIN {name}-----\n{data}-----END {name}-----", flush=True)
 
 
 def write_termination(record: StageRecord, path: Path) -> None:
-    """Write state, cause, message and exit code in at most 2048 bytes where the cluster shows them."""
+    """Write state, cause, message and exit code of a record, in at most 2048 bytes, as the termination message."""
     short = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
     cause = {name: value for name, value in record.environment.items() if name == "cause"}
     short |= cause if len(to_json(cause)) <= MAX_TERMINATION_BYTES // 2 else {}
@@ -88,13 +88,13 @@ def write_termination(record: StageRecord, path: Path) -> None:
 
 
 def _tee(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # the container's output is closed: the log file has it all
+    with contextlib.suppress(OSError):  # the container's output is closed: the log file has all of it
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 
 class _PodRunner(Runner):
-    """Runs one stage of a plan whose other stages have containers of their own."""
+    """Runs one stage of a plan whose other stages run in containers of their own."""
 
     def __init__(
         self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt, own_stage: str
@@ -103,7 +103,7 @@ class _PodRunner(Runner):
         self._own = own_stage
 
     def run_own_stage(self) -> StageRecord:
-        """Run the container's own stage, or close it with the reason; returns its final record."""
+        """Run this container's stage, or end it with a reason without running it; returns its final record."""
         self.open()
         if self.records[self._own].state not in machine.FINISHED:
             halt = self.halt()
@@ -119,7 +119,7 @@ class _PodRunner(Runner):
         return self.records[self._own]
 
     def _context(self, name: str) -> StageContext:
-        """As on a host, but what a stay leaves to upload is printed if need be."""
+        """Return a stage's context as on a host; a stage that stays prints its record if it cannot be uploaded."""
         context = super()._context(name)
 
         def stays(record: StageRecord) -> bool:
@@ -131,14 +131,14 @@ class _PodRunner(Runner):
         return replace(context, stays=stays)
 
     def halt(self) -> Optional[StageStop]:
-        """As on a host, but a container that a signal ends does not come back."""
+        """Return why no work may go on, as on a host; but a signal ends the stage for good, with its container."""
         stop = super().halt()
         if stop and self.interrupt.signal:
             return StageStop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
     def opening(self, stage: Stage, document: Optional[dict[str, Any]], interruptions: int) -> str:
-        """As on a host, but a stage of another container that is not final was killed together with its runner."""
+        """Return what to do with a record, as on a host; but another container's unfinished stage was killed."""
         is_cut_off = document and document["state"] == "running" and document["attempt"] == self.plan.attempt
         if is_cut_off and stage.name != self._own:
             return "give_up"

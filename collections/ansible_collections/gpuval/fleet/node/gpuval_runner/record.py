@@ -1,4 +1,4 @@
-"""Records (gpuval.record/1) and series (gpuval.series/1): built whole, bounded in size, written in one step, sent."""
+"""Records (gpuval.record/1) and series (gpuval.series/1): built, bounded in size, written in one step and sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpuval_runner.result import (
 )
 from gpuval_runner.text import encodable, one_line
 
-if TYPE_CHECKING:  # a launch reads records, and needs no HTTP
+if TYPE_CHECKING:  # a launch reads records and must not import HTTP
     from gpuval_runner.upload import Source, Uploader
 
 SCHEMA = "gpuval.record/1"
@@ -36,13 +36,13 @@ MAX_SERIES_BYTES = 8 << 20
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS = 256
 MAX_WORD = 8192
-#: Types in a record on disk, which a stage may have changed, on which the runner relies.
+#: Types that the runner checks in a record on disk, since a stage may have changed the file.
 CHECKED = {"attempt": int, "attempts": list, "metrics": list, "environment": dict, "message": str}
 
 
 @dataclass
 class StageRecord:
-    """One stage on one node; the fields of the schema of the same names."""
+    """The record of one stage on one node; the fields are those of the schema gpuval.record/1."""
 
     run_id: str
     node: str
@@ -82,7 +82,7 @@ class StageRecord:
         )
 
     def merge(self, result: ResultFile, more_metrics: Iterable[RecordMetric] = ()) -> None:
-        """Take what the workload reported so far; its own metrics win over those read from the output."""
+        """Add the workload's reported results; they replace metrics of the same name read from the output."""
         metrics = {(m["name"], m["scope"]): m for m in more_metrics}
         metrics.update({(m["name"], m["scope"]): m for m in result.metrics})
         self.metrics = list(metrics.values())[:MAX_METRICS]
@@ -91,7 +91,7 @@ class StageRecord:
         self.artifacts = result.artifacts[:MAX_ARTIFACTS]
 
     def add_telemetry(self, metrics: Iterable[RecordMetric], environment: Mapping[str, Any]) -> None:
-        """Add what was sampled beside the work, after :meth:`merge`; the workload's own values of a name stay."""
+        """Add the telemetry of the stage, after :meth:`merge`; the workload's metrics of the same name stay."""
         recorded = {(metric["name"], metric["scope"]) for metric in self.metrics}
         more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in recorded]
         self.metrics = [*self.metrics, *more[: max(0, MAX_METRICS - len(self.metrics))]]
@@ -100,10 +100,10 @@ class StageRecord:
         self.environment = {**self.environment, **{name: environment[name] for name in names}}
 
     def encode(self) -> bytes:
-        """Return the document as JSON of at most 1 MiB, stamped with the present time. What does not fit is left out
-        and the message says so: first the environment of earlier attempts, then of this one large entries of the
-        environment, metrics of single parts, and the rest. What earlier attempts measured goes last: a fault that they
-        showed must not be lost while this one's figures still pass."""
+        """Return the record as JSON of at most 1 MiB, stamped with the present time. The message names what was left
+        out to fit: first environments of earlier attempts, then large entries of this attempt's environment, metrics
+        of single parts, and the rest. Metrics of earlier attempts are left out last: a fault that they show must not
+        be lost while this attempt's figures pass."""
         self.updated_at = now()
         document = {"schema": SCHEMA, **vars(self)}
         document["message"] = one_line(self.message, MAX_MESSAGE)
@@ -124,7 +124,7 @@ class StageRecord:
 
 
 def load(path: Path, plan: NodePlan) -> Optional[dict[str, Any]]:
-    """Read a record of this run and node; None when there is none or it is not one."""
+    """Read a record file of the plan's run and node; None when it is missing or damaged."""
     document = read_object(path, 2 * MAX_RECORD_BYTES)
     identity = {"schema": SCHEMA, "run_id": plan.run_id, "node": plan.node, "stage": path.stem}
     is_record = (
@@ -143,7 +143,7 @@ def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
 
 
 def restore(document: dict[str, Any]) -> StageRecord:
-    """Return the record that :func:`load` read."""
+    """Return a document that :func:`load` read as a `StageRecord`."""
     return StageRecord(**{name: value for name, value in document.items() if name != "schema"})
 
 
@@ -154,7 +154,7 @@ def archived(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
-    """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
+    """Return the series document of a stage as JSON of at most 8 MiB; the longest curves are left out to fit."""
     kept_curves = _fitting(sorted(series, key=lambda curve: len(curve["x"])), MAX_SERIES_BYTES - 1024)
     return to_json(
         {
@@ -198,7 +198,7 @@ def _shrink_metrics(document: dict[str, Any], excess: int) -> str:
 
 
 def _fitting(entries: list[Any], room: int) -> list[Any]:
-    """Return the first of the entries, as many as fit into so many bytes of JSON."""
+    """Return the first entries, as many as fit into `room` bytes of JSON."""
     sizes = accumulate(len(to_json(entry)) for entry in entries)
     return [entry for entry, size in zip(entries, sizes) if size <= room]
 
@@ -209,14 +209,14 @@ def _shrink_rest(document: dict[str, Any], _: int) -> str:
 
 
 class ResultPublisher:
-    """Writes results and has them sent. A full disk is noted and is no error: the store may still get them."""
+    """Writes results to files and sends them to the store. A full disk is only noted: the store may still get them."""
 
     def __init__(self, directory: NodeDirectory, plan: NodePlan, uploader: Optional[Uploader]) -> None:
         self._directory, self._plan, self._uploader = directory, plan, uploader
         self.write_problem = ""
 
     def record(self, record: StageRecord) -> bytes:
-        """Write and send a record; returns its text. With the end of a stage its secrets go."""
+        """Write and send a record; returns its JSON. The record of an ended stage also removes the stage's secrets."""
         if record.finished_at:
             with contextlib.suppress(OSError):
                 self._directory.secrets(record.stage).unlink()
@@ -230,14 +230,14 @@ class ResultPublisher:
         return data
 
     def series(self, stage: Stage, series: list[RecordCurve]) -> None:
-        """Write and send the curves of a stage, if it has any."""
+        """Write a stage's time series to its file and send it; nothing if there are none."""
         if series:
             data = encode_series(self._plan, stage, series)
             self._write(f"series/{stage.name}", data)
             self._send(f"series/{stage.name}", data)
 
     def log(self, stage: Stage) -> None:
-        """Send the log as it is by the time it is sent."""
+        """Queue a stage's log for sending, with its content at the time of sending."""
         path = self._directory.log(stage.name)
         if path.exists():
             self._send(f"logs/{stage.name}", path)

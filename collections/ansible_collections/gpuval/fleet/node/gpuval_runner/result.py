@@ -1,4 +1,4 @@
-"""What a workload hands over in its result file. Untrusted: what is malformed is dropped and named."""
+"""Reads a workload's result file. The file is untrusted: malformed parts are dropped and named."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _Item = TypeVar("_Item")
 
 
 class RecordMetric(TypedDict, total=False):
-    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``; ``revision`` of its
-    definition, where that is not the first."""
+    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``; ``revision`` is that
+    of the metric's definition, if not the first."""
 
     name: str
     value: Optional[float]
@@ -44,7 +44,7 @@ class RecordMetric(TypedDict, total=False):
 
 
 class RecordCurve(TypedDict):
-    """One series: y over x."""
+    """One curve of a stage: values y over x (step or seconds)."""
 
     name: str
     unit: str
@@ -56,7 +56,7 @@ class RecordCurve(TypedDict):
 
 @dataclass
 class ResultFile:
-    """The fields of a result file that were accepted; `problems` names what was not."""
+    """The accepted fields of a result file; `problems` names those that were not accepted."""
 
     state: str = "running"
     message: str = ""
@@ -69,7 +69,7 @@ class ResultFile:
 
 
 def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[ResultFile]:
-    """Read a result file, secrets in its texts hidden; None when there is none. One that is no result counts as
+    """Read a result file and hide secrets in its texts; None without a file. A file that is no result counts as
     ``running``, with a problem."""
     try:
         data = read_bounded(path, MAX_RESULT_BYTES)
@@ -81,7 +81,7 @@ def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> 
 
 
 def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -> ResultFile:
-    """Return the valid parts of a result file. Never raises for what it holds."""
+    """Return the valid parts of a result file's content. Never raises for malformed content."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
         if isinstance(document, dict):
@@ -115,7 +115,7 @@ def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -
 
 
 def _hidden(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
-    """Hide secrets in one field of a result; words of the format stay, since a secret may be one."""
+    """Return one field of a result without secrets; the format's own words stay, even if a secret equals one."""
     if key in ("state", "scope", "x_unit") and isinstance(value, str) and not value.startswith("link:"):
         return value
     if key in ("metrics", "series") and isinstance(value, list):
@@ -127,10 +127,10 @@ def _hidden(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
 
 
 def number(value: Any) -> Optional[float]:
-    """Return a finite number, else None."""
+    """Return a value that is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if abs(value) < 1e300 else None  # not so for NaN
+    return value if abs(value) < 1e300 else None  # false for NaN
 
 
 def _accepted(
@@ -209,7 +209,7 @@ def _entries(document: dict[str, Any], name: str, problems: list[str]) -> Collec
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a JSON value with numbers finite, texts encodable, and nothing below `depth` levels."""
+    """Return a JSON value with finite numbers and encodable texts, cut off below `depth` levels."""
     if isinstance(value, str):
         return encodable(value)
     if value is None or isinstance(value, bool):

@@ -39,14 +39,14 @@ FACTS = "facts"
 
 @dataclass
 class Interrupt:
-    """The signal that asked the runner to end; empty without one."""
+    """Holds the name of the signal that asked the runner to end; empty without a signal."""
 
     signal: str = ""
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Where the runner finds its files on a host or in a pod, and what replaces the machine in tests."""
+    """Where the runner finds its files on a host or in a pod, and replacements of the machine for tests."""
 
     directory: NodeDirectory
     instance: str = ""
@@ -58,10 +58,10 @@ class RunnerOptions:
 
 def run(options: RunnerOptions) -> int:
     """Run the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 after a signal to end.
-    Raises ``LockHeldError`` when another runner holds it, ``NodePlanError`` and ``StoreFileError`` for what it was
-    given."""
+    Raises ``LockHeldError`` when another runner holds the directory, ``NodePlanError`` and ``StoreFileError`` for a
+    malformed plan or store file."""
     directory = options.directory
-    plans.load(directory.plan)  # refuse before anything is touched
+    plans.load(directory.plan)  # refuse a bad plan before anything is changed
     descendants.become_subreaper()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
@@ -85,8 +85,8 @@ def run(options: RunnerOptions) -> int:
 
 
 def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
-    """Cancel a run and wait until its runner has ended; without a runner, close the records here. Raises
-    ``NodePlanError``, and ``OSError`` when the request cannot be left."""
+    """Cancel a run and wait until its runner has ended; without a runner, end the records as cancelled here. Raises
+    ``NodePlanError``, and ``OSError`` when the cancel request cannot be written."""
     directory = options.directory
     plan = plans.load(directory.plan)
     if lock.holder(directory.lock) is None and record.is_finished(directory, plan):
@@ -103,7 +103,8 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def uploading(options: RunnerOptions) -> Iterator[Optional[Uploader]]:
-    """An uploader where there is a store file; it ends with the telemetry's helper. Raises ``StoreFileError``."""
+    """Yield an uploader if there is a store file, else None; closes it and the telemetry helper. Raises
+    ``StoreFileError``."""
     directory, uploader = options.directory, None
     if directory.store.exists():
         uploader = Uploader(directory.store, Ledger(directory.uploaded), private=options.private_store)
@@ -116,7 +117,7 @@ def uploading(options: RunnerOptions) -> Iterator[Optional[Uploader]]:
 
 
 def finish_uploads(uploader: Optional[Uploader], interrupt: Interrupt) -> bool:
-    """Give the store a bounded time to take what it lacks. Returns whether it has everything now."""
+    """Upload the remaining results in bounded time. Returns whether the store has all results now."""
     if uploader is None:
         return False
     waiting = uploader.flush(AWAY_FLUSH_SECONDS if interrupt.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
@@ -129,7 +130,7 @@ def finish_uploads(uploader: Optional[Uploader], interrupt: Interrupt) -> bool:
 
 
 def newer_plan(path: Path, plan: NodePlan) -> bool:
-    """Whether a plan of a later attempt was put in place meanwhile."""
+    """Whether the plan file at `path` now holds a later attempt than `plan`."""
     try:
         return plans.load(path).attempt > plan.attempt
     except NodePlanError:
@@ -138,14 +139,14 @@ def newer_plan(path: Path, plan: NodePlan) -> bool:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interrupt]:
-    """Note TERM and INT instead of dying of them, and ignore a lost terminal."""
+    """Record TERM and INT in the yielded `Interrupt` instead of exiting, and ignore a lost terminal."""
     interrupt = Interrupt()
 
     def note_signal(number: int, _frame: Any) -> None:
         interrupt.signal = signal.Signals(number).name
 
     earlier = {number: signal.signal(number, note_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # SIG_IGN would be inherited by stages
+    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # stages would inherit SIG_IGN
     try:
         yield interrupt
     finally:
@@ -154,7 +155,7 @@ def catch_signals() -> Iterator[Interrupt]:
 
 
 class Runner:
-    """One plan, once through."""
+    """Runs the stages of one plan, once."""
 
     def __init__(
         self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt
@@ -170,7 +171,7 @@ class Runner:
         self._other_work = other_work.watch(plan)
 
     def run_plan(self) -> str:
-        """Run all that is due; returns the outcome, ``running`` when a signal ended it before that."""
+        """Run all stages that are due; returns the plan's outcome, ``running`` when a signal ended the runner."""
         self.open()
         while not self.interrupt.signal:
             halt = self.halt()
@@ -188,7 +189,7 @@ class Runner:
         return outcome
 
     def open(self) -> None:
-        """End what an earlier runner left running, and bring every stage's record up to this plan."""
+        """End leftover processes and containers of an earlier runner, and update every stage's record to this plan."""
         present = instant(self.options.boot_id_file)
         state, plan = self.state, self.plan
         rebooted = bool(state.boot) and state.boot != present.boot
@@ -221,7 +222,7 @@ class Runner:
         return machine.outcome(self.stage_states().get(stage.name, "pending") for stage in self.plan.stages)
 
     def halt(self) -> Optional[StageStop]:
-        """Return why no work may go on, if so."""
+        """Return why the running stage must stop (cancel, deadline, signal, other work), None if it may go on."""
         if self.interrupt.signal:
             return StageStop(INTERRUPTED, f"the runner received {self.interrupt.signal}")
         if self._containers.stays:
@@ -236,7 +237,7 @@ class Runner:
         return None
 
     def disturbed(self, failed: bool) -> Optional[StageStop]:
-        """Return what may explain the end of a stage: other work on the accelerators, and of a failure a signal."""
+        """Return what may explain the end of a stage: other work on the accelerators, or a signal if it failed."""
         if self.interrupt.signal:
             return self.halt() if failed else None
         return self._gave_way() if self.plan.gives_way and self._other_work.look() else None
@@ -245,12 +246,12 @@ class Runner:
         return StageStop("cancelled", f"gave way: {other_work.IN_THE_WAY} {self._other_work.found}")
 
     def _seconds_left(self) -> float:
-        """Until the plan's deadline."""
+        """Return the seconds until the plan's deadline."""
         spent = elapsed(self.state.started, instant(self.options.boot_id_file)) if self.state.started else 0.0
         return self.plan.deadline_seconds - spent
 
     def close_stage(self, step: machine.Close) -> None:
-        """End a stage without running it."""
+        """Write the final record of a stage that is not run."""
         stage_record = self.records[step.stage]
         stage_record.state, stage_record.finished_at = step.state, clock.now()
         stage_record.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
@@ -272,7 +273,7 @@ class Runner:
 
     def _context(self, name: str) -> StageContext:
         work, source, archive = self.directory.work(name), self.directory.source, own_archive()
-        # Programs by the names that a pod mounts them under: what those link to has the time of the mount in its name.
+        # Programs by their mounted names in a pod: the link targets have the time of the mount in their names.
         runner, workloads = self.directory.runner, self.directory.workloads
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
@@ -315,7 +316,7 @@ class Runner:
             self._save_state()
 
     def note_store(self) -> None:
-        """Note whether the store answers, for ``start`` and ``status``."""
+        """Save in the state whether the store answers, for the commands ``start`` and ``status``."""
         if self._uploader and self._uploader.reachable != self.state.store_reachable:
             self.state.store_reachable = self._uploader.reachable
             self.state.store_message = "; ".join(self._uploader.problems())
@@ -334,7 +335,7 @@ class Runner:
         ended, stuck = leftovers.end_processes(run_marker(self.plan.run_id, self.plan.node), session=session)
         containers: list[str] = []
         problems: list[str] = []
-        if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not delay it
+        if self.state.started:  # a fresh start has no leftovers, and an engine that hangs must not delay it
             patience = 0.0 if rebooted else RELEASE_SECONDS
             traces = leftovers.RunTraces(self.directory, self.plan, self.state)
             containers, problems = leftovers.end_containers(traces, patience)
@@ -387,11 +388,11 @@ class Runner:
         else:
             attempts = document["attempts"]
             if document["state"] != "pending":
-                attempts = record.archived(_closed(document))  # what was cut off is evidence too
+                attempts = record.archived(_closed(document))  # an attempt that was cut off is evidence, too
             if decision == "resume":
                 self.state.interruptions[count_key] = interruptions + 1
                 self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
-                self._save_state()  # before the record: a runner that dies here must not count twice or lose the count
+                self._save_state()  # before the record: a runner that dies here must neither repeat nor lose the count
             stage_record = StageRecord.pending(self.plan, stage, attempts)
             stage_record.message = self._notes.get(name, "")
             self._publisher.record(stage_record)
@@ -399,7 +400,7 @@ class Runner:
 
 
 def cancelled(directory: NodeDirectory, plan: NodePlan) -> bool:
-    """Whether a cancel was asked for this attempt of the plan; one for an earlier attempt has had its effect."""
+    """Whether a cancel was requested for this attempt of the plan; a request for an earlier attempt does not count."""
     try:
         text = directory.cancel.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -408,7 +409,7 @@ def cancelled(directory: NodeDirectory, plan: NodePlan) -> bool:
 
 
 def _closed(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an earlier attempt's record, final even if that attempt was cut off."""
+    """Return the record of an earlier attempt as final, even if that attempt was cut off."""
     if document["state"] != "running":
         return document
     return {

@@ -23,20 +23,21 @@ from gpuval_runner.store import MAX_STORE_BYTES
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
 LONGEST_TEMPORARY = 68
 SHORT_BASE = Path("/tmp")  # noqa: S108 - the name is made with mode 0700 and must be ours
-#: In a scratch directory: folders that the stage made in other file systems, one a line; storage/targets.py writes it.
+#: File in a scratch directory that lists the stage's folders in other file systems, one a line (storage/targets.py).
 OUTSIDE_FILE, MAX_OUTSIDE_BYTES = "outside", 1 << 16
-#: In the working folder: what the steps' program reads and removes.
+#: File in the scratch directory with a stage's secrets; the program of a job's steps reads and removes the file.
 SECRETS_FILE = "secrets.json"
-#: The controller refuses shorter secrets.
+#: Characters of the shortest secret: the controller refuses shorter ones.
 SHORTEST = 4
-#: The end of variables whose values are shown: names of users are words of any text, and parts of nodes' names.
+#: End of variables whose values are not hidden: user names are common words and parts of node names.
 USERNAME = "_USERNAME"
 
 
 def load_secrets(
     directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The stage's secrets by variable: from the launch, in a pod from its container. Raises ``StoreFileError``."""
+    """Return a stage's secrets by variable: from a file of the launch, in a pod from its `environment`. Raises
+    ``StoreFileError``."""
     values = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_STORE_BYTES)
     secrets = {name: values.get(name) for name in stage.secrets}
     missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]
@@ -46,13 +47,13 @@ def load_secrets(
 
 
 def secret_redactor(directory: NodeDirectory, secrets: Mapping[str, str]) -> SecretRedactor:
-    """What hides a stage's secrets in its output, and those of the run: a stage may print the run's files, too."""
+    """Return a redactor for a stage's output. It hides the stage's secrets and the run's, as in printed store URLs."""
     values = [value for name, value in secrets.items() if not name.endswith(USERNAME)]
     return SecretRedactor(values, secrets_of_run(directory.root), SHORTEST)
 
 
 def temporary_directory(work: Path) -> Path:
-    """Return the TMPDIR that goes with a scratch directory: inside it, or in /tmp where its name would be too long."""
+    """Return the TMPDIR of a scratch directory: inside the directory, or in /tmp if that name would be too long."""
     inside = work / "tmp"
     if len(str(inside).encode()) <= LONGEST_TEMPORARY:
         return inside
@@ -70,22 +71,22 @@ def make(work: Path) -> Path:
 
 
 def prepare(places: StagePaths, gang: str, secrets: Mapping[str, str]) -> None:
-    """Make a stage's scratch directory, with its secrets for this user alone, and the model cache, whose mark says that
-    nothing else lay there. Raises ``OSError``."""
+    """Create a stage's scratch directory, with the secrets readable by this user alone, and the model cache. A new
+    model cache gets a mark: clean removes only marked caches. Raises ``OSError``."""
     make(places.work)
     if gang:
         write_gang(places.work, gang, places.run)
     if secrets:
         write_atomically(places.work / SECRETS_FILE, json.dumps(secrets).encode())
     places.models.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # a full disk: then the cache stays when the node is cleaned
+    with contextlib.suppress(OSError):  # a full disk: without its mark, the cache stays when the node is cleaned
         if not any(places.models.iterdir()):
             (places.models / CACHE_MARK).touch(mode=0o600)
 
 
 def write_gang(work: Path, document: str, source: Path) -> None:
-    """Write the gang's document where its variable points, into the scratch directory, and for its leader the URLs of
-    the members' records, from the store file in the folder `source`. Raises ``OSError``."""
+    """Write the gang's document into the scratch directory `work`; for the gang's leader also the URLs of the members'
+    records, from the store file in the folder `source`. Raises ``OSError``."""
     files = {GANG_FILE: document}
     store = read_object((source / "store.json").resolve(), MAX_STORE_BYTES)
     if isinstance(store.get("members"), dict):
@@ -98,13 +99,13 @@ def write_gang(work: Path, document: str, source: Path) -> None:
 
 
 def remove(work: Path) -> list[str]:
-    """Remove a scratch directory, its temporary directory, and what the stage noted that it made elsewhere; returns
-    what stayed and why."""
+    """Remove a scratch directory, its temporary directory, and the folders elsewhere that the stage listed; returns
+    what could not be removed and why."""
     return [problem for path in (*_outside(work), temporary_directory(work), work) for problem in remove_tree(path)]
 
 
 def _outside(work: Path) -> list[Path]:
-    """The noted folders that bear the names of this run and node: a stage cannot have others removed."""
+    """Return the listed folders that have the names of this run and node: a stage cannot have others removed."""
     try:
         lines = read_bounded(work / OUTSIDE_FILE, MAX_OUTSIDE_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
@@ -114,8 +115,8 @@ def _outside(work: Path) -> list[Path]:
 
 
 def remove_tree(directory: Path) -> list[str]:
-    """Remove a directory that is ours, never through a link and never into another file system; returns what stayed. By
-    descriptors from its parent on: what another user puts in the place of a folder meanwhile is not followed."""
+    """Remove a directory tree, never through a link or into another file system; returns what could not be removed.
+    Opens each level by descriptor: a folder that another user swaps for a link meanwhile is not followed."""
     try:
         parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -129,7 +130,8 @@ def remove_tree(directory: Path) -> list[str]:
 
 
 def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
-    """Remove an entry of an open directory, and of this device all that is in it; `path` is for messages."""
+    """Remove an entry of the directory with the descriptor `parent`, with all its content on the same device; `path`
+    is for messages. Returns what could not be removed."""
     try:
         if not stat.S_ISDIR(os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode):
             os.unlink(path.name, dir_fd=parent)
@@ -163,5 +165,5 @@ def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
 
 
 def empty_directory(directory: Path) -> list[str]:
-    """Remove all that is in a directory; returns what stayed."""
+    """Remove all entries of a directory; returns what could not be removed."""
     return [problem for entry in list(directory.iterdir()) for problem in remove_tree(entry)]

@@ -1,4 +1,4 @@
-"""How far this node's clock is from the store's, by the Date of an answer: for messages only."""
+"""How far this node's clock is off the store's, by the Date header of an answer: for messages only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Optional
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 3.0
-#: Less is the store's second and the way there.
+#: Smaller differences may come from the network and the header's whole seconds.
 NOTABLE_SECONDS = 60.0
 
 
 def seconds_ahead(url: str) -> Optional[float]:
-    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host. The
-    certificate is not verified: a wrong clock may be the reason why it is invalid."""
+    """Return by how many seconds this node's clock is ahead of a URL's server; None without an answer. Sends the URL's
+    host alone. The certificate is not verified: a wrong clock may be the reason why it is invalid."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https":
@@ -38,7 +38,7 @@ def seconds_ahead(url: str) -> Optional[float]:
 
 
 def in_words(ahead: Optional[float], whose: str = "this node's") -> str:
-    """Return a message for a clock that is notably off; empty for one that is right or unknown."""
+    """Return a message for a clock that is notably off; empty for a clock that is right or unknown."""
     if ahead is None or abs(ahead) < NOTABLE_SECONDS:
         return ""
     side = "ahead of" if ahead > 0 else "behind"
@@ -49,7 +49,7 @@ def in_words(ahead: Optional[float], whose: str = "this node's") -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a time span with its two largest units."""
+    """Return a time span in words, with its two largest units."""
     minutes = round(seconds / 60)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)

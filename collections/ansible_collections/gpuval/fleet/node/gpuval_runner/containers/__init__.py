@@ -1,1 +1,1 @@
-"""Stages in containers: `command` makes one, `stage` runs it; `images` brings images, `brought` remembers them."""
+"""Stages in containers: `command` makes a container, `stage` runs it; `images` brings images, `brought` lists them."""

@@ -1,4 +1,4 @@
-"""Images of a node: by what id its engine knows them, and which a run brought, so that clean can remove them."""
+"""Images of a node: the ids that its engine gives them, and which images a run brought, for clean to remove."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gpuval_runner.plan import Image
 from gpuval_runner.text import one_line
 
 FILE = "images.json"
-#: Of an entry in it, beside `named`, which entries of earlier versions lack.
+#: Fields of an entry in the file, beside `named`, which entries of earlier versions lack.
 FIELDS = ("engine", "reference", "id", "before")
 REMOVE_SECONDS = 120.0
 
 
 def is_image(image: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
-    """Whether an image is the planned one, by the id that the engine gave it when it was loaded if need be."""
+    """Whether an image is the planned one: has the id `planned`, or the id that the engine gave the planned image."""
     return image is not None and image.id in (planned, engine_id(planned, directory))
 
 
 def engine_id(planned: str, directory: NodeDirectory) -> str:
-    """Return the id that the engine of this node knows a planned image by: engines may have ids of their own."""
+    """Return the id by which this node's engine knows the image with the planned id: engines may assign their own."""
     return known_ids(directory).get(planned, planned)
 
 
 def find_image(
     engine: ContainerEngine, reference: str, planned: str, directory: NodeDirectory
 ) -> tuple[Optional[LocalImage], Optional[LocalImage]]:
-    """Return the image that a plan means, and the one that has its reference; None where there is none. Raises
-    ``EngineError``."""
+    """Return the image with the id `planned` (empty: any id), and the image that has the reference; None for a missing
+    one. Raises ``EngineError``."""
     tagged = engine.image(reference)
     if not planned or is_image(tagged, planned, directory):
         return tagged, tagged
@@ -43,13 +43,13 @@ def find_image(
 
 
 def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
-    """Return the engine's ids of images that were loaded here, by the planned ones."""
+    """Return the ids that this node's engine gave to loaded images, by planned id."""
     return {k: v for k, v in read_object(directory.known_images, 1 << 20).items() if isinstance(v, str)}
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
-    """Record, before it is brought, that the run brings an image; `before` is the image that had its reference.
-    `named`: the image was here already, and the run only tags it with the reference."""
+    """Record that the run is about to bring an image; `before` is the id of the image that had the reference.
+    `named`: the image was on the node already, and the run only tags the image with the reference."""
     entries = _entries(directory)
     if all(entry["reference"] != image.reference for entry in entries):
         entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
@@ -57,7 +57,7 @@ def note(directory: NodeDirectory, command: str, image: Image, before: Optional[
 
 
 def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
-    """Record the engine's id of an image that was brought."""
+    """Record the id that the engine gave to an image that the run brought."""
     entries = [{**e, "id": identity} if e["reference"] == reference else e for e in _entries(directory)]
     if entries:
         _write(directory, entries)
@@ -79,7 +79,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if present is None or present.id == entry["before"]:
                 continue
             if entry["id"] and not is_image(present, entry["id"], directory):
-                continue  # another image has the name now
+                continue  # another image has the reference now
             if entry["named"]:
                 engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
                 continue
@@ -87,7 +87,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if removal.returncode != 0:
                 complaints.append(f"image {reference}: {one_line(removal.stderr, 200)}")
                 continue
-            if entry["before"] and engine.image(entry["before"]):  # the name goes back to the earlier image
+            if entry["before"] and engine.image(entry["before"]):  # the reference goes back to the earlier image
                 engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
             removed.append(f"image {reference}")
         except EngineMissingError:
@@ -98,7 +98,8 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
 
 
 def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
-    """Remove the archives of a run's images, and what is around them once no other run is there; returns what went."""
+    """Remove the image archives with these digests; without another run also all others and their folder. Returns the
+    removed paths."""
     removed = []
     folder = directory.images
     if folder.is_symlink() or not folder.is_dir():
@@ -132,10 +133,10 @@ def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
 
 
 def _hand_over(entry: dict[str, Any], new_directory: NodeDirectory) -> None:
-    """Leave the image to another run, which removes it when it is cleaned."""
+    """Move the entry of an image to another run's list: that run's clean then removes the image."""
     entries = _entries(new_directory)
     for earlier in entries:
-        if earlier["reference"] == entry["reference"]:  # it brought another image under this name: then both go
+        if earlier["reference"] == entry["reference"]:  # brought by the other run under this reference: remove both
             if earlier["before"] == entry["id"]:
                 earlier["before"] = entry["before"]
             break
@@ -145,7 +146,7 @@ def _hand_over(entry: dict[str, Any], new_directory: NodeDirectory) -> None:
 
 
 def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the plans of all other runs that have a folder here, with their files."""
+    """Return file and content of the plans of all other runs on this node."""
     plans = []
     for path in sorted(directory.base.glob("*/*/plan.json")):
         if path.parent != directory.root and (plan := read_object(path, 4 << 20)):

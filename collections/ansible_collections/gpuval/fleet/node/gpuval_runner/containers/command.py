@@ -1,4 +1,4 @@
-"""The command that makes a stage's container, and what an engine's refusal means. Pure but for a look at the host."""
+"""The command that creates a stage's container, and what an engine's refusal means. Pure except for host limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuval_runner.plan import Image, StageContainer
 from gpuval_runner.text import one_line
 
 INSIDE = Path("/opt/gpuval")
-#: Where a stage finds things in any image. The signed URLs of the store are not among them.
+#: Paths inside a stage's container, the same in every image. The signed URLs of the store are not mounted.
 PLACES = StagePaths(
     work=INSIDE / "work",
     temporary=INSIDE / "work/tmp",
@@ -32,12 +32,12 @@ PLACES = StagePaths(
 HOME = PLACES.work / "home"
 SELINUX = Path("/sys/fs/selinux/enforce")
 
-#: What of the host's environment fits into any image; its paths and its user do not.
+#: Variables of the host that fit into any image. Paths and the user of the host do not.
 INHERITED = (
     *("TZ", "*_proxy", "*_PROXY", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     *("HSA_*", "OMP_*", "MKL_*", "NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*"),
 )
-#: RDMA pins memory, and CUDA and MPI libraries want the stack; an engine that may not raise one goes without it.
+#: RDMA pins memory, and CUDA and MPI libraries need stack. A limit that the engine may not raise is left out.
 ULIMITS = {"memlock": "-1:-1", "stack": "67108864:67108864", "nofile": "1048576:1048576"}
 MODEST_NPROC = 32768
 _RLIMITS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
@@ -47,14 +47,14 @@ _INIT_ERROR = re.compile(
     r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
 )
 NO_INIT = "init"
-#: What an engine says of an image that was removed while the stage began.
+#: An engine's message about an image that was removed while the stage began.
 VANISHED = re.compile("no such image|image not known|unable to find image", re.IGNORECASE)
-#: Begins the message about an image that is not here.
+#: Start of the message about an image that is missing on the node.
 ABSENT = "image {image} is not on this node: "
 LOAD = "run the image stage, which loads its archive (--tags image)"
 PULL = "`{engine} pull {image}` there, or give it an archive in gpuval_images (copy, archive)"
 BUILD = "build it there (`make build`)"
-#: What an engine says when a container cannot start, and what that means; the first that fits.
+#: Patterns of an engine's message when a container cannot start, and its meaning; the first match counts.
 REFUSALS = (
     (
         "exec format error",
@@ -83,8 +83,8 @@ REFUSALS = (
 
 @dataclass(frozen=True)
 class ContainerRequest:
-    """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``, and of a
-    limit first (``nofile``) gpuval's default, then (``nofile!``) the runner's own."""
+    """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``; for a
+    limit first gpuval's default (``nofile``), then the runner's own limit, too (``nofile!``)."""
 
     name: str
     reference: str
@@ -101,7 +101,7 @@ class ContainerRequest:
 
 
 def inherited_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the host's variables that a container gets too."""
+    """Return the names of the host's environment variables that a container gets, too."""
     return sorted(n for n in environment if any(fnmatchcase(n, pattern) for pattern in INHERITED))
 
 
@@ -115,7 +115,7 @@ def create_argv(engine: ContainerEngine, request: ContainerRequest, selinux: boo
     argv += [] if NO_INIT in request.refused else ["--init"]
     argv += [f"--shm-size={container.shm_bytes}"] if container.shm_bytes and ipc != "host" else []
     argv += [f"--ulimit={name}={limit}" for name, limit in sorted(ulimits(container, request.refused).items())]
-    if container.memory_bytes:  # the same with swap: a stage that swaps measures the swap
+    if container.memory_bytes:  # same limit with swap, that is, no swap: a stage that swaps measures the swap
         argv += [f"--memory={container.memory_bytes}", f"--memory-swap={container.memory_bytes}"]
     argv += [f"--cpus={container.cpus:g}"] if container.cpus else []
     argv += [f"--user={request.user}"] if request.user else []
@@ -135,16 +135,16 @@ def create_argv(engine: ContainerEngine, request: ContainerRequest, selinux: boo
 
 
 def ulimits(container: StageContainer, refused: Iterable[str] = ()) -> dict[str, str]:
-    """Return the limits of a container: ours as far as the engine gives them, and what the stage asks in any case."""
+    """Return the ulimits of a container: gpuval's defaults without refused ones, and all that the stage declares."""
     limits = {name: limit for name, limit in ULIMITS.items() if name not in refused}
-    # Left unsaid, podman takes fixed numbers for nofile and nproc, which it may not be allowed to give.
+    # Without a value, podman sets fixed numbers for nofile and nproc, which it may not be allowed to give.
     inherited = [name for name in _RLIMITS.values() if name in refused and f"{name}!" not in refused]
     limits.update({name: _own_limit(name) for name in inherited})
     return {**limits, **container.ulimits}
 
 
 def dropped_option(text: str, request: ContainerRequest) -> Optional[str]:
-    """Return which option to drop after this refusal; None when it has another cause or the plan asks for it."""
+    """Return the option to drop after an engine's refusal `text`; None for another cause or an option of the plan."""
     if _INIT_MISSING.search(text) and NO_INIT not in request.refused:
         return NO_INIT
     match = _RLIMIT.search(text)
@@ -157,7 +157,7 @@ def dropped_option(text: str, request: ContainerRequest) -> Optional[str]:
 
 
 def explain(text: str, request: ContainerRequest, engine: ContainerEngine) -> str:
-    """Return why a container could not start, and what to do, from the engine's message."""
+    """Return why a container could not start, and what to do, from the engine's message `text`."""
     reason = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
     message = next((words for pattern, words in REFUSALS if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), "")
     return (message or "{engine} refuses the container: {reason}").format(
@@ -173,13 +173,13 @@ def explain(text: str, request: ContainerRequest, engine: ContainerEngine) -> st
 
 
 def explain_init(exit_code: Optional[int], last_line: str) -> str:
-    """Return the init's message when it could not start the program, empty when the program itself ended."""
+    """Return the message of the container's init if it could not start the program; empty if the program started."""
     match = _INIT_ERROR.search(last_line) if exit_code in (1, 126, 127) else None
     return f"exec: {match.group(1) or match.group(2)}" if match else ""
 
 
 def absent(reference: str, planned: Optional[Image], engine: str) -> str:
-    """Return the message for an image that is not here: stages do not pull."""
+    """Return the message for an image that is missing on the node: stages do not pull images."""
     steps = LOAD if planned and planned.archive else BUILD if planned and not planned.pull else PULL
     return (ABSENT + steps).format(image=reference, engine=engine)
 

@@ -43,23 +43,23 @@ STAGE = "image"
 
 
 class ImageError(RunnerError):
-    """An image is not on the node as planned; the message says what to do. ``fault``: the class of a cause outside the
-    node."""
+    """An image is not on the node as planned; the message says what to do. ``fault``: the failure class of a cause
+    outside the node."""
 
     def __init__(self, message: str, fault: str = "") -> None:
         super().__init__(message)
         self.fault = fault
 
 
-#: The fault of an image that cannot be fetched, or is not one for this node. With `NO_IMAGE` a retry is no use.
+#: The fault of an image that cannot be fetched or does not fit this node. With `NO_IMAGE` a retry is no use.
 DELIVERY = "delivery"
-#: Messages of registries and engines by which there is no such image, or not for this node.
+#: Messages of registries and engines: the image does not exist, or not for this node's architecture.
 _NO_IMAGE = re.compile(
     r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|repository .*does not exist|unauthorized"
     r"|access (?:to the resource is )?denied|short-name|invalid reference",
     re.IGNORECASE,
 )
-#: Messages of engines for a fault of the registry, or of the path to it.
+#: Messages of engines for a fault of the registry, or of the network path to the registry.
 _REGISTRY = re.compile(
     r"not found|does not exist|authentication|(?<!permission )denied: |toomanyrequests|rate limit|no such host"
     r"|dial tcp|lookup |connection re(?:fused|set)|i/o timeout|timeout exceeded|pinging container registry"
@@ -73,7 +73,7 @@ _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILIN
 
 
 def bring_images(directory: NodeDirectory) -> int:
-    """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is missing or another."""
+    """Bring all images of a plan and write the stage's result. Returns 0, or 1 if an image is missing or wrong."""
     bringer = ImageBringer(directory)
     state, fault = "success", {}
     try:
@@ -91,7 +91,7 @@ def bring_images(directory: NodeDirectory) -> int:
 
 
 class ImageBringer:
-    """Brings the images of a plan; counts the bytes and seconds that it takes."""
+    """Brings the images of a plan to the node; counts bytes and seconds of downloads and loads."""
 
     def __init__(self, directory: NodeDirectory) -> None:
         self._directory = directory
@@ -118,7 +118,7 @@ class ImageBringer:
         return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
 
     def bring(self) -> str:
-        """Bring all images; returns what was done. Raises ``RunnerError``, ``EngineError`` or ``OSError``."""
+        """Bring all images; returns what was done, in words. Raises ``RunnerError``, ``EngineError`` or ``OSError``."""
         plan = plans.load(self._directory.plan)
         if not plan.images:
             return "the plan has no images"
@@ -204,7 +204,7 @@ class ImageBringer:
         path.unlink(missing_ok=True)
 
     def _is_whole(self, path: Path, archive: Archive) -> bool:
-        """Whether the archive is here and complete; a corrupted one is removed."""
+        """Whether the archive is on the node and complete; a corrupted archive is removed."""
         if path.is_symlink() or not path.is_file():
             return False
         if path.stat().st_size == archive.bytes:
@@ -240,7 +240,7 @@ class ImageBringer:
         self._download_seconds += time.monotonic() - began
 
     def _check_room(self, engine: ContainerEngine, archive: Archive, path: Path) -> None:
-        """Check before the download that the disks have room for it. Raises ``ImageError``."""
+        """Check that the disks have room for the archive to download and load. Raises ``ImageError``."""
         present_bytes = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
         need: dict[int, tuple[Path, float]] = {}
         places = [(path.parent, float(max(0, archive.bytes - present_bytes)))]
@@ -250,7 +250,7 @@ class ImageBringer:
             try:
                 device = folder.stat().st_dev
             except OSError:
-                continue  # this user may not read it
+                continue  # this user may not read the folder
             need[device] = (folder, need.get(device, (folder, 0.0))[1] + size)
         for folder, size in need.values():
             free = shutil.disk_usage(folder).free
@@ -262,7 +262,7 @@ class ImageBringer:
                 )
 
     def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
-        """Check and name an image that was brought. Raises ``ImageError``, with `mismatch` for another id."""
+        """Check and tag an image that was brought. Raises ``ImageError``, with the text `mismatch` for a wrong id."""
         if image.id and local_image.id != image.id:
             if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
                 raise ImageError(mismatch, DELIVERY)
@@ -274,10 +274,10 @@ class ImageBringer:
         self.environment[image.reference] = local_image.id
 
     def _image_of_archive(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
-        """Return the image that came from the archive: what had its name before may be another one."""
+        """Return the image that was loaded from the archive: another image may have had its reference before."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
         local_image = engine.image(names[0]) if len(names) == 1 else None
-        if local_image is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
+        if local_image is None and not loaded and not engine.facts.containerd_images:  # the caller checks its id
             local_image = engine.image(image.reference)
         if local_image is None:
             raise ImageError(
@@ -315,7 +315,7 @@ class ImageBringer:
         self._accept(engine, image, local_image, f"{mismatch} {(image.id or '')[:19]}: correct one of the two")
 
     def _watch(self, argv: Sequence[str], task: str) -> tuple[bool, str]:
-        """Run a long command of the engine and report its progress; returns whether it succeeded, and its output."""
+        """Run a long command of the engine, printing progress about `task`; returns its success and its output."""
         began = time.monotonic()
         report(task)
         try:
@@ -354,7 +354,7 @@ def _check_architecture(engine: ContainerEngine, local_image: LocalImage, image:
 
 
 def loaded_names(output: str) -> list[str]:
-    """Return the references, and ids of what has none, that an engine reports as loaded."""
+    """Return the references that an engine reports as loaded, and the ids of images without a reference."""
     return [name.strip() for line in _LOADED.findall(output) for name in line.split(",") if name.strip()]
 
 

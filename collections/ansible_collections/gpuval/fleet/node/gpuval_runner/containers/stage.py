@@ -1,4 +1,4 @@
-"""One stage in a container: made, watched through the engine's client, judged by what the engine says, removed."""
+"""One stage in a container: created, watched through the engine's client, judged by the engine's report, removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, supervise, u
 TRIES = 8
 OWN_SECONDS = 120.0
 CHILDREN_SECONDS = 5.0
-#: An engine that restarts answers again within this; a short delay ends within SETTLE_SECONDS.
+#: An engine that restarts answers again within these seconds; a short delay ends within SETTLE_SECONDS.
 RELEASE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
 PAUSE_SECONDS = 1.0
@@ -53,14 +53,14 @@ for at, folders, files in os.walk({work!r}, topdown=False):
 
 
 class Containers:
-    """The engine of a run, found when it is first needed, and what it turned out to refuse."""
+    """The container engine of a run, found at its first use, and the options that it refused so far."""
 
     def __init__(self, plan: NodePlan, used: Callable[[ContainerMark], None] = lambda _mark: None) -> None:
-        """`used` is called before a container is made, so that a later runner finds it."""
+        """`used` is called before a container is made: it saves a mark by which a later runner finds the container."""
         self._runtime = plan.runtime
         self._engine: Optional[ContainerEngine] = None
         self.refused: frozenset[str] = frozenset()
-        #: Why nothing may run any more: a container that could not be removed and may hold the accelerators.
+        #: Why no further stage may run: a container that could not be removed may hold the accelerators. Empty if none.
         self.stays = ""
         self.used = used
 
@@ -73,7 +73,7 @@ class Containers:
 
 @dataclass(frozen=True)
 class ContainerRun:
-    """Runs one stage in a container. `say` writes a line of the runner's own into the stage's log."""
+    """Runs one stage in a container. `say` writes a line of the runner into the stage's log."""
 
     plan: NodePlan
     stage: Stage
@@ -85,7 +85,7 @@ class ContainerRun:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def run(self, argv: Sequence[str], hooks: Hooks) -> ProcessEnd:
-        """Run the stage to its end; on return its container is gone, or a note names it."""
+        """Run the stage to its end; on return its container is removed, or a note names the container."""
         try:
             engine = self.containers.engine()
             image = self._image(engine)
@@ -101,7 +101,7 @@ class ContainerRun:
             return unusable_folder(error)
 
     def _image(self, engine: ContainerEngine) -> LocalImage:
-        """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
+        """Return the stage's image as planned. Raises ``EngineError`` if it is not on the node or has a wrong id."""
         reference = self.stage.image or ""
         planned = self.plan.images.get(reference)
         planned_id = (planned.id if planned else None) or ""
@@ -120,10 +120,10 @@ class ContainerRun:
     def _request(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> command.ContainerRequest:
         plan, stage, container = self.plan, self.stage, self.stage.container
         devices = engine.access(self.accelerator.vendor)
-        if devices.problem and not container.devices:  # a plan that names devices has another way
+        if devices.problem and not container.devices:  # a plan that names devices needs no access by vendor
             raise EngineError(devices.problem)
         for source in (volume.partition(":")[0] for volume in container.volumes):
-            if source.startswith("/") and _is_missing(source):  # docker would make an empty one, as root
+            if source.startswith("/") and _is_missing(source):  # docker would create an empty folder, as root
                 raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
         is_root = (
             os.geteuid() == 0 or engine.facts.rootless
@@ -132,7 +132,7 @@ class ContainerRun:
         values = build(plan, stage, command.PLACES, self.accelerator, {}, container.python)
         if image_path := image.environment.get("PYTHONPATH"):
             values["PYTHONPATH"] += f":{image_path}"
-        if not user.startswith("0"):  # it may be unknown to the image, and then has no home
+        if not user.startswith("0"):  # the user may be unknown to the image, and then has no home
             values.setdefault("HOME", str(command.HOME))
             values.setdefault("USER", "gpuval")
         return command.ContainerRequest(
@@ -151,10 +151,10 @@ class ContainerRun:
         )
 
     def _mounts(self) -> list[tuple[Path, Path, bool]]:
-        """Return what the container sees of the node; the store's signed URLs are not among it."""
+        """Return the mounts: path on the node, path inside, whether read-only. The store's signed URLs stay outside."""
         stage_paths = self.places
         mounts = [(stage_paths.work, command.PLACES.work, False), (stage_paths.models, command.PLACES.models, False)]
-        for name in self.stage.datasets:  # the cache may be written, and so the dataset is mounted over it, too
+        for name in self.stage.datasets:  # the cache is writable: mount the dataset over it read-only
             inside = (DATASETS_INSIDE / name, command.PLACES.dataset(name))
             mounts += [(stage_paths.dataset(name), mount_point, True) for mount_point in inside]
         certificate = stage_paths.rclone_config.with_name("ca.pem")
@@ -170,7 +170,7 @@ class ContainerRun:
         return [*mounts, *((source, inside, True) for source, inside in single if source.is_file())]
 
     def _make_room(self, engine: ContainerEngine, mark: ContainerMark) -> None:
-        """Make the scratch directory and the model cache. Raises ``OSError``."""
+        """Create the stage's scratch directory and the model cache. Raises ``OSError``."""
         work = self.places.work
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
             chown_to_runner(engine, mark, work)
@@ -178,7 +178,7 @@ class ContainerRun:
         inside = [work, work / "cache", *(work / name for name in (command.PLACES.temporary.name, command.HOME.name))]
         for path in inside:
             path.mkdir(mode=0o700, exist_ok=True)
-        if self.stage.container.user:  # another user than the runner's; the node directory above is private
+        if self.stage.container.user:  # not the runner's user; the node directory above is private
             for path in inside:
                 path.chmod(0o777)
             if self.secrets:
@@ -212,7 +212,7 @@ class ContainerRun:
         return ended
 
     def _once(self, engine: ContainerEngine, request: command.ContainerRequest, hooks: Hooks) -> tuple[ProcessEnd, str]:
-        """Run the container; returns its end and, when it could not start, the engine's message."""
+        """Run the container once; returns its end and, if it could not start, the engine's message."""
         try:
             identifier = engine.create(command.create_argv(engine, request, command.SELINUX.exists()))
         except EngineError as error:
@@ -241,7 +241,7 @@ class ContainerRun:
                 grace_seconds=self.stage.grace_seconds,
                 stop=lambda grace: engine.stop_argv([identifier], grace),
             ),
-            replace(hooks, output=take, ended=look),  # asked before anything is ended that the client left
+            replace(hooks, output=take, ended=look),  # ask before the client's leftover processes are ended
         )
         if not endings:
             look(by_itself=False)
@@ -260,11 +260,11 @@ class ContainerRun:
         ended.memory = out_of_memory(ending, self.stage.container.memory_bytes)
         if ending and not ending.started:
             notes.append("its container had not started")
-            ended.exit_code = None  # the client's is its own
+            ended.exit_code = None  # the client's exit code is not the container's
         elif ending and ended.signal and not ended.stop:
             notes.append(f"{ended.signal} ended the engine's client; its container was stopped")
         elif ending and not ending.running:
-            if ending.exit_code != 0 or (ended.exit_code or 0) <= 128:  # podman may say 0 of one that was killed
+            if ending.exit_code != 0 or (ended.exit_code or 0) <= 128:  # podman may report 0 for a killed container
                 ended.exit_code = ending.exit_code
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
@@ -291,11 +291,11 @@ class ContainerRun:
             if over or time.monotonic() - begun >= (RELEASE_SECONDS if problem else SETTLE_SECONDS):
                 notes += [problem] if problem else []
                 return ending
-            hooks.tick()  # keeps the heartbeat; a stop has no effect any more
+            hooks.tick()  # keeps the heartbeat; a stop that it returns has no effect any more
             time.sleep(PAUSE_SECONDS)
 
     def _remove(self, engine: ContainerEngine, identifier: str, hooks: Hooks) -> str:
-        """Remove the container, again and again for a while; returns why it stays, if it does."""
+        """Remove the container, with retries for a while; returns why it could not be removed, else an empty text."""
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
             try:
@@ -314,14 +314,14 @@ class ContainerRun:
 
 
 def container_name(plan: NodePlan, stage: str) -> str:
-    """Return a unique name with run, node and stage."""
+    """Return a unique name for a container, made of run, node and stage."""
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", f"gpuval-{plan.run_id}-{plan.node}"[:100])
     code = hashlib.sha256(f"{plan.run_id}/{plan.node}".encode()).hexdigest()[:6]
     return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
 
 
 def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
-    """Return what the engine says about memory, empty when nothing."""
+    """Return the message for a container that ran out of memory, by the engine's report; empty if it did not."""
     if not ending or not ending.oom_killed:
         return ""
     exhausted = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
@@ -329,7 +329,7 @@ def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
 
 
 def _is_missing(path: str) -> bool:
-    """Whether there is surely nothing; a folder that this user may not see may be there."""
+    """Whether a path surely does not exist; a path that this user may not see may exist."""
     try:
         Path(path).stat()
     except OSError as error:
@@ -341,7 +341,7 @@ def foreign(work: Path) -> bool:
     """Whether a scratch directory holds another user's files, or cannot be read."""
     own_uid = os.geteuid()
     if own_uid == 0:
-        return False  # root removes whatever it is
+        return False  # root can remove all files
     failed: list[OSError] = []
     for folder, folders, files in os.walk(work, onerror=failed.append):
         for name in (*folders, *files):
@@ -352,7 +352,7 @@ def foreign(work: Path) -> bool:
 
 
 def chown_to_runner(engine: ContainerEngine, mark: ContainerMark, work: Path) -> str:
-    """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
+    """Give all files in a scratch directory to the runner's user, by a container; returns the problem, if any."""
     uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
     argv = ["run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
     argv += ["--security-opt=label=disable"] if command.SELINUX.exists() else []
