@@ -53,6 +53,14 @@ def test_a_clean_does_not_grow_with_history(results):
     assert clean(results).result["run_ids"] == ["r27"]
 
 
+def test_an_imported_run_stays_as_it_was_imported(results):
+    folder = ended(results, "r1")
+    run_folder.write_json(folder.import_file, {})
+    before = folder.run_file.read_bytes()
+    assert not reported(results, ["r1"]).failed
+    assert folder.run_file.read_bytes() == before and not folder.cleaned_file.exists()
+
+
 @pytest.mark.parametrize("all_runs", [False, True])
 def test_without_a_terminal_a_run_whose_controller_lives_is_refused_in_one_line(results, all_runs):
     folder = started(results, "r1", "b" if all_runs else "a")

@@ -169,7 +169,8 @@ def _report(action, options):
     # A node that is clean once need not be looked for when the inventory has it no more; nor a run all of whose are.
     clean = dict.fromkeys((name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN), at)
     runs = [run_folder.find(results, run_id) for run_id in options.run_ids] or run_folder.known_runs(results)
-    for folder in [] if action.check_mode else [folder for folder in runs if folder.run_file.exists()]:
+    opened_here = [folder for folder in runs if folder.run_file.exists() and not folder.is_imported]
+    for folder in [] if action.check_mode else opened_here:
         run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **clean})
         if not summary.open and cleaning.LEFT_OUT not in summary.counts:
             folder.mark_cleaned()
