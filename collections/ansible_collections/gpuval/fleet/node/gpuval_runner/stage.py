@@ -1,4 +1,4 @@
-"""One stage from start to final record."""
+"""Runs one stage from its start to its final record."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 16384
 MAX_USERS, MAX_USER = 16, 200
 INTERRUPTED = "interrupted"
-#: How much later than its stage the runner may see a signal that was sent to both.
+#: Seconds by which the runner may see a signal later than its stage, if it was sent to both.
 SIGNAL_SECONDS = 0.2
 CONTAINER_KILLED = 128 + 9
-#: In the working folder of a stage whose work is done and whose process stays: the exit code that it would have had.
+#: File in the scratch directory of a stage that is done and keeps its process: the exit code of the work.
 STAY_FILE = "stays"
-#: How the line begins by which the work ends.
+#: Start of the output line that reports the end of the work.
 STAY_LINE = "== the work is done"
-#: A line of these alone, as under a summary, has no words.
+#: A line of these characters alone, as under a summary, has no words.
 RULES = b" \t=-*_#"
 
 
@@ -51,10 +51,11 @@ RULES = b" \t=-*_#"
 class StageContext:
     """What a stage's run needs from the runner.
 
-    `halt` reports cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
-    so that a later runner resumes. `started` gets the pid of the stage's first process. `stays` is asked once, with
-    its final record, whether a stage that is done may keep its process; `superseded`: whether a later plan waits.
-    `disturbed` reports what explains a stage's end, given whether it failed; `beside`: who uses the accelerators then.
+    `halt` returns why the stage must stop: cancel, deadline or a signal to the runner; the state ``interrupted`` leaves
+    the record running, so that a later runner resumes the stage. `started` gets the pid of the stage's first process.
+    `stays`, called once with the final record, returns whether a stage that is done may keep its process; `superseded`
+    returns whether a later plan waits. `disturbed` returns what explains a stage's end, given whether the stage failed;
+    `beside` returns the other users of the accelerators at the end.
     """
 
     plan: NodePlan
@@ -75,8 +76,8 @@ class StageContext:
 
 
 class Output:
-    """What a stage prints: without its secrets to its log, and the end of it kept for messages; to the patterns as it
-    is, since a secret may be part of a figure."""
+    """Receives a stage's output: writes it without secrets to the log and keeps its end for messages. The patterns get
+    the unchanged output, since a secret may be part of a figure."""
 
     def __init__(
         self, log: CappedLog, patterns: PatternReader, tee: Optional[Callable[[bytes], None]], redactor: SecretRedactor
@@ -84,7 +85,7 @@ class Output:
         self._log, self._patterns, self._tee, self._redactor = log, patterns, tee, redactor
         self._end = self._tail = b""
         self.bytes = 0
-        #: The line by which the work ends was there; what the work left running may print on.
+        #: Whether the line that reports the end of the work was printed; leftover processes may print further lines.
         self.work_is_done = False
         self.closed = False
 
@@ -98,7 +99,7 @@ class Output:
         self._show(self._redactor.feed(data))
 
     def finish(self) -> None:
-        """No more comes."""
+        """Write what the redactor held back: the output has ended."""
         self._show(self._redactor.end())
 
     def _show(self, data: bytes) -> None:
@@ -123,15 +124,15 @@ class Output:
 
 
 class StageRun:
-    """Runs one stage and keeps its record."""
+    """Runs one stage and keeps its record up to date."""
 
     def __init__(self, stage: Stage, record: StageRecord, context: StageContext, notes: tuple[str, ...] = ()) -> None:
-        """`record` is the stage's pending record; `notes` go to the end of every message."""
+        """`record` is the stage's pending record; `notes` are appended to every message of the record."""
         self._stage, self._record, self._context = stage, record, context
         self._begun = self._last_beat = self._log_sent = time.monotonic()
         self._log_bytes = 0
         self._notes = list(notes)
-        #: What the result file holds, and by which its change is noticed.
+        #: The content of the result file, and the file's stamp, by which a change is noticed.
         self._result_file: Optional[ResultFile] = None
         self._stamp: Any = None
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
@@ -147,11 +148,11 @@ class StageRun:
         self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._telemetry = Telemetry(0, "")
-        #: Its record is final, and its process stays for a shell.
+        #: Whether the record is final and the process stays for a shell.
         self._stays = False
 
     def run(self) -> StageRecord:
-        """Run the stage; the returned record is final, or running when a signal ended the runner itself."""
+        """Run the stage; the returned record is final, or still ``running`` when a signal ended the runner."""
         record, stage, plan = self._record, self._stage, self._context.plan
         names = placeholders(plan, self._context.places)
         if self._contained:
@@ -174,7 +175,7 @@ class StageRun:
         if ended.stop is None and not ended.start_error:
             result_file = self._read_result()
             has_failed = bool(ended.signal or ended.exit_code)
-            has_failed = has_failed and not (result_file and result_file.state == "failure")  # that tells of the node
+            has_failed = has_failed and not (result_file and result_file.state == "failure")  # that blames the node
             time.sleep(SIGNAL_SECONDS if has_failed else 0)  # a scheduler signals the runner and its stage at once
             ended.stop = self._context.disturbed(has_failed)
         if ended.stop and ended.stop.state == INTERRUPTED:
@@ -257,18 +258,19 @@ class StageRun:
         self._context.tick()
         halt = self._context.halt()
         if halt:
-            self._telemetry.end()  # while it may still read, for what follows ends all children
+            self._telemetry.end()  # while the helper can still read: the caller then ends all children
             return halt
         return self._stay()
 
     def _stay(self) -> Optional[StageStop]:
-        """The record is final once the process says that its work is done; it may then stay for a shell."""
+        """Make the record final once the process reports the end of its work; the process may then stay for a shell.
+        Returns why it must end, if so."""
         try:
             code = int(read_bounded(self._context.places.work / STAY_FILE, 16))
         except (OSError, ValueError):
             return None
         if not self._output.work_is_done:
-            return None  # what it printed before has figures
+            return None  # output printed before has figures
         self._stays = self._output.closed = True
         self._telemetry.end()
         self._finish(ProcessEnd(exit_code=code), "")
@@ -330,7 +332,7 @@ class StageRun:
         record.duration_seconds = round(time.monotonic() - self._begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         environment = dict(record.environment)
-        if ended.signal and not ended.stop:  # what the work waited for did not end it
+        if ended.signal and not ended.stop:  # a signal: what the work waited for did not end the work
             environment.pop("fault", None)
         environment |= {"fault": ended.fault} if ended.fault else {}
         record.environment = {**environment, "cause": cause.document()} if cause else environment
@@ -366,9 +368,10 @@ class StageRun:
         return record
 
     def _find_cause(self, evidence: StageEvidence, state: str) -> Optional[RootCause]:
-        """The root cause: what the kernel reports of the hardware, else what keeps the stage from starting or ends it,
-        else the first failure in its log. A failure that the work reports itself needs a cause of its own kind."""
-        from gpuval_node import root_cause  # most stages succeed; it would slow the start of the runner
+        """Return the root cause: hardware events in the kernel's log, else what kept the stage from starting or ended
+        it, else the first failure in its log. A failure that the workload reports itself needs a cause of its own
+        kind."""
+        from gpuval_node import root_cause  # most stages succeed, and the import would slow the runner's start
 
         cause = root_cause.in_text("\n".join(self._telemetry.summary.kernel_lines))
         if cause is None or cause.name != root_cause.HARDWARE:
@@ -389,7 +392,7 @@ class StageRun:
                 f"its log lacks {self._log.lost_bytes} bytes that the node could not store ({self._log.last_error})"
             )
         self._log.close()
-        for problem in scratch.remove(self._context.places.work):  # before the record: this may be what frees the disk
+        for problem in scratch.remove(self._context.places.work):  # before writing the record: may free the disk
             note(f"scratch not removed: {problem}")
         self._context.publisher.log(self._stage)
 

@@ -1,4 +1,4 @@
-"""``start``: a runner that outlives the process that starts it, and how it began."""
+"""``start``: starts a runner that outlives the starting process, and reports how it began."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run
 
 
 def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
-    """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store. Returns
-    what the command prints; `store_reachable` is None without a store. Raises ``NodePlanError`` and ``StoreFileError``
-    for what it was given."""
+    """Start a runner unless one runs or the plan is finished; wait until the runner works and has tried the store.
+    Returns the command's output; `store_reachable` is None without a store. Raises ``NodePlanError`` and
+    ``StoreFileError`` for a malformed plan or store file."""
     plan = plans.load(directory.plan)
     has_store = load_store(directory.store) is not None
     deadline = time.monotonic() + wait_seconds
@@ -92,7 +92,7 @@ def _await(
 
 
 def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingering: Path = LINGERING) -> Optional[str]:
-    """Return ``--system`` for root, ``--user`` for a user whose services outlive a log-out, None without systemd."""
+    """Return systemd's option ``--system`` for root, ``--user`` for a user with lingering services, else None."""
     if not running.is_dir() or shutil.which("systemd-run") is None:
         return None
     if euid == 0:
@@ -101,8 +101,8 @@ def systemd_scope(euid: int, user: str, running: Path = SYSTEMD_RUNNING, lingeri
 
 
 def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[str]:
-    """Return the command that starts argv as a transient unit, with its output in a file. An OOM kill of a stage must
-    not end the unit; a runner killed itself is started again and resumes."""
+    """Return the command that starts `argv` as a transient systemd unit, with its output in the file `log`. An OOM kill
+    of a stage does not end the unit; systemd restarts a runner that was killed, which then resumes."""
     properties = [
         "KillMode=control-group",
         "OOMPolicy=continue",
@@ -119,8 +119,8 @@ def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[
 
 
 def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Start ``run`` with these further arguments in the background; returns the systemd unit, empty without. Raises
-    ``RunnerError`` or ``OSError`` when nothing could be started."""
+    """Start the command ``run`` with `arguments` in the background; returns the systemd unit, empty without systemd.
+    Raises ``RunnerError`` or ``OSError`` when the runner could not be started."""
     archive = own_archive()
     program = [str(archive)] if archive else ["-m", "gpuval_runner"]
     command = [sys.executable, *program, "run", "--dir", str(directory.root), *arguments]
@@ -141,7 +141,7 @@ def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], enviro
 
 
 def stop_unit(unit: str) -> None:
-    """Stop a unit with all its processes, if there still is one."""
+    """Stop a systemd unit with all its processes, if the unit still exists."""
     scope = systemd_scope(os.geteuid(), os.environ.get("USER", ""))
     if unit and scope:
         _systemd(["systemctl", scope, "stop", f"{unit}.service"])

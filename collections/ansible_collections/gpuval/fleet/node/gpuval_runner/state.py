@@ -1,4 +1,4 @@
-"""What the runner keeps in ``state.json``: start, deadline, interruptions, whether the store answers."""
+"""The runner's state in ``state.json``: start, deadline, interruptions, whether the store answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = "gpuval.state/1"
 
 @dataclass(frozen=True)
 class ContainerMark:
-    """By what engine containers of the run were made, and an image that is there, with its Python."""
+    """Command of the engine that made the run's containers, and an image on the node with its Python."""
 
     command: str = ""
     image: str = ""
@@ -23,10 +23,10 @@ class ContainerMark:
 
 @dataclass
 class NodeRunState:
-    """What the runner keeps of a run on this node. `started` is when a runner first started the plan made at
-    `plan_created_at`; the deadline counts from it. `boot` is the boot in which a runner last started. `interruptions`
-    counts per ``stage/attempt``. `current` names the running stage's session, by pid and start ticks of its first
-    process."""
+    """The runner's state of a run on this node. `started` is when a runner first started the plan made at
+    `plan_created_at`: the deadline counts from then. `boot` is the id of the boot in which a runner last started.
+    `interruptions` counts by ``stage/attempt``. `current` identifies the running stage's session by pid and start ticks
+    of its first process."""
 
     run_id: str = ""
     node: str = ""
@@ -42,7 +42,7 @@ class NodeRunState:
     store_reachable: Optional[bool] = None
     store_message: str = ""
     outcome: Optional[str] = None
-    #: Kills for want of memory that the machine had counted when the runner started.
+    #: OOM kills that the machine had counted when the runner started.
     oom_kills: Optional[int] = None
     container: Optional[ContainerMark] = None
 
@@ -52,7 +52,7 @@ class NodeRunState:
 
 
 def load(path: Path) -> NodeRunState:
-    """Read the state; a new one when there is none or it cannot be read."""
+    """Read the state file; a new state when the file is missing or damaged."""
     try:
         document = read_json(path, 1 << 20)
         if document.pop("schema") != SCHEMA:

@@ -1,4 +1,4 @@
-"""The store file: where this node may write, and what it may read. A URL is a secret: none is ever shown."""
+"""The store file: signed URLs of objects that this node may write or read. URLs are secrets and are never shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_STORE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class SignedStore:
-    """Where this node may write, and what it may read: a signed URL for every key."""
+    """Signed URLs by key: `put` for the objects that this node may write, `downloads` for those that it may read."""
 
     put: Mapping[str, str] = field(repr=False)
     downloads: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -28,17 +28,17 @@ class SignedStore:
     ca_file: Optional[str] = None
 
     def expired(self, url: str) -> bool:
-        """Whether the URLs are void by the store's clock: a node's own may be ahead by hours."""
+        """Whether the URLs have expired by the clock of the store at `url`: the node's clock may be hours ahead."""
         if self.expires_at is None or time.time() < self.expires_at.timestamp():
             return False
-        from gpuval_runner import skew  # a launch reads the file too, and needs no HTTP
+        from gpuval_runner import skew  # a launch reads the store file, too, and must not import HTTP
 
         return time.time() - (skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
 
 
 def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
-    """Read a store file; None when there is none. Raises ``StoreFileError``. With `private`, a file that others may
-    read is refused. In a pod the Secret's mount decides who may."""
+    """Read a store file; None when there is none. Raises ``StoreFileError``; with `private`, also for a file that
+    others may read. (In a pod, the Secret's mount sets the permissions.)"""
     try:
         status = path.stat()
         document = read_json(path.resolve(), MAX_STORE_BYTES)

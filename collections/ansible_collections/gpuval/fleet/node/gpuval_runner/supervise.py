@@ -1,4 +1,4 @@
-"""One process and everything it starts: begun, watched, limited, ended."""
+"""Starts one process, watches it, enforces its limits, and ends it with everything that it started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEFTOVER_GRACE_SECONDS = 3.0
 STOP_SECONDS, FOLLOW_SECONDS = 30.0, 3.0
 
 
-#: In a record's environment (`fault`): what the stage needs is not there, or may not be used.
+#: The value of `fault` in a record's environment: something that the stage needs is missing or not permitted.
 ENVIRONMENT = "environment"
 ERRORS_OF_SITE = frozenset(
     (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOEXEC, errno.ELOOP)
@@ -33,8 +33,9 @@ ERRORS_OF_SITE = frozenset(
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper without other children. `stop`
-    gives for a grace in seconds the command that ends the work where signals to processes do not: a container."""
+    """The process to start. Limits are in seconds, 0 is no limit; `adopts`: the caller is a subreaper without other
+    children. `stop` returns, for a grace in seconds, the command that ends a container: signals do not reach its
+    work."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -49,9 +50,9 @@ class ProcessSpec:
 
 @dataclass
 class ProcessEnd:
-    """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end;
-    `fault` is a word for a `start_error` that proves nothing about the node. Of a container also what is known of its
-    memory, and notes for the message."""
+    """How a process ended. `left_behind` counts processes that outlived the main process, `unkillable` lists those that
+    KILL did not end; `fault` classes a `start_error` that proves nothing about the node. For a container, `memory` is
+    the engine's message about memory, and `notes` are for the stage's message."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None
@@ -67,10 +68,10 @@ class ProcessEnd:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the caller does meanwhile, always in this thread. `output` takes each piece of output; `tick` runs about
-    five times a second and may return a reason to stop; `activity` returns a value whose change counts as a sign of
-    life beside output; `started` gets the main pid; `ended` is called when the main process has ended by itself, before
-    what it left is ended. `limited`: whether the limits of time and of silence hold."""
+    """Callbacks of the supervision, all in its thread. `output` gets each piece of output; `tick` runs about five times
+    a second and may return a reason to stop; `activity` returns a value whose change counts as a sign of life, like
+    output; `started` gets the main pid; `ended` is called when the main process has ended by itself, before its
+    leftover processes are ended. `limited` returns whether the limits of time and of silence apply."""
 
     output: Callable[[bytes], None]
     tick: Callable[[], Optional[StageStop]] = lambda: None
@@ -81,7 +82,7 @@ class Hooks:
 
 
 def supervise(spec: ProcessSpec, hooks: Hooks) -> ProcessEnd:
-    """Run a process until it ends or is stopped; on return nothing that it started runs any more, or is named."""
+    """Run a process until it ends or is stopped; on return, its descendants have ended, or the result names them."""
     try:
         process = subprocess.Popen(
             list(spec.argv),
@@ -130,7 +131,7 @@ class _Supervision:
         os.set_blocking(self._output, False)
         self._selector.register(self._output, selectors.EVENT_READ, "output")
         exit_handle: Optional[int] = None
-        with contextlib.suppress(AttributeError, OSError):  # the end of the main process wakes the loop, if possible
+        with contextlib.suppress(AttributeError, OSError):  # wake the loop at the end of the main process, if possible
             exit_handle = os.pidfd_open(self._process.pid)
             self._selector.register(exit_handle, selectors.EVENT_READ, "exit")
         self._hooks.started(self._process.pid)
@@ -171,7 +172,7 @@ class _Supervision:
         return None
 
     def _pump(self, wait: float) -> None:
-        """Read output, waiting up to `wait` seconds for some, and reap what has ended."""
+        """Read output, waiting up to `wait` seconds, and reap processes that have ended."""
         if not self._selector.get_map():
             time.sleep(min(wait, TICK_SECONDS / 4))
         for key, _ in self._selector.select(wait):
@@ -214,7 +215,7 @@ class _Supervision:
         )
 
     def _end(self, ended: ProcessEnd) -> None:
-        """TERM, a grace, then KILL of all that is left; then the rest of the output."""
+        """End all processes of the work (TERM, a grace, KILL), read the rest of the output, and fill in `ended`."""
         if self._process.returncode is not None:
             drained = time.monotonic() + DRAIN_SECONDS
             while self._output is not None and time.monotonic() < drained and self._selector.get_map():
@@ -227,12 +228,12 @@ class _Supervision:
         deadline = time.monotonic() + (0.0 if ended.unkillable else 1.0)
         while self._process.returncode is None and time.monotonic() < deadline:
             self._pump(0.02)
-        drained = time.monotonic() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
+        drained = time.monotonic() + DRAIN_SECONDS  # another user's process cannot be killed and may write for ever
         while self._read() and time.monotonic() < drained:
             pass
 
     def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
-        """Have the stop command end the work, reading its output meanwhile."""
+        """Run the command `stop`, which ends the container, and read the work's output meanwhile."""
         try:
             stopper = subprocess.Popen(
                 list(stop(self._spec.grace_seconds)),
@@ -242,7 +243,7 @@ class _Supervision:
                 start_new_session=True,
             )
         except OSError:
-            return  # what is left is killed all the same
+            return  # the caller kills the processes that are left
         deadline = time.monotonic() + self._spec.grace_seconds + STOP_SECONDS
         while stopper.poll() is None and time.monotonic() < deadline:
             self._pump(TICK_SECONDS)
@@ -256,12 +257,12 @@ class _Supervision:
 
 
 def fault_of(error: Exception) -> str:
-    """Return the fault of a command or a folder that cannot be used: the site's, or empty for what may be the disk."""
+    """Return the fault for an error of a command or folder: ``environment`` for the site's, empty for the disk's."""
     return ENVIRONMENT if isinstance(error, OSError) and error.errno in ERRORS_OF_SITE else ""
 
 
 def unusable_folder(error: OSError) -> ProcessEnd:
-    """Return the end of a stage for which a folder or file could not be made."""
+    """Return the end of a stage whose folder or file could not be created."""
     text = f"{error.filename}: {error.strerror}: make room or correct the path"
     return ProcessEnd(start_error=text, fault=fault_of(error))
 

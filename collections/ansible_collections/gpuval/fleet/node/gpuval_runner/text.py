@@ -1,4 +1,4 @@
-"""Text from outside made safe for one line of a record or a terminal."""
+"""Makes text from outside safe for one line of a record or a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["encodable", "one_line", "seconds"]
 
 
 def encodable(text: str) -> str:
-    """Return text in which lone surrogates, which UTF-8 cannot carry, are question marks."""
+    """Return a text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

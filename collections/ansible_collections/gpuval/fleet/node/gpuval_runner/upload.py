@@ -1,4 +1,4 @@
-"""Results to the store by signed URL, beside the work and never in its way. A URL is a secret: none is ever shown."""
+"""Uploads results to the store by signed URL, in the background of the work. URLs are secrets and are never shown."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MAX_OBJECT_BYTES = 1 << 30
 MAX_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
-#: How long a lane is waited for when it is closed.
+#: Seconds to wait for a lane's thread when it is closed.
 END_SECONDS = 1.0
 
 #: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
 _TIME_CODES = (9, 10)
 
 Source = Union[bytes, Path]
-#: Sends data to a URL; returns the HTTP status, raises OSError when there is no answer.
+#: Function that sends data to a URL (with headers and timeout); returns the HTTP status, raises OSError without one.
 Send = Callable[[str, bytes, Mapping[str, str], float], int]
 
 
 def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
-    """Return what opens HTTP(S) URLs, trusting the CA file alone where one is given, else the system's. Raises
+    """Return an opener of HTTP(S) URLs that trusts the CA file alone, or without one the system's authorities. Raises
     ``StoreFileError`` when the CA file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -47,12 +47,12 @@ def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
 
 
 def is_passing(status: int) -> bool:
-    """Whether a later try may have another answer than this HTTP status."""
+    """Whether a retry may give another answer than this HTTP status."""
     return status in (408, 425, 429) or status >= 500
 
 
 def http_sender(ca_file: Optional[str]) -> Send:
-    """Return a PUT over HTTP(S). Raises ``StoreFileError`` when the CA file cannot be used."""
+    """Return a function that sends by HTTP(S) PUT. Raises ``StoreFileError`` when the CA file cannot be used."""
     opener = make_opener(ca_file)
 
     def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
@@ -72,7 +72,8 @@ def http_sender(ca_file: Optional[str]) -> Send:
 
 @dataclass(frozen=True)
 class UploadPace:
-    """Waits in seconds: between tries while the store is away (doubled up to a limit, with jitter), after a refusal."""
+    """Waits in seconds: between retries while the store is unreachable (doubled up to `longest`, with jitter), and
+    after a refusal; and timeouts of a request."""
 
     first: float = 0.5
     longest: float = 10.0
@@ -81,16 +82,16 @@ class UploadPace:
     timeout: float = 30.0
 
     def wait(self, failures: int, chance: float) -> float:
-        """Return the wait after so many failures in a row; `chance` is from 0 to 1."""
+        """Return the wait in seconds after a number of failures in a row; `chance`, from 0 to 1, is the jitter."""
         return min(self.longest, self.first * 2.0 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
 
 
 class _RefusedError(StoreFileError):
-    """The store will not have this key by this URL: it waits for another."""
+    """The store refuses this key by its URL: the upload waits for another URL."""
 
 
 class Ledger:
-    """Which version of each key the store has, kept on disk."""
+    """File of the digests by key that the store has."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +111,7 @@ def read_ledger(path: Path) -> dict[str, str]:
 
 
 class Uploader:
-    """Sends the latest version of each key in threads of its own: one for records, one for logs and series."""
+    """Uploads the latest version of each key in two threads: one for records, one for logs and series."""
 
     def __init__(
         self,
@@ -121,27 +122,27 @@ class Uploader:
         pace: Optional[UploadPace] = None,
         sender: Callable[[Optional[str]], Send] = http_sender,
     ) -> None:
-        """Raises ``StoreFileError`` when the store file is unfit."""
+        """Raises ``StoreFileError`` when the store file is malformed or readable by others."""
         file = _StoreFile(store_file, private, sender)
         file.current()
         self._lanes = {kind: _Lane(file, ledger, pace or UploadPace()) for kind in ("records", "others")}
 
     @property
     def reachable(self) -> Optional[bool]:
-        """Whether the store took anything yet: None before the first answer or the first failure."""
+        """True once an upload succeeded, False once one failed, None before."""
         answers = {lane.reachable for lane in self._lanes.values()} - {None}
         return any(answers) if answers else None
 
     def problems(self) -> list[str]:
-        """Return what went wrong last, per lane, in words without any URL."""
+        """Return the last problem of each lane, in words without any URL."""
         return [lane.problem for lane in self._lanes.values() if lane.problem]
 
     def put(self, key: str, source: Source) -> None:
-        """Have a key sent; a version still waiting is replaced. A path is read when it is sent."""
+        """Queue a key for upload; it replaces a waiting version. A path is read at the time of upload."""
         self._lanes["records" if key.startswith("records/") else "others"].put(key, source)
 
     def flush(self, limit: float, away_limit: float) -> list[str]:
-        """Wait until all is sent, for `limit` seconds, `away_limit` if the store never answered; returns the rest."""
+        """Wait until all is sent, for `limit` seconds (`away_limit` if the store never answered); return the rest."""
         start = time.monotonic()
         for lane in self._lanes.values():
             lane.hurry()
@@ -152,8 +153,8 @@ class Uploader:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Stop sending; what is still under way after a moment may finish after this returns. A thread that Python
-        itself ends, at its own end, needs a library that small images lack: the process aborts."""
+        """Stop uploads; a transfer under way may finish after the return. Threads must end before Python does: to end
+        one at exit, Python needs a library that small images lack, and the process would abort."""
         for lane in self._lanes.values():
             lane.close()
         for lane in self._lanes.values():
@@ -161,7 +162,7 @@ class Uploader:
 
 
 class _StoreFile:
-    """The store file, read anew when it changes."""
+    """The store file, read again when it changes, and the sender for its URLs."""
 
     def __init__(self, path: Path, private: bool, sender: Callable[[Optional[str]], Send]) -> None:
         self._path, self._private, self._sender = path, private, sender
@@ -191,7 +192,7 @@ class _Lane:
     def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: UploadPace) -> None:
         self._file, self._ledger, self._pace = store_file, ledger, pace
         self._condition = threading.Condition()
-        #: By key what is to be sent, in a tuple of its own for each version.
+        #: By key, the source to send, in a new tuple for each version.
         self._sources: dict[str, tuple[Source]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # key: store file's version, when it may be tried again
         self._failures = 0
@@ -213,7 +214,7 @@ class _Lane:
             return [key for key in self._sources if not self._closed and not self._is_refused(key)]
 
     def hurry(self) -> None:
-        """Try at once what waits out a failure or an earlier refusal, each refused key once more."""
+        """Retry at once all keys that wait after a failure, and each refused key once more."""
         with self._condition:
             self._hurry = True
             self._resume_at = 0.0
@@ -246,7 +247,7 @@ class _Lane:
             self._attempt(*ready)
 
     def _attempt(self, key: str, version: tuple[Source]) -> None:
-        """Send one version of a key. It waits when the store is away, and longer when the store refuses it."""
+        """Send one version of a key. On failure the key waits for a retry, longer if the store refused it."""
         try:
             unreadable = self._send(key, version[0])
         except _RefusedError as error:
@@ -265,7 +266,7 @@ class _Lane:
                     del self._sources[key]
 
     def _send(self, key: str, source: Source) -> str:
-        """Why a file could not be read, else nothing. Raises ``StoreFileError`` when the store did not take it."""
+        """Upload a key; returns why its file is unreadable, or empty. Raises ``StoreFileError`` for other failures."""
         store = self._file.current()
         if store is None or key not in store.put:
             raise _RefusedError("no URL was given" if store else "there is no store")
@@ -297,9 +298,9 @@ class _Lane:
 
 
 def reason(error: Exception, url: str = "") -> str:
-    """Return an error in words that cannot hold a URL."""
+    """Return an error of a request in words that contain no URL."""
     cause = getattr(error, "reason", error)
-    if isinstance(cause, (TimeoutError, socket.timeout)):  # two classes before Python 3.10
+    if isinstance(cause, (TimeoutError, socket.timeout)):  # different classes before Python 3.10
         return "timed out"
     if isinstance(cause, ssl.SSLCertVerificationError):
         clock = skew.in_words(skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""

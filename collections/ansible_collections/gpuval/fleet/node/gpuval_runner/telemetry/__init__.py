@@ -1,4 +1,4 @@
-"""GPUs, host and kernel log, sampled beside the work of a stage.
+"""Samples GPUs, host and kernel log while a stage works.
 
 `monitor` is the stage's side. It starts a helper process (`child`) that does all that may hang in a driver: it reads
 GPUs by `gpuval_node.hardware`, the machine, and by `kernel_log` and `events` the kernel's messages. `summary` and

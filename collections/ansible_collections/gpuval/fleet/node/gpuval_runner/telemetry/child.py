@@ -1,6 +1,6 @@
-"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON.
+"""The telemetry helper process: reads sources that may hang in a driver, and reports to the runner by lines of JSON.
 
-A line of settings begins a stage, the next line ends it. The process ends when its standard input does, and after a
+A line of settings begins a stage, the next line ends it. The process ends at the end of its standard input, and after a
 stage whose source failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of
 its own: a call that never returns stops neither the host's readings nor the kernel's log; it is not waited for.
 """
@@ -32,17 +32,17 @@ from gpuval_runner.telemetry import kernel_log
 if TYPE_CHECKING:
     from gpuval_runner.telemetry import events
 
-#: A source whose first calls take longer has hung: they may have to wake every GPU.
+#: Seconds after which a source's first calls count as hung: these calls may have to wake every GPU.
 FIRST_HUNG_SECONDS = 60.0
-#: How long all last readings together may take once the stage has ended; monitor.END_SECONDS is longer.
+#: Seconds that all last readings together may take once the stage has ended; monitor.END_SECONDS is longer.
 AFTER_SECONDS = 10.0
-#: How long tools may take for what they add to the counters: one that is asked as the stage ends leaves time for the
-#: last look. The second is for sources that have nothing but a tool.
+#: Seconds that tools may take to read counters, short enough to leave time for the last readings of an ended stage;
+#: the second value is for sources that consist of a tool alone.
 COUNTERS_SECONDS, TOOLS_SECONDS = 5.0, 20.0
-#: How long the kernel's log is read on for the last time, until it gives nothing more.
+#: Seconds that the last read of the kernel's log may take; it stops earlier at the log's end.
 DRAIN_SECONDS = 2.0
 LEAST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 3600.0
-#: By which files of its driver a vendor is known; the first counts.
+#: Driver files that identify the GPU vendor; the first file that exists counts.
 DRIVER_FILES = (
     ("nvidia", "proc/driver/nvidia"),
     ("nvidia", "dev/nvidiactl"),
@@ -53,17 +53,17 @@ MAX_TEXT = 500
 MAX_TEXTS_A_LOOK = 50
 
 
-#: Drivers of hwmon that measure processors, and the labels that stand for a whole package: the cores of coretemp are
-#: read by an interrupt to each of them, which would disturb the work.
+#: hwmon drivers of processors, and the labels of sensors for a whole package. coretemp reads each core by an interrupt
+#: to that core, which would disturb the work.
 _PACKAGE, _CONTROL = re.compile(r"package", re.IGNORECASE), re.compile(r"tctl|tdie", re.IGNORECASE)
 CPU_SENSORS = {"coretemp": _PACKAGE, "k10temp": _CONTROL, "zenpower": _CONTROL}
-#: Of /proc/meminfo: what is not available is in use, caches are not.
+#: Fields of /proc/meminfo: used memory is the total less the available, so caches do not count.
 MEMORY = {"MemTotal", "MemAvailable"}
 CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal")
 
 
 class HostSensors:
-    """Reads a machine's files below `root`; which sensors there are is looked for once."""
+    """Reads host figures from files below `root`; the list of sensors is made once."""
 
     def __init__(self, root: str = "/") -> None:
         self._root, self._tree = Path(root), Tree(root)
@@ -91,11 +91,11 @@ class HostSensors:
         return {name: value for name, value in reading.items() if value is not None}
 
     def oom_kills(self) -> Optional[int]:
-        """Return how many processes the kernel killed for want of memory since boot."""
+        """Return the number of OOM kills since boot."""
         return oom.counter(self._root / "proc/vmstat")
 
     def memory_errors(self) -> dict[str, int]:
-        """Return by kind how many errors the memory controllers counted since this object was made."""
+        """Return the memory errors by kind that the memory controllers counted since this object was made."""
         pairs = {name: (self._errors[name], now) for name, now in errors(self._tree).items()}
         return {k: max(0, now - old) for k, (old, now) in pairs.items() if old is not None and now is not None}
 
@@ -104,7 +104,7 @@ class HostSensors:
 
 
 def sensors(root: Path) -> list[Path]:
-    """Return the temperature inputs of the processors' packages."""
+    """Return the temperature files of the CPU packages, below the root of a file system."""
     paths = []
     for folder in sorted((root / "sys/class/hwmon").glob("hwmon*")):
         label_pattern = CPU_SENSORS.get(read_text(folder / "name") or "")
@@ -119,7 +119,7 @@ def sensors(root: Path) -> list[Path]:
 
 
 def cpu_times(stat: str) -> Optional[tuple[int, int]]:
-    """Return all and idle clock ticks of the first line of /proc/stat (proc_stat(5)); guest time is in user time."""
+    """Return total and idle clock ticks by the first line of /proc/stat (proc_stat(5)); guest time is in user time."""
     fields = stat.partition("\n")[0].split()
     if len(fields) < 6 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:]):
         return None
@@ -128,7 +128,7 @@ def cpu_times(stat: str) -> Optional[tuple[int, int]]:
 
 
 class Reporter:
-    """Writes messages to the runner; without a runner the process ends."""
+    """Writes JSON messages to the runner; ends the process if the runner is gone."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -146,7 +146,7 @@ class Reporter:
 
 
 class GpuSampler(threading.Thread):
-    """Samples the GPUs until stopped; reads counters first and last."""
+    """Thread that samples the GPUs until stopped, and reads error counters before and after."""
 
     def __init__(
         self, report: Reporter, open_source: Callable[[], Optional[Source]], period: float, hung_seconds: float
@@ -154,11 +154,11 @@ class GpuSampler(threading.Thread):
         super().__init__(name="gpus", daemon=True)
         self._report, self._open, self._period, self._hung_seconds = report, open_source, period, hung_seconds
         self._stop_asked = threading.Event()
-        #: Until when everything must be reported; known once the stage has ended.
+        #: Monotonic time until which all must be reported; set once the stage has ended.
         self._deadline = math.inf
-        #: When the call that is under way began, and how long it may take; None between calls.
+        #: Start of the driver call under way, and its limit in seconds; None between calls.
         self.call: Optional[tuple[float, float]] = (time.monotonic(), FIRST_HUNG_SECONDS)
-        #: Whether it has ended and holds nothing of a driver.
+        #: Whether the thread has ended and holds no driver resources.
         self.ended_well = False
 
     def stop(self, deadline: float) -> None:
@@ -166,7 +166,7 @@ class GpuSampler(threading.Thread):
         self._stop_asked.set()
 
     def hung(self) -> Optional[float]:
-        """Return the limit that the call under way has passed, if it has."""
+        """Return the limit in seconds that the driver call under way has exceeded, None if it has not."""
         call = self.call
         return call[1] if call and time.monotonic() - call[0] > call[1] else None
 
@@ -198,18 +198,18 @@ class GpuSampler(threading.Thread):
             if self._stop_asked.wait(due - time.monotonic()):
                 break
         self.call = (time.monotonic(), self._hung_seconds)
-        self._report("absent", what=source.absent)  # now as well, as what follows may hang
+        self._report("absent", what=source.absent)  # report now as well: the next calls may hang
         self._report_counters("after", source)
         self._report("absent", what=source.absent)
         source.close()
 
     def _report_counters(self, kind: str, source: Source) -> None:
-        """Report what needs no tool first: a slow tool must not hide that a GPU is lost."""
+        """Report a source's counters, first those that need no tool: a slow tool must not hide a lost GPU."""
         at_once = source.counters_at_once()
         if at_once:
             self._report(kind, gpus=at_once)
             if kind == "before" and self._stop_asked.is_set():
-                return  # what time is left is for those after
+                return  # the time that is left is for the counters after the stage
         seconds = min(COUNTERS_SECONDS if at_once else TOOLS_SECONDS, self._deadline - time.monotonic())
         if seconds > 0:
             self._report(kind, gpus=source.counters(seconds))
@@ -218,10 +218,10 @@ class GpuSampler(threading.Thread):
 
 
 class Helper:
-    """The loop of the process: host, kernel's log, and whether the GPUs' source still answers."""
+    """Samples one stage: reads host and kernel log in a loop and watches whether the GPU thread still answers."""
 
     def __init__(self, settings: dict[str, Any], report: Reporter, cpu_before: float = 0.0) -> None:
-        """`cpu_before`: processor time of the stages before, in seconds."""
+        """`cpu_before`: processor time of the helper for earlier stages, in seconds."""
         self._report, self._cpu_before = report, cpu_before
         self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
         self._host = HostSensors(settings["root"])
@@ -235,7 +235,7 @@ class Helper:
         self._reported_hung = False
 
     def run(self, ends: tuple[int, ...]) -> bool:
-        """Sample until one of the inputs has anything, its end too. Returns whether another stage may follow."""
+        """Sample until a file descriptor of `ends` is readable or closed. Returns whether another stage may follow."""
         self._sampler.start()
         due = time.monotonic()
         while True:
@@ -245,7 +245,7 @@ class Helper:
                 break
         deadline = time.monotonic() + AFTER_SECONDS
         self._sampler.stop(deadline)
-        self._report_end(kernel_log.LATE)  # a helper killed meanwhile has reported why it has no log
+        self._report_end(kernel_log.LATE)  # if the helper is killed from here on, this says why the log is missing
         self._look()
         if self._log:
             self._drain(self._log)
@@ -261,7 +261,7 @@ class Helper:
         if self._sampler.hung() is None:
             self._sampler.join(max(0.0, deadline - time.monotonic()))
         if self._log:
-            self._drain(self._log)  # messages that the last readings caused
+            self._drain(self._log)  # reads messages that the last readings caused
         return self._sampler.ended_well
 
     def _look(self) -> None:
@@ -288,7 +288,7 @@ class Helper:
             self._report("kernel", **about, count=len(lines), texts=lines[:MAX_TEXTS_A_LOOK])
 
     def _drain(self, log: kernel_log.KernelLog) -> None:
-        """Read the kernel's log until it gives nothing more; what a flood leaves over is lost to this stage."""
+        """Read the kernel's log to its end, in bounded time; messages of a flood beyond that are lost to this stage."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             self._report_kernel(log.read())
@@ -301,7 +301,7 @@ class Helper:
     def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
     ) -> None:
-        """Report what is known at the end; a later report replaces it."""
+        """Report the stage's summary: cost, kernel log, OOM kills, memory errors. A later report replaces it."""
         before, now = self._oom, self._host.oom_kills()
         self._report(
             "end",
@@ -317,7 +317,7 @@ class Helper:
 
 
 def open_source(settings: dict[str, Any]) -> Optional[Source]:
-    """Return the source of a vendor's GPUs; None where there are none to look at. Raises ``SourceError``."""
+    """Return the source that reads a vendor's GPUs; None for a node without GPUs. Raises ``SourceError``."""
     vendor, root = settings["vendor"], Path(settings["root"])
     if vendor == "auto":
         vendor = next((name for name, path in DRIVER_FILES if (root / path).exists()), "")
@@ -337,15 +337,15 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and its tools so far."""
+    """Return the processor time of this process and its tools so far, in seconds."""
     used = [resource.getrusage(process_kind) for process_kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def serve(ended: int) -> None:
-    """Sample stage after stage until the standard input ends, or the handle `ended` has anything."""
+    """Sample stage after stage until the standard input ends, or the file descriptor `ended` is readable."""
     report, cpu_before = Reporter(1), 0.0
-    orders = io.FileIO(0, closefd=False)  # reads no further than the line: select sees what comes after
+    orders = io.FileIO(0, closefd=False)  # unbuffered: a buffered read would hide lines from select
     while True:
         line = b"" if ended in select.select((0, ended), (), ())[0] else orders.readline()
         if not line or not Helper(json.loads(line), report, cpu_before).run((0, ended)):
@@ -357,7 +357,7 @@ def serve(ended: int) -> None:
 
 
 def main() -> None:
-    """Serve the runner; never returns. A TERM ends the helper as the end of its input does."""
+    """Run the helper; never returns. A TERM ends the helper like the end of its input."""
     ended, ending = os.pipe()
     os.set_blocking(ending, False)
     signal.signal(signal.SIGTERM, lambda *_: None)

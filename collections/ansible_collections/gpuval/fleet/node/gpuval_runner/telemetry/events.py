@@ -1,6 +1,6 @@
-"""What lines of the kernel's log mean for the hardware. Pure.
+"""Classifies lines of the kernel's log by what they mean for the hardware. Pure.
 
-Only lines that the kernel itself wrote may come here: any user can write "Xid" into the log.
+Callers must pass only lines that the kernel itself wrote: any user can write "Xid" into the log.
 
 Formats: NVIDIA's drivers as leptonai/gpud shows them (components/accelerator/nvidia/error/{xid,sxid}/README.md), amdgpu
 and habanalabs as their sources in Linux print them (amdgpu_ras.c, amdgpu_ras_eeprom.c, amdgpu_aca.c, amdgpu_device.c,
@@ -23,25 +23,25 @@ NVLINK5_XIDS = range(144, 150)
 
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]([^(]*)")
-#: After the unit of the link, or before the link's number: the name of a process, which anyone chooses, is neither.
+#: "Nonfatal" at its place after the link's unit or before its number, never in a process name, which a user chooses.
 _NONFATAL = re.compile(r"^\s*[A-Z][A-Z0-9_]*\s+Non-?fatal\b|\bNon-?fatal\s+XC\d+\s+i\d+\s+Link\b", re.IGNORECASE)
-#: The driver takes back what it asked for. The text ends the line: the name of a process stands before it.
+#: XID by which the driver withdraws a recovery action. The text is at the line's end, after the process name.
 RECOVERY_XID = 154
 _NO_RECOVERY = re.compile(
     r"\bGPU recovery action changed from 0x[0-9a-f]+ \([^()]*\) to 0x0+ \(None\)\s*$", re.IGNORECASE
 )
-#: With and without a XID 79 beside it.
+#: Message of a lost GPU, with or without an XID 79.
 _OFF_THE_BUS = re.compile(rf"NVRM: (?:.*?\b({_ADDRESS})\b)?.*fallen off the bus")
 FALLEN_OFF = 79
 _SXID = re.compile(rf"SXid \(PCI:({_ADDRESS})\): (\d+), (?:Fatal|Non-fatal|Nonfatal)", re.IGNORECASE)
 _DEVICE = re.compile(rf"^\S+ ({_ADDRESS})[: ]")
 #: "no uncorrectable hardware errors detected" is amdgpu's all-clear.
 _AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(uncorrectable|correctable|deferred) hardware errors detected")
-#: A dump of an error bank, whose status says what it is; the head alone comes with corrected errors too.
+#: Head of an error bank's dump. Corrected errors have such a head, too: the status in the dump tells the kind.
 _ACA_HEAD = re.compile(r"Accelerator Check Architecture events logged")
 _ACA_STATUS = re.compile(r"\b(?:aca entry\[\d+\]|ACA\[\d+/\d+\])\.STATUS=0x([0-9a-f]{1,16})\b", re.IGNORECASE)
 ACA_LINES = 3
-#: Bits of the status: uncorrected, deferred, poison.
+#: Bits of an ACA error bank's status: uncorrected, deferred, poison.
 ACA_FAULT = 1 << 61 | 1 << 44 | 1 << 43
 _LINK = re.compile(rf"^((?!NVRM|nvidia|pcieport)\S+ {_ADDRESS}\b.*)\blink (?:is )?(up|down)\b", re.IGNORECASE)
 _LINKED = re.compile(r"\blink (?:is )?up\b|\bPort module event: .*\bCable plugged\b", re.IGNORECASE)
@@ -57,13 +57,13 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("aer", r"PCIe Bus Error: severity="),
     ("link_flap", r"\bPort module event: .*(?:unplugged|error)"),
 )
-#: Kinds of events, in the order of the report.
+#: Kinds of kernel events, in the order of the report.
 KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer")
 
 
 class KernelEvent(NamedTuple):
-    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it. `nonfatal`:
-    the text of an XID of NVLink 5 says so, or that of XID 154 that no recovery is needed any more."""
+    """A hardware event of the kernel's log: `number` of an XID or SXID, `address` of the PCI device as the kernel
+    writes it. `nonfatal`: by the text of an NVLink 5 XID, or by an XID 154 that needs no recovery any more."""
 
     kind: str
     number: Optional[int] = None
@@ -72,30 +72,30 @@ class KernelEvent(NamedTuple):
 
     @property
     def critical(self) -> bool:
-        """Whether it is an XID by which hardware or driver failed."""
+        """Whether the event is an XID that means a failure of hardware or driver."""
         return self.kind == "xid" and self.number not in HARMLESS_XIDS and not self.nonfatal
 
 
 class KernelLogReader:
-    """Reads the lines of one stage, in order: some mean something only beside others."""
+    """Reads the kernel's lines of one stage in order: the meaning of some lines depends on earlier lines."""
 
     def __init__(self, unlinked: Iterable[str] = ()) -> None:
-        """`unlinked`: PCI addresses of network devices that had no link before the stage, and so lose none in it."""
-        #: By port: the last word about its link.
+        """`unlinked`: PCI addresses of network devices without a link before the stage: they cannot lose one."""
+        #: By port, the last state of its link: up or down.
         self._links: dict[str, str] = {}
         self._unlinked = set(unlinked)
 
     def read(self, texts: Sequence[str]) -> list[tuple[KernelEvent, str]]:
-        """The lines that concern the hardware, each with what it means."""
+        """Return the lines that concern the hardware, each after its event."""
         events = []
         for position, text in enumerate(texts):
             event = classify(text)
             if _ACA_HEAD.search(text):
                 if any(map(_ACA_STATUS.search, texts[position + 1 : position + 1 + ACA_LINES])):
-                    continue  # the status says what it is
+                    continue  # the status line that follows tells the kind
             elif link := _LINK.search(text):
                 port, word = link[1], link[2].lower()
-                if word == self._links.get(port) == "up":  # it went down meanwhile, whether the driver says so or not
+                if word == self._links.get(port) == "up":  # up twice: the link went down in between, unreported
                     event = KernelEvent("link_flap", None, _place(text))
                 self._links[port] = word
             if _LINKED.search(text):
@@ -106,7 +106,7 @@ class KernelLogReader:
 
 
 def classify(text: str) -> Optional[KernelEvent]:
-    """Return what a line of the kernel means by itself; None for one that does not concern the hardware."""
+    """Return the event of a kernel line by its text alone; None for a line that does not concern the hardware."""
     if match := _XID.search(text):
         number = int(match.group(2))
         nonfatal = number in NVLINK5_XIDS and bool(_NONFATAL.search(match.group(3)))
@@ -132,7 +132,7 @@ def classify(text: str) -> Optional[KernelEvent]:
 
 @cache
 def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Compiled for the first line that needs it: most stages have none."""
+    """Return the compiled patterns by kind, at the first line that needs them: most stages have none."""
     return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 
 
@@ -142,7 +142,7 @@ def _place(text: str) -> Optional[str]:
 
 
 def address(word: str) -> str:
-    """Return a PCI address in full, as the facts write it: `0000:9d:00` is `0000:9d:00.0`."""
+    """Return a PCI address with its function, as in the facts: `0000:9d:00` becomes `0000:9d:00.0`."""
     word = word.lower()
     if word.count(":") == 1:
         word = f"0000:{word}"

@@ -14,7 +14,7 @@ from gpuval_runner.result import number
 BUSY_RATIO = 0.9
 MAX_POINTS = 600
 
-#: Curve of a GPU: name, unit, reading, decimals.
+#: Curves of a GPU: name, unit, reading, decimals.
 CURVES = (
     ("gpu_power_watts", "watts", "power_watts", 1),
     ("gpu_temperature_celsius", "celsius", "temperature_celsius", 1),
@@ -24,7 +24,7 @@ CURVES = (
 )
 
 
-#: Counters that are compared before and after: metric and reading.
+#: Counters that are compared before and after a stage: metric and reading.
 COUNTERS = (
     ("gpu_ecc_corrected_new_count", "ecc_corrected"),
     ("gpu_ecc_uncorrected_new_count", "ecc_uncorrected"),
@@ -34,16 +34,17 @@ COUNTERS = (
     ("gpu_pcie_replay_new_count", "pcie_replays"),
 )
 IDENTITY = ("uuid", "pci_address")
-#: What later stages need of a GPU that was seen, with its index then: errors between two stages count in the later one.
+#: Readings of a seen GPU that later stages need: errors between two stages count in the later one.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
 SeenGpu = tuple[int, dict[str, Any]]
-#: By index, what was read of each GPU.
+#: Readings of the GPUs: by GPU index, value by reading.
 GpuReadings = dict[int, dict[str, Any]]
 
 
 @dataclass
 class Values:
-    """Mean, extremes and last of what comes one by one; `whole` counts the values, rounded, for percentiles."""
+    """Sum, count, minimum, maximum and last of values that are added one by one; `whole` counts the rounded values for
+    percentiles."""
 
     whole: Optional[Counter[int]] = None
     total: float = 0.0
@@ -53,6 +54,7 @@ class Values:
     last: Optional[float] = None
 
     def add(self, value: Optional[float]) -> None:
+        """Add one value; None is ignored."""
         if value is None:
             return
         self.total += value
@@ -71,7 +73,7 @@ class Values:
     p95 = property(lambda self: percentile(self.whole or Counter(), 0.95))
 
 
-#: A metric of a GPU: its name, of which reading, what of its values, and whether of busy samples alone.
+#: Metrics of a GPU: name, reading, statistic of the values, whether of busy samples alone.
 FIGURES = (
     ("gpu_temperature_max_celsius", "temperature_celsius", "most", False),
     ("gpu_temperature_p95_celsius", "temperature_celsius", "p95", False),
@@ -91,16 +93,16 @@ FIGURES = (
     # A link slows down by design while its GPU is idle.
     ("gpu_pcie_generation_min_count", "pcie_generation", "least", True),
 )
-#: Readings of which there are percentiles.
+#: Readings that have percentiles.
 COUNTED = frozenset(reading for _name, reading, statistic, _busy in FIGURES if statistic in ("p50", "p95"))
 POWER_RATIO = "gpu_power_busy_ratio"
-#: The clock of a busy GPU in the last tenth of the stage over that in the first, from so many points on.
+#: The ratio of a busy GPU's clock in the last tenth of the stage to that in the first, from LEAST_POINTS points on.
 HELD_RATIO = "gpu_sm_clock_held_ratio"
 LEAST_POINTS = 20
 
 
 class ThinnedCurve:
-    """Points thinned by means: whenever there are too many, each two become one."""
+    """A curve of bounded length: when there are too many points, each pair is replaced by its mean."""
 
     def __init__(self) -> None:
         self._per_point = 1
@@ -126,7 +128,7 @@ def _middle(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def percentile(counts: Counter[int], share: float) -> Optional[int]:
-    """Return the value that so large a share of the counted values does not exceed (nearest rank)."""
+    """Return the percentile at `share` (0 to 1) of counted values, by nearest rank; None without values."""
     values = sorted(counts)
     reached = accumulate(counts[value] for value in values)
     least = share * sum(counts.values())
@@ -135,7 +137,7 @@ def percentile(counts: Counter[int], share: float) -> Optional[int]:
 
 @dataclass
 class GpuFigures:
-    """The figures and curves of one GPU's samples."""
+    """Collects one GPU's samples and gives their figures and curves."""
 
     always: dict[str, Values] = field(default_factory=dict)
     busy: dict[str, Values] = field(default_factory=dict)
@@ -171,10 +173,10 @@ class GpuFigures:
 
 
 class TelemetryComparison:
-    """What differs between before and after: new errors by GPU, GPUs that are lost, changes in words.
+    """Compares the GPUs before and after a stage: new errors by GPU, lost GPUs, changes in words.
 
-    A GPU is the same by its UUID, its PCI address or, without both, its index. One that an earlier stage saw, or that
-    the driver counts and has lost, is lost to this stage as well.
+    GPUs are matched by UUID, else PCI address, else index. A GPU that an earlier stage saw, or that the driver counts
+    and has lost, is lost to this stage as well.
     """
 
     def __init__(self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = ()) -> None:
@@ -202,11 +204,11 @@ class TelemetryComparison:
         self.changes.append(text)
 
     def _find_lost_before(self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu]) -> None:
-        """Add the GPUs that were lost when the stage began, and still are at its end."""
+        """Add the GPUs that were lost before the stage began and still are at its end."""
         present = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
         missing: list[int] = []
         names = {gpu.get(name) for gpu in present for name in IDENTITY} - {None}
-        if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else it is unknown which one is missing
+        if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else the missing one is unknown
             for index, gpu in earlier:
                 if not names & {gpu.get(name) for name in IDENTITY}:
                     missing.append(index)
@@ -215,7 +217,7 @@ class TelemetryComparison:
         still_lost = {index for index, gpu in after.items() if gpu.get("lost")}
         is_lost = {index for index, gpu in before.items() if gpu.get("lost") and not gpu.get("refused")}
         lost_gpus = [index for index in before if index in is_lost & still_lost]
-        # A lost GPU has no name any more: those that are known by name are these.
+        # A lost GPU has no UUID any more: GPUs that are missing by UUID are among the lost ones.
         unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
         self.lost += [*missing, *unnamed]
         self.changes += [f"gpu:{index} was lost before" for index in unnamed]
@@ -231,7 +233,7 @@ class TelemetryComparison:
                 continue
             rise = _risen(old[reading], new[reading])
             self.new.append((index, name, rise))
-            if rise and reading != "link_corrected":  # rises all the time
+            if rise and reading != "link_corrected":  # corrected link errors rise all the time
                 self.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
         for name in ("pci_address", "pcie_width"):
             if old.get(name) != new.get(name) and name in old and name in new:
@@ -247,7 +249,7 @@ class TelemetryComparison:
 
 
 def _risen(old: Any, new: Any) -> int:
-    """Return by how much a counter rose; one that is smaller than before was set back, by a reset of the GPU."""
+    """Return the rise of a counter; a smaller new value means that a GPU reset set the counter to 0."""
     if not isinstance(old, int) or not isinstance(new, int):
         return 0
     return new - old if new >= old else new

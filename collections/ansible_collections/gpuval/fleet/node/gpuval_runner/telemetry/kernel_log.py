@@ -1,5 +1,5 @@
-"""The kernel's log from the moment a stage begins, or from where the stage before it stopped reading: /dev/kmsg, else
-journalctl or dmesg once at its end.
+"""Reads the kernel's log from a stage's start, or from where the previous stage stopped: /dev/kmsg, else journalctl or
+dmesg once at the stage's end.
 
 Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg): `priority,sequence,microseconds,flags;text`, then
 lines ` KEY=value`. The priority is facility * 8 + level. What a user writes gets a facility other than 0.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuval_node.hardware.tools import ToolResult
 
 KMSG = Path("/dev/kmsg")
-#: The most that one look reads: a driver that floods the log must not use up the sampler's time.
+#: Maximum records of one read: a driver that floods the log must not use up the sampler's time.
 MAX_RECORDS = 1000
 MAX_RECORD_BYTES = 8192
 MAX_TOOL_LINES = 5000
@@ -36,16 +36,16 @@ _DMESG = re.compile(r"<(\d{1,5})>\[\s*(\d{1,12}(?:\.\d{1,9})?)\](?:\[[^\]]*\])? 
 
 
 class NoLogError(Exception):
-    """The kernel's log may not be read, or is not there; the message is one of those words."""
+    """The kernel's log is missing or may not be read; the message is the reason in a record."""
 
 
 def open_at_end(path: Path = KMSG) -> int:
-    """Return a handle of the log that gives what comes from now on. Raises ``NoLogError``."""
+    """Return a file descriptor of the kernel's log that reads messages from now on. Raises ``NoLogError``."""
     handle = -1
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(handle)
-        # /dev/null, a console or an empty file, as containers have in its place, would be silent whatever happens.
+        # Containers have /dev/null, a console or an empty file in its place, which never give a message.
         if status.st_rdev != KMSG_DEVICE if stat.S_ISCHR(status.st_mode) else path == KMSG:
             raise FileNotFoundError(errno.ENOENT, "a stand-in")
         os.lseek(handle, 0, os.SEEK_END)
@@ -58,7 +58,7 @@ def open_at_end(path: Path = KMSG) -> int:
 
 
 def words(error: OSError) -> str:
-    """Return why the log cannot be read, in words for a record."""
+    """Return why the kernel's log cannot be read, in words for a record."""
     if error.errno in (errno.EPERM, errno.EACCES):
         return "not permitted"
     if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
@@ -67,19 +67,19 @@ def words(error: OSError) -> str:
 
 
 class KernelLog:
-    """Reads records from a handle without ever waiting."""
+    """Reads records of /dev/kmsg from a file descriptor without ever waiting."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._left = b""
         #: Whether records were overwritten, or cut off, before they were read.
         self.lost = False
-        #: Whether the last look ended before the log did.
+        #: Whether the last read stopped before the log's end.
         self.more = False
         self.problem = ""
 
     def read(self) -> list[str]:
-        """Return the kernel's own messages since the last look, bounded; never raises for what the log holds."""
+        """Return the kernel's own messages since the last read, at most MAX_RECORDS; never raises for their content."""
         texts: list[str] = []
         self.more = False
         for _ in range(MAX_RECORDS):
@@ -88,7 +88,7 @@ class KernelLog:
             except BlockingIOError:
                 return texts
             except OSError as error:
-                if error.errno == errno.EPIPE:  # overwritten before they were read: the next read goes on after them
+                if error.errno == errno.EPIPE:  # records were overwritten: the next read continues after them
                     self.lost = True
                     continue
                 self.problem = words(error)
@@ -104,7 +104,7 @@ class KernelLog:
 
 
 def kernel_message(record: bytes) -> Optional[str]:
-    """Return the text of a record that the kernel itself wrote; None for a user's, and for what is no record."""
+    """Return the text of a record that the kernel itself wrote; None for a user's record or a malformed one."""
     match = _RECORD.fullmatch(record)
     if match is None or int(match.group(1)) >> 3:
         return None
@@ -113,7 +113,7 @@ def kernel_message(record: bytes) -> Optional[str]:
 
 
 class Position(NamedTuple):
-    """Up to where the log was read: the youngest message, by wall time and since boot, in seconds."""
+    """Position up to which the log was read: time of the youngest message, by wall time and since boot, in seconds."""
 
     wall: float
     boot: float
@@ -124,16 +124,16 @@ class Position(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The kernel's own messages after a position; `last` is the time of the youngest, None without any."""
+    """The kernel's own messages after a position; `last` is the time of the youngest in seconds, None without one."""
 
     texts: list[str]
     last: Optional[float] = None
-    #: Whether there were more than were messages, or than the log holds.
+    #: Whether messages are missing: beyond the limit, or overwritten in the log.
     lost: bool = False
 
 
 def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
-    """Return what came after a position, and the position after that, in so many seconds. Raises ``NoLogError``."""
+    """Return the messages after `since`, and the new position, within `seconds`. Raises ``NoLogError``."""
     from gpuval_node.hardware.tools import toolbox  # most helpers read /dev/kmsg and start no tool
 
     run = toolbox()
@@ -151,7 +151,7 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
     if answer.returncode == 0:
         messages = parse_journal(answer.stdout, since.wall)
         is_readable = bool(messages.texts or messages.lost)
-        if not is_readable:  # one that may be read and has nothing new looks as one that may not
+        if not is_readable:  # a readable log without news looks like one that may not be read
             trial = ask(0.5, *journal, "-n", "1")
             is_readable = trial.returncode == 0 and bool(parse_journal(trial.stdout).texts)
         if is_readable:
@@ -169,8 +169,8 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
 
 
 def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
-    """Return what `journalctl -k -o json` has of the kernel's own messages, those of facility 0, after a moment.
-    `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new."""
+    """Return the kernel's own messages (facility 0) of `journalctl -k -o json` after a wall time in seconds. `--since`
+    of journalctl has whole seconds, so that older messages may be included; a message without a time counts as new."""
     lines = text.splitlines()
     texts: list[str] = []
     latest: Optional[float] = None
@@ -190,8 +190,8 @@ def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
 
 
 def parse_dmesg(text: str, since_boot: float) -> Messages:
-    """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds. The ring
-    holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile."""
+    """Return the kernel's own messages of `dmesg --raw` after `since_boot` in seconds. The ring buffer normally holds
+    older messages, too. If it does not, messages may have been overwritten and count as lost."""
     texts: list[str] = []
     latest: Optional[float] = None
     is_complete = not text.strip()

@@ -1,4 +1,4 @@
-"""A stage's telemetry as its run sees it: begun, looked at without waiting, ended in bounded time."""
+"""The telemetry of a stage on the runner's side: begins the helper, reads without waiting, ends in bounded time."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.summary import TelemetrySummary
 
-#: How long the helper is waited for once the stage has ended: child.AFTER_SECONDS, and what a tool that cannot be
-#: killed takes to be left behind.
+#: Seconds to wait for the helper once the stage has ended: child.AFTER_SECONDS, and the time until a tool that cannot
+#: be killed is left behind.
 END_SECONDS = 13.0
-#: A call of a GPU's driver that takes longer has hung.
+#: Seconds after which a call of a GPU's driver counts as hung.
 HUNG_SECONDS = 10.0
-#: How long a killed helper is waited for. One that stays hangs in a driver: what ends the stage finds and names it.
+#: Seconds to wait for a killed helper. If it stays, it hangs in a driver: the stage's end finds and names it.
 KILLED_SECONDS = 0.5
 READ_BYTES = 1 << 16
 MAX_READS = 32
 MAX_LINE_BYTES = 1 << 20
 #: `-I -S`: without the user's and the site's packages, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
-#: Ends a stage; and the answer of a helper that is ready for the next one.
+#: The line that ends a stage, and the answer of a helper that is ready for the next stage.
 END, DONE = b"end", {"kind": "done"}
 
 
 class HelperProcess:
-    """The process of `child`. It serves one stage after the other: to start one costs as much as a minute of work."""
+    """The helper process (`child`). One process serves all stages: a start costs as much as a minute of its work."""
 
     def __init__(self, kmsg: Optional[int]) -> None:
-        """`kmsg`: the handle of the kernel's log, to inherit. Raises ``OSError``."""
+        """`kmsg`: file descriptor of the kernel's log, which the helper inherits. Raises ``OSError``."""
         program_path = own_archive() or Path(__file__).resolve().parents[2]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", PROGRAM, str(program_path)],
@@ -57,7 +57,7 @@ class HelperProcess:
         descendants.LASTING.add(self.process.pid)
 
     def order(self, line: bytes) -> bool:
-        """Begin a stage with a line of settings, or end it with any other; returns whether the helper is there."""
+        """Begin a stage with a line of settings, or end it with another line; returns whether the helper is alive."""
         try:
             cast("IO[bytes]", self.process.stdin).write(line + b"\n")
         except OSError:
@@ -65,7 +65,7 @@ class HelperProcess:
         return True
 
     def end(self, wait_seconds: float = KILLED_SECONDS) -> None:
-        """The helper ends when its input does; one that has not after so many seconds is killed."""
+        """Close the helper's input, which ends the helper; kill it after `wait_seconds`."""
         cast("IO[bytes]", self.process.stdin).close()
         self.output.close()
         for seconds in (wait_seconds, KILLED_SECONDS):
@@ -79,18 +79,18 @@ class HelperProcess:
 
 @dataclass
 class Handover:
-    """What a stage leaves to the next of the same process, which reports what happened between the two."""
+    """What a stage's telemetry passes to the next stage's, which also reports events between the two stages."""
 
     kmsg: Optional[Path] = None
-    #: Of the kernel's log. A helper that inherits it reads on where the one before stopped: they share its position.
+    #: File descriptor of the kernel's log. Helpers that inherit it share its position and read on where others stopped.
     handle: Optional[int] = None
-    #: What `journalctl` and `dmesg` were asked for already.
+    #: Position up to which `journalctl` and `dmesg` were read.
     position: Optional[kernel_log.Position] = None
     gpus: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     helper: Optional[HelperProcess] = None
 
     def open(self, kmsg: Path) -> str:
-        """Open the log unless it is; returns why it cannot be read."""
+        """Open the kernel's log unless it is open; returns why it cannot be read, empty if it can."""
         if self.handle is not None and self.kmsg != kmsg:
             self.close()
         if self.handle is None:
@@ -98,11 +98,11 @@ class Handover:
                 self.kmsg, self.handle = kmsg, kernel_log.open_at_end(kmsg)
             except kernel_log.NoLogError as error:
                 return str(error)
-            self.end_helper()  # it has not inherited the log
+            self.end_helper()  # the running helper has not inherited the log
         return ""
 
     def begin(self, settings: bytes) -> HelperProcess:
-        """Begin a stage, in the helper of the stage before if that is still there. Raises ``OSError``."""
+        """Begin a stage in the running helper, else in a new one. Raises ``OSError``."""
         if self.helper and self.helper.order(settings):
             return self.helper
         self.end_helper()
@@ -122,12 +122,12 @@ class Handover:
             self.handle = None
 
 
-#: Of the runner's own stages.
+#: The handover of the runner's own stages.
 PROCESS = Handover()
 
 
 class Telemetry:
-    """What is sampled beside one stage. Nothing here raises for what a helper, a driver or a kernel does."""
+    """Samples telemetry beside one stage. No failure of helper, driver or kernel raises here."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Telemetry:
         hung_seconds: float = HUNG_SECONDS,
         carried: Handover = PROCESS,
     ) -> None:
-        """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
+        """Begin sampling every `period_seconds`; 0 samples nothing. `vendor` is as in a plan: cpu has no GPUs."""
         self._helper: Optional[HelperProcess] = None
         self._left = b""
         self._done = False
@@ -160,13 +160,13 @@ class Telemetry:
             self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
 
     def tick(self) -> None:
-        """Read what the helper reported meanwhile."""
+        """Read the helper's new reports, without waiting."""
         if self._helper:
             self._read(self._helper)
 
     def end(self) -> None:
-        """Have the helper read for the last time, in about `end_seconds` at most; once is enough. One that then waits
-        for the next stage stays; any other is ended, with what its driver left behind."""
+        """Let the helper do its last readings, in at most about `end_seconds`; further calls do nothing. A helper that
+        is then ready for the next stage stays; any other is ended, with the processes that its driver left."""
         helper, self._helper = self._helper, None
         if helper is None:
             return
@@ -184,7 +184,7 @@ class Telemetry:
             self._carried.end_helper(0.0)
 
     def _read(self, helper: HelperProcess) -> bool:
-        """Read what is there; False when the helper has closed its output."""
+        """Read available reports of a helper; False when the helper has closed its output."""
         for _ in range(MAX_READS):
             try:
                 data = os.read(helper.output.fileno(), READ_BYTES)

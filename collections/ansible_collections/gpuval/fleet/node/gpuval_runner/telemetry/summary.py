@@ -1,4 +1,4 @@
-"""Metrics and curves of what the helper reported, in bounded memory however long the stage takes. Pure."""
+"""Metrics and curves of the telemetry helper's reports, in bounded memory however long the stage takes. Pure."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ MAX_TEXT = 300
 MAX_CHANGES = 100
 MAX_GPUS = 1024
 
-#: Which reading a metric is made of, to say why it is absent.
+#: The reading that a metric is made of, whose reason explains an absent metric.
 MADE_OF = {
     **{name: "throttle" if reading.startswith("throttle") else reading for name, reading, _what, _busy in FIGURES},
     POWER_RATIO: "power_limit_watts",
     HELD_RATIO: "sm_clock_hertz",
     **dict(COUNTERS),
 }
-#: Metric of the host, reading, and what of its values.
+#: Metrics of the host: name, reading, statistic of the values.
 HOST_FIGURES = (
     ("cpu_temperature_max_celsius", "cpu_temperature_celsius", "most"),
     ("cpu_utilisation_mean_ratio", "cpu_utilisation_ratio", "mean"),
     ("memory_used_max_bytes", "memory_used_bytes", "most"),
 )
-#: Errors of main memory during the stage, and how the helper names them.
+#: Metrics of main memory's errors during the stage, and their names in the helper's reports.
 MEMORY_ERRORS = (
     ("memory_ecc_corrected_new_count", "ecc_corrected_count"),
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
@@ -52,16 +52,16 @@ MEMORY_ERRORS = (
 HOST_MADE_OF = (*((name, reading) for name, reading, _ in HOST_FIGURES), *MEMORY_ERRORS)
 OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(name for name, _reading, _what, is_busy in FIGURES if is_busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
-#: Where no source says that it cannot be had: no excuse.
+#: Reason for a missing value without an explanation by its source: it excuses nothing.
 NO_VALUE = "its source gave no value"
 NOT_COMPARED = "its counters were not read both before and after the stage"
 
 
 class TelemetrySummary:
-    """Reads the helper's messages; gives metrics, curves and the environment of the record."""
+    """Collects the telemetry helper's messages and gives metrics, curves and environment of a record."""
 
     def __init__(self, begun: float, period_seconds: float, earlier: Sequence[SeenGpu] = ()) -> None:
-        """`begun` is the stage's start by the monotonic clock; `earlier` the GPUs that stages before it saw."""
+        """`begun` is the stage's start by the monotonic clock, `earlier` are the GPUs that earlier stages saw."""
         self._earlier = list(earlier)
         self._begun, self._period = begun, period_seconds
         self._gpus: dict[int, GpuFigures] = {}
@@ -78,18 +78,18 @@ class TelemetrySummary:
         self._end: Optional[dict[str, Any]] = None
         self._hung: Optional[float] = None
         self.kernel_lines: list[str] = []
-        #: Why the GPUs' readings stopped, for the stage's message.
+        #: Why the readings of GPUs stopped, for the stage's message; empty if they did not.
         self.problem = ""
 
     @property
     def position(self) -> Optional[Position]:
-        """Up to where tools were asked for the kernel's log, if they were and answered."""
+        """Return the position up to which tools read the kernel's log, None if no tool did."""
         position = (self._end or {}).get("kernel_position")
         wall, boot = map(number, position) if isinstance(position, list) and len(position) == 2 else (None, None)
         return None if wall is None or boot is None else Position(wall, boot)
 
     def seen(self) -> list[SeenGpu]:
-        """Return the GPUs that this stage or one before it saw, each where it was last."""
+        """Return the GPUs that this stage or an earlier one saw, each with its last index."""
         gpus = {identity_of(index, gpu): (index, gpu) for index, gpu in self._earlier}
         for index, gpu in [*(self._before or {}).items(), *(self._after or {}).items()]:
             if gpu.get("uuid") or gpu.get("pci_address"):
@@ -98,7 +98,7 @@ class TelemetrySummary:
         return list(gpus.values())[-MAX_GPUS:]
 
     def take(self, message: Any) -> None:
-        """Read one message of the helper; anything else is ignored."""
+        """Add one message of the helper; a malformed message is ignored."""
         if not isinstance(message, dict):
             return
         kind = message.get("kind")
@@ -161,25 +161,25 @@ class TelemetrySummary:
             self._critical[address] += count
         xid, text = message.get("number"), texts[0] if texts else ""
         key = (kind, xid, address)
-        if key not in self._events and len(self._events) >= MAX_KERNEL_EVENTS:  # the rest of a kind in one
+        if key not in self._events and len(self._events) >= MAX_KERNEL_EVENTS:  # others of a kind share an entry
             key, text = (kind, None, None), ""
         new = {**dict(zip(("kind", "number", "address"), key)), "count": 0, "text": text}
         self._events.setdefault(key, new)["count"] += count
         self.kernel_lines += texts[: max(0, room)]
 
     def stop(self, reason: str) -> None:
-        """The helper has ended before it reported everything."""
+        """Note why the helper ended before it had reported everything."""
         if self._end is None:
             self.problem = self.problem or reason
             self._absent.setdefault("telemetry", reason)
 
     def metrics(self) -> list[RecordMetric]:
-        """Return what is known so far; `environment` gives the reasons for the rest."""
+        """Return the metrics that are known so far; `environment` has the reasons for absent ones."""
         summary: list[RecordMetric] = []
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
-                # Six digits after the point are more than any sensor has.
+                # No sensor has more than six decimals.
                 summary.append(
                     {"name": name, "value": round(value, 6), "unit": name.rpartition("_")[2], "scope": scope}
                 )
@@ -215,7 +215,7 @@ class TelemetrySummary:
         return bool(self._end and self._end.get("kernel_log"))
 
     def _counted(self, count: int) -> Optional[int]:
-        """Messages that were seen count in any case; zero is known only of a log that was read completely."""
+        """Return a count of kernel messages; None for zero if the log was not read completely."""
         complete = self._kernel_readable() and not (self._end or {}).get("kernel_lost")
         return count if count or complete else None
 
@@ -225,7 +225,7 @@ class TelemetrySummary:
         return TelemetryComparison(self._before, self._after, self._earlier)
 
     def curves(self) -> list[RecordCurve]:
-        """Return the series of the GPUs, by seconds since the stage began."""
+        """Return the GPUs' curves over seconds since the stage began."""
         return [
             {
                 "name": name,
@@ -292,6 +292,6 @@ TOOLS = frozenset({"nvml", "amd-smi", "rocm-smi"})
 
 
 def _by_index(gpus: Any) -> dict[int, dict[str, Any]]:
-    """Return GPUs by index; JSON made the indices texts."""
+    """Return reported GPUs by index as numbers, which JSON made texts."""
     pairs = gpus.items() if isinstance(gpus, dict) else ()
     return {int(k): v for k, v in list(pairs)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}
