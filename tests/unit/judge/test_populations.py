@@ -1,6 +1,6 @@
 """Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause.
 
-A few fleets of each kind: how often each is right is measured by benchmarks/detection/peer_statistics.py.
+A few fleets of each kind: how often each is right is measured by benchmarks/detection/populations.py.
 """
 
 import json

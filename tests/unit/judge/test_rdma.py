@@ -159,6 +159,7 @@ ETHERNET = {"kind": "interface", "name": "eth0"}
         ([ETHERNET, port(), port("mlx5_1"), port("mlx5_2", "DOWN")], "PASS", "2 RDMA ports have a link at 400 Gb/s"),
         ([port(), port("mlx5_1", "DOWN")], "FAIL", "1 RDMA ports have a link at 400 Gb/s, not mlx5_1:1 (DOWN); 2 were"),
         ([port(), port("mlx5_1", rate=200e9)], "FAIL", "not mlx5_1:1 (200 Gb/s)"),
+        ([port(), port("mlx5_1", "")], "FAIL", "not mlx5_1:1 ()"),
         ([port(), port()], "FAIL", "1 RDMA ports"),  # one port told twice
         ([ETHERNET], "FAIL", "0 RDMA ports"),
         ([port(), {"kind": "rdma", "ports": "odd"}, "odd", {"kind": "rdma", "ports": ["odd", {}]}], "FAIL", "1 RDMA"),

@@ -220,7 +220,7 @@ def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
     ports = _ports(facts["environment"]["nics"])
     slow = {name: f"{speed / 1e9:g} Gb/s" for name, (_, speed) in ports.items() if rate and speed < rate}
     lacks = {**slow, **{name: state for name, (state, _) in ports.items() if state != ACTIVE}}
-    bad = [f"{name} ({lacks[name]})" for name in ports if lacks.get(name)]
+    bad = [f"{name} ({lacks[name]})" for name in ports if name in lacks]
     good = len(ports) - len(bad)
     reason = f"{good} RDMA ports have a link{at}" + (f", not {some_of(bad, 8)}" if bad else "")
     return [entry("pass" if good >= count else "fail", f"{reason}; {count} were ordered", value=good)]

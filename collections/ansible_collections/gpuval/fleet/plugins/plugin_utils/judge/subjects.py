@@ -63,9 +63,8 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
     )
-    if (
-        sku
-    ):  # what healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it
+    if sku:
+        # What healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it.
         floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}
         subject.measured = {key: figure for key, figure in sku.measured.items() if key[0] in floors}
         judged = {check.metric for check in sku.checks}  # Gaudi's fp8 has no floor, because nothing measures it

@@ -77,7 +77,7 @@ def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple
 
 
 def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], crossed: set[tuple[str, str]]) -> int:
-    """tuple[str, str]s that cross a boundary, and pairs of outermost groups that were not measured yet."""
+    """Pairs that cross a boundary, and pairs of outermost groups that were not measured yet."""
     crossing = sum(
         sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
     )
