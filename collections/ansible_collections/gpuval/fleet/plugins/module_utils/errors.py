@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 class GpuvalError(Exception):
-    """An expected failure: the message says what happened and what to do. `subject`: what failed, where it is known."""
+    """An expected failure: the message says what happened and what to do. `subject`: what failed, if known."""
 
     subject = ""

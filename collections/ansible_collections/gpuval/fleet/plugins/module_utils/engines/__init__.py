@@ -1,4 +1,4 @@
-"""Container engines: each is a class in a file of this folder, or of an extension's folder `engines`.
+"""Container engines: each is a class in a file of this folder, or in an extension's folder `engines`.
 
 Also packed into the runner, as part of the package `gpuval_node`, with the engines of the run's extensions.
 """
@@ -19,7 +19,7 @@ from ._engine import CDI_DIRECTORIES, PROBE_SECONDS, ContainerEngine, EngineErro
 
 @cache
 def engine_types() -> dict[str, type[ContainerEngine]]:
-    """The engines by name, in the order in which the runtime ``auto`` tries them."""
+    """Return the engine classes by name, in the order in which the runtime ``auto`` tries them."""
     files = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
     classes = {value for file in files for value in vars(file).values() if isinstance(value, type)}
     engines = (kind for kind in classes if issubclass(kind, ContainerEngine) and kind.name)
@@ -27,14 +27,14 @@ def engine_types() -> dict[str, type[ContainerEngine]]:
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """What is installed: engines (None when absent), and what lets their containers see GPUs."""
+    """Return the facts on containers: installed engines (None when absent), and what gives their containers GPUs."""
     return {
         **{name: engine(name, run=run).installed() for name, engine in engine_types().items()},
         "containerd": version_of(run, "containerd", "--version"),
         "nvidia_container_toolkit": version_of(run, "nvidia-ctk", "--version"),
         "cdi_specs": [
             f"/{directory}/{name}"
-            for directory in CDI_DIRECTORIES[:2]  # the third is the second by its other name
+            for directory in CDI_DIRECTORIES[:2]  # the third is another name of the second
             for name in tree.entries(f"/{directory}")
             if name.endswith((".json", ".yaml", ".yml"))
         ],
@@ -42,7 +42,7 @@ def facts(tree: Tree, run: Run) -> dict[str, Any]:
 
 
 def plain(reference: str) -> str:
-    """An image's reference without what engines add to it; with the tag that they mean where there is none."""
+    """Return an image reference without prefixes that engines add, and with the default tag if it has none."""
     for prefix in ("docker.io/", "library/", "localhost/"):
         reference = reference.removeprefix(prefix)
     last = reference.rpartition("/")[2]
@@ -50,18 +50,18 @@ def plain(reference: str) -> str:
 
 
 def engine_of(command: str) -> ContainerEngine:
-    """Return the engine with this command, unasked; an unknown one is treated as one like docker."""
+    """Return the engine with this command, without running it; an unknown command is treated like docker."""
     return engine_types().get(command, ContainerEngine)(command)
 
 
 def of_runtime(runtime: str) -> list[ContainerEngine]:
-    """Return the engines that a runtime may mean, the one to prefer first."""
+    """Return the engines that a plan's runtime allows, the preferred engine first."""
     return [engine_of(command) for command in (engine_types() if runtime == "auto" else (runtime,))]
 
 
 def probe(engine: ContainerEngine) -> ContainerEngine:
-    """Return an engine that answers, as what it is: podman may have docker's name. Raises ``EngineError`` saying what
-    to do."""
+    """Check that an engine answers and return it with its facts, as its real type: podman may have docker's name.
+    Raises ``EngineError`` saying what to do."""
     answer = engine.ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
     printed = parse_json(answer.stdout)
     info = printed if isinstance(printed, dict) else {}
@@ -75,8 +75,8 @@ def probe(engine: ContainerEngine) -> ContainerEngine:
 
 
 def select(runtime: str) -> ContainerEngine:
-    """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers. Raises
-    ``EngineError`` saying why there is none."""
+    """Return the engine for a plan's runtime: the named engine, for ``auto`` the first that answers. Raises
+    ``EngineError`` saying why no engine can be used."""
     problems = []
     for engine in of_runtime(runtime):
         try:

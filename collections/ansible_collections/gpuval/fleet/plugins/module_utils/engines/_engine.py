@@ -1,4 +1,4 @@
-"""What container engines have in common: a command line like docker's. Every call is bounded.
+"""The base class of container engines: a command line like docker's. Every call has a time limit.
 
 Also packed into the runner, as part of the package `gpuval_node`.
 """
@@ -20,10 +20,10 @@ from ..visible_text import one_line
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
 PROBE_SECONDS = 30.0
-#: Kills and removes containers with their anonymous volumes.
+#: Arguments that kill and remove containers with their anonymous volumes.
 REMOVE = ("rm", "--force", "--volumes")
 NEVER_STARTED = "0001-01-01"
-#: Podman says Running only of the first.
+#: States of a container that has not ended. Podman sets `Running` only in the first.
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
@@ -37,12 +37,12 @@ PRESENT = {
 }
 GAUDI_VARIABLES = (("HABANA_VISIBLE_DEVICES", "all"), ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"))
 
-#: In a record's environment (`fault`): the image is not on the node.
+#: Value of `fault` in a record's environment: the image is not on the node.
 NO_IMAGE = "no_image"
 
 
 class EngineError(Exception):
-    """The container engine did not do what it was asked to."""
+    """A command of the container engine failed, or the engine did not answer."""
 
 
 class EngineMissingError(EngineError):
@@ -54,13 +54,14 @@ class ImageMissingError(EngineError):
 
 
 def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
-    """Return the labels of a run's containers on a node, or of one stage's."""
+    """Return the labels of all containers of a run on a node, or of one stage's container."""
     return {LABEL_RUN: run_id, LABEL_NODE: node, **({LABEL_STAGE: stage} if stage else {})}
 
 
 @dataclass(frozen=True)
 class DeviceAccess:
-    """Arguments of the engine and variables of the container; `problem` says why the accelerators stay hidden."""
+    """How a container gets the accelerators: arguments of the engine and variables of the container; `problem` says why
+    it does not get them."""
 
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -69,7 +70,7 @@ class DeviceAccess:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine reports of itself."""
+    """What an engine reports about itself."""
 
     version: str = ""
     rootless: bool = False
@@ -82,7 +83,7 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a container ended, as the engine reports it. `error` is what kept it from starting."""
+    """How a container ended, as the engine reports it. `error` says why it could not start."""
 
     started: bool
     running: bool
@@ -103,15 +104,16 @@ class LocalImage:
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """An engine by its command. A subclass with a `name` in a file of its own is an engine that gpuval_runtime accepts.
-    It overrides what differs from docker's command line; by itself an engine offers devices by CDI."""
+    """A container engine, run by its command. A subclass with a `name`, in a file of its own, is an engine that
+    gpuval_runtime accepts; it overrides what differs from docker's command line. The base class offers devices by
+    CDI."""
 
-    #: The engine's name, which is its command, too; and its turn where the runtime is ``auto``: the lowest is first.
+    #: The engine's name, which is its command, too; and its position for the runtime ``auto``: lowest first.
     name: ClassVar[str] = ""
     order: ClassVar[int] = 100
-    #: What to do where the engine cannot hand NVIDIA GPUs to containers.
+    #: What to do if the engine cannot give NVIDIA GPUs to containers.
     nvidia_remedy: ClassVar[str] = "write CDI specifications with nvidia-ctk to /etc/cdi"
-    #: The command that a builder of images must answer, and the options with which it builds.
+    #: Arguments of a command that proves that an engine can build images, and options of its builds.
     answer_words: ClassVar[tuple[str, ...]] = ("info",)
     build_options: ClassVar[tuple[str, ...]] = ()
 
@@ -121,15 +123,15 @@ class ContainerEngine:
 
     @classmethod
     def parse_info(cls, info: Mapping[str, Any]) -> Optional[EngineFacts]:
-        """Read the engine's ``info``; None when it is another engine's, or none answered."""
+        """Return the facts in an engine's ``info``; None when it is another engine's or empty."""
         return None
 
     def installed(self) -> Any:
-        """What the facts say of the engine: its version; None where it is not installed."""
+        """Return the engine's entry in the facts: its version; None if it is not installed."""
         return version_of(self.run, self.command, "--version")
 
     def access(self, vendor: str, root: Path = Path("/")) -> DeviceAccess:
-        """Return how a container sees the accelerators of a vendor; ``auto`` goes by the devices that are there."""
+        """Return how a container gets the accelerators of a vendor; ``auto`` finds the vendor by the node's devices."""
         present = [name for name, patterns in PRESENT.items() if any(any(root.glob(pattern)) for pattern in patterns)]
         vendor = present[0] if vendor == "auto" and present else vendor
         if vendor not in present:
@@ -150,7 +152,7 @@ class ContainerEngine:
         return DeviceAccess((*nodes, *self.groups(root), "--security-opt=seccomp=unconfined"))
 
     def groups(self, root: Path) -> list[str]:
-        """Options for the groups of AMD's devices, by number: the image's own groups of these names have others."""
+        """Return options for the groups of AMD's device files, by number: an image has other numbers for the names."""
         nodes = [root / "dev/kfd", *(root / "dev/dri").glob("renderD*"), *(root / "dev/dri").glob("card*")]
         entries = [line.split(":") for line in (read_text(root / "etc/group") or "").splitlines()]
         named = {int(e[2]) for e in entries if e[0] in ("video", "render") and len(e) >= 3 and e[2].isdigit()}
@@ -163,7 +165,7 @@ class ContainerEngine:
         return DeviceAccess((*(f"--device={node}" for node in nodes), "--cap-add=sys_nice"), GAUDI_VARIABLES)
 
     def push_options(self, digest_file: str) -> list[str]:
-        """Options of a push that writes the digest to a file; none where the engine prints it."""
+        """Return options of a push that write the image's digest to a file; none if the engine prints the digest."""
         return []
 
     def save_argv(self, reference: str) -> list[str]:
@@ -171,11 +173,11 @@ class ContainerEngine:
         return [self.command, "save", reference]
 
     def build_environment(self) -> dict[str, str]:
-        """Variables of a build."""
+        """Return the environment variables of a build."""
         return {}
 
     def stop_argv(self, ids: Sequence[str], grace_seconds: float) -> list[str]:
-        """Return the command that ends containers: TERM, a grace, KILL."""
+        """Return the command that ends containers with these ids: TERM, a grace, KILL."""
         return [self.command, "stop", f"--time={max(0, round(grace_seconds))}", *ids]
 
     def stop(self, labels: Mapping[str, str]) -> list[str]:
@@ -196,7 +198,7 @@ class ContainerEngine:
         return listing.stdout.split()
 
     def create(self, argv: Sequence[str]) -> str:
-        """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""
+        """Create a container by a complete command; returns its id. Raises ``EngineError`` with the engine's text."""
         creation = self.ask(*argv[1:], limit=2 * COMMAND_SECONDS)
         lines = creation.stdout.split()
         if creation.returncode != 0 or not lines:
@@ -204,7 +206,7 @@ class ContainerEngine:
         return lines[-1]
 
     def ending(self, identifier: str) -> Ending:
-        """Return how a container ended. Raises ``EngineError``."""
+        """Return how a container ended, by ``inspect``. Raises ``EngineError``."""
         inspection = self.ask("inspect", "--format={{json .State}}", identifier)
         state = parse_json(inspection.stdout) if inspection.returncode == 0 else None
         if not isinstance(state, dict):
@@ -212,7 +214,7 @@ class ContainerEngine:
         return parse_ending(state)
 
     def remove(self, identifier: str) -> None:
-        """Kill and remove a container. Raises ``EngineError`` when it stays."""
+        """Kill and remove a container. Raises ``EngineError`` when the container still exists."""
         removal = self.ask(*REMOVE, identifier)
         listed = self.ask("ps", "--all", "--quiet", f"--filter=id={identifier}")
         if listed.returncode != 0 or listed.stdout.split():  # without an answer it may still exist
@@ -220,7 +222,7 @@ class ContainerEngine:
             raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {reason}")
 
     def image(self, reference: str) -> Optional[LocalImage]:
-        """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
+        """Return an image by reference or id, None when the engine does not have it. Raises ``EngineError``."""
         inspection = self.ask("image", "inspect", reference)
         if inspection.returncode != 0:
             if "no such image" in inspection.stderr.lower() or "image not known" in inspection.stderr.lower():
@@ -231,14 +233,14 @@ class ContainerEngine:
         return parse_image(documents[0]) if has_image else None
 
     def unfit(self, image: LocalImage, reference: str) -> str:
-        """Return why this node cannot run an image: it is for another processor architecture; empty if it can."""
+        """Return why this node cannot run an image (made for another processor architecture); empty if it can."""
         architecture, remedy = self.facts.architecture, "give the image built for it"
         if not architecture or image.architecture in ("", architecture):
             return ""
         return f"image {reference} is for {image.architecture} and this node is {architecture}: {remedy}"
 
     def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> ToolResult:
-        """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
+        """Run a command of the engine. Raises ``EngineError`` without an engine, or after `limit` seconds."""
         completed = self.run(self.command, *arguments, timeout=limit)
         if completed.missing:
             raise EngineMissingError(f"{self.command} is not installed on this node")
@@ -254,7 +256,7 @@ def version_of(run: Run, tool: str, argument: str) -> Optional[str]:
 
 
 def parse_ending(state: Mapping[str, Any]) -> Ending:
-    """Read the state of an ``inspect``."""
+    """Return the ending in the state that ``inspect`` of a container prints."""
     began = str(state.get("StartedAt") or NEVER_STARTED)
     started = not began.startswith(NEVER_STARTED)
     code = state.get("ExitCode")
@@ -268,7 +270,7 @@ def parse_ending(state: Mapping[str, Any]) -> Ending:
 
 
 def parse_image(document: Mapping[str, Any]) -> LocalImage:
-    """Read one entry of ``image inspect``; podman's ids lack the name of the digest."""
+    """Return the image in an entry of ``image inspect``; podman's ids lack the prefix ``sha256:``."""
     identifier = str(document.get("Id") or "")
     pairs = (entry.partition("=") for entry in part(document, "Config").get("Env") or [] if isinstance(entry, str))
     size = document.get("Size")

@@ -35,7 +35,7 @@ class Docker(ContainerEngine):
         )
 
     def installed(self) -> Any:
-        """Also whether the daemon answers this user."""
+        """Return docker's entry in the facts: its version, and whether the daemon answers this user."""
         result = self.run(self.command, "version", "--format", "{{json .}}")
         if result.missing:
             return None

@@ -10,7 +10,7 @@ OCI_HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 
 
 class Podman(ContainerEngine):
-    """Also by the name of docker, which some distributions give it."""
+    """Podman, also where a distribution installs it under docker's name."""
 
     name = "podman"
     order = 20

@@ -1,4 +1,4 @@
-"""What a machine is made of: accelerators, CPU, memory, disks, network, clock and software.
+"""Facts of a machine: accelerators, CPU, memory, disks, network, clock and software.
 
 Standard library only and relative imports only: the same files serve the Ansible module `gpu_facts` and the runner.
 """

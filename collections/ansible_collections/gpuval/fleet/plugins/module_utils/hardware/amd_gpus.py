@@ -1,4 +1,4 @@
-"""AMD GPUs: what `amd-smi` and the older `rocm-smi` print, and for telemetry the driver's files in sysfs.
+"""AMD GPUs: read by `amd-smi` or the older `rocm-smi`, for telemetry by the driver's files in sysfs.
 
 The files cost microseconds; `amd-smi` is a Python program of half a second and runs in the loop only where the files
 are not there (a container), and then seldom. Files: kernel documentation, gpu/amdgpu/thermal.rst and driver-misc.rst.
@@ -22,7 +22,7 @@ from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult, toolbox
 from .tree import read_number, read_text
 
 VENDOR = "amd"
-#: Partition mode of a GPU that is several cards, where its tool does not say which.
+#: Partition mode of a GPU that is listed as several cards, if its tool does not name the mode.
 SEVERAL_CARDS = "cpx"
 ROCM_SMI_ARGUMENTS = (
     *("--showproductname", "--showuniqueid", "--showserial", "--showbus", "--showmeminfo", "vram"),
@@ -48,7 +48,7 @@ def _detect_amd_smi(run: Run) -> Detection:
         answers[view] = find_json(result.stdout)
         if answers[view] is None and view != "metric":
             problem = _unanswered(result, f"amd-smi {view} --json did not write JSON")
-            unclear = result.ok  # without a driver it fails
+            unclear = result.ok  # without a driver the tool fails
     version = find_json(run("amd-smi", "version", "--json").stdout)
     gpus = parse_amd_smi(answers["static"], answers["list"], answers["metric"], version)
     if not gpus:
@@ -72,7 +72,7 @@ def _unanswered(result: ToolResult, otherwise: str) -> str:
 
 
 def find_json(output: str) -> Any:
-    """The JSON document in a tool's output, after the warnings that some releases print first; None without one."""
+    """Return the JSON document in a tool's output, after warnings that some releases print; None without one."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"^\s*[\[{]", output, re.MULTILINE):
         try:
@@ -83,7 +83,7 @@ def find_json(output: str) -> Any:
 
 
 def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -> list[Gpu]:
-    """GPUs of `amd-smi static`, `list`, `metric` and `version --json`; any of them may be None.
+    """Return the GPUs in the JSON of `amd-smi static`, `list`, `metric` and `version`; each document may be None.
 
     Releases differ: a list of GPUs at the top or below `gpu_data`, bare numbers or `{"value", "unit"}`.
     """
@@ -98,7 +98,7 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
 
 
 def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
-    """Return XGMI errors: 0 and more as text, or a state in words: releases differ."""
+    """Return the count of XGMI errors, by a number as text or by a state in words: releases differ."""
     if isinstance(value, dict):
         counts = [count for key, count in value.items() if "err" in str(key) and isinstance(count, int)]
         return {"xgmi": sum(counts)} if counts else None
@@ -111,7 +111,7 @@ def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
 
 
 def parse_rocm_smi(answer: Any) -> list[Gpu]:
-    """GPUs of `rocm-smi ... --json`: one object per card, keys in the spelling of the release."""
+    """Return the GPUs in the JSON of `rocm-smi`: one object per card, with keys spelled as in the release."""
     if not isinstance(answer, dict):
         return []
     system = _lower_keys(answer.get("system"))
@@ -125,7 +125,7 @@ def parse_rocm_smi(answer: Any) -> list[Gpu]:
         readings = read_fields(ROCM_SMI_FIELDS, facts.get)
         readings["driver_version"] = driver or values.version(facts.get("driver version"))
         gpu = Gpu(VENDOR, int(match.group(1)), **readings)
-        # The partitions of a GPU are cards of their own, at one address and with one unique id.
+        # Partitions of a GPU are listed as cards of their own, at one address and with one unique id.
         first = gpus.setdefault(gpu.pci_address or gpu.uuid or name, gpu)
         if first is not gpu:
             first.index = min(first.index, gpu.index)
@@ -134,7 +134,7 @@ def parse_rocm_smi(answer: Any) -> list[Gpu]:
 
 
 def by_index(answer: Any) -> dict[int, dict[str, Any]]:
-    """Rows of an answer by the index of their GPU."""
+    """Return the rows of a tool's answer by GPU index."""
     if isinstance(answer, dict):
         answer = answer.get("gpu_data", [answer] if "gpu" in answer else [])
     rows = answer if isinstance(answer, list) else []
@@ -154,7 +154,7 @@ def _lower_keys(mapping: Any) -> dict[str, Any]:
 
 
 _LIMITS = ("socket_power", "ppt0.socket_power_limit", "max_power", "ppt0.max_power_limit")
-#: By paths in the answers to `amd-smi static`, `list` and `metric`.
+#: Fields of a GPU, by their paths in the answers of `amd-smi static`, `list` and `metric`.
 AMD_SMI_FIELDS: Fields = (
     ("name", values.text, "static.asic.market_name", "static.board.product_name"),
     ("uuid", values.identifier, "list.uuid", "static.asic.asic_serial"),
@@ -164,7 +164,7 @@ AMD_SMI_FIELDS: Fields = (
     ("firmware_version", values.text, "static.vbios.version", "static.ifwi.version", "static.vbios.name"),
     ("memory_bytes", values.megabytes, "metric.mem_usage.total_vram", "metric.vram.total", "static.vram.size"),
     ("memory_used_bytes", values.megabytes, "metric.mem_usage.used_vram", "metric.vram.used"),
-    # The hot spot is what AMD throttles by; Instinct parts have no edge sensor.
+    # AMD GPUs throttle by the hot spot; Instinct GPUs have no edge sensor.
     ("temperature_celsius", values.number, "metric.temperature.hotspot", "metric.temperature.edge"),
     ("memory_temperature_celsius", values.number, "metric.temperature.mem"),
     ("utilisation_ratio", values.ratio, "metric.usage.gfx_activity"),
@@ -173,7 +173,7 @@ AMD_SMI_FIELDS: Fields = (
     ("core_clock_hertz", values.hertz, "metric.clock.gfx_0.clk", "metric.clock.GFX_0.clk"),
     ("core_clock_max_hertz", values.hertz, "metric.clock.gfx_0.max_clk", "metric.clock.GFX_0.max_clk"),
     ("memory_clock_hertz", values.hertz, "metric.clock.mem_0.clk", "metric.clock.MEM_0.clk"),
-    # The counts start at zero when the driver loads, so they are this boot's.
+    # The counters start at zero when the driver loads, so they are of this boot.
     ("ecc_corrected_count", values.count, "metric.ecc.total_correctable_count"),
     ("ecc_uncorrected_count", values.count, "metric.ecc.total_uncorrectable_count"),
     ("pcie_generation", values.pcie_generation, "metric.pcie.speed"),
@@ -186,7 +186,7 @@ AMD_SMI_FIELDS: Fields = (
     ("module_id", values.count, "static.asic.oam_id"),
 )
 _PACKAGE = " graphics package power (w)"
-#: By keys of a card, in small letters.
+#: Fields of a GPU, by the keys of a `rocm-smi` card in lower case.
 ROCM_SMI_FIELDS: Fields = (
     ("name", values.text, "card series", "device name"),
     ("uuid", values.identifier, "unique id"),
@@ -203,7 +203,7 @@ ROCM_SMI_FIELDS: Fields = (
 PCI_VENDOR = "0x1002"
 CARD = re.compile(r"card\d+")
 TOOL_SECONDS = 20.0
-#: Without an answer in this time the cards are counted by their PCI addresses, as the tools do too.
+#: Seconds to wait for the tool's indices; without them, cards are numbered by PCI address, as the tools do.
 LIST_SECONDS = 5.0
 TOOL_PERIOD_SECONDS = 5.0
 NO_FILE = "not there: amdgpu has no such file for this GPU"
@@ -213,7 +213,7 @@ NO_THROTTLE = "amdgpu reports why clocks are low in gpu_metrics only, which is n
 
 
 class Amd(Source):
-    """Raises ``SourceError`` where neither the driver's files nor a tool list a GPU."""
+    """Readings of AMD GPUs, by sysfs or tools. Raises ``SourceError`` if neither lists a GPU."""
 
     name = "amdgpu"
 
@@ -247,7 +247,7 @@ class Amd(Source):
         return {index: card.counters() for index, card in self._cards.items()}
 
     def _by_tools(self, seconds: float) -> list[Gpu]:
-        """Ask one tool, and the other where that gives nothing, in so many seconds altogether."""
+        """Return the GPUs by `amd-smi`, else by `rocm-smi`, within `seconds` in all."""
         deadline = time.monotonic() + seconds
         metric = self._ask(seconds, "amd-smi", "metric", "--json")
         gpus = parse_amd_smi(None, metric, metric)
@@ -265,7 +265,7 @@ class Amd(Source):
 
 
 def cards(root: Path) -> dict[int, Path]:
-    """Return the device folders of amdgpu's cards by index, in the order of their PCI addresses as the tools count."""
+    """Return the sysfs device folders of amdgpu's cards by index; indices follow PCI addresses, as in the tools."""
     folders = {}
     drm = root / "sys/class/drm"
     try:
@@ -280,7 +280,7 @@ def cards(root: Path) -> dict[int, Path]:
 
 
 def by_tool_index(cards_seen: dict[int, Card], listing: Any) -> dict[int, Card]:
-    """Return the cards by the index that `amd-smi list --json` gives to their PCI addresses, if it knows all."""
+    """Return the cards by their indices in `amd-smi list --json`; unchanged if that does not list all of them."""
     index = {str(row.get("bdf")).lower(): number for number, row in by_index(listing).items()}
     if not all(card.address in index for card in cards_seen.values()):
         return cards_seen
@@ -288,13 +288,13 @@ def by_tool_index(cards_seen: dict[int, Card], listing: Any) -> dict[int, Card]:
 
 
 class Card:
-    """One GPU's files; which there are is looked for once."""
+    """The sysfs files of one GPU; the list of files is made once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.address = folder.resolve().name
         hwmon = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
-        #: By name the files of a GPU, of its sensors, and inputs of those by their labels.
+        #: Files of the GPU and of its sensors by name, and the sensors' inputs by label.
         files = {path.name: path for path in (*folder.glob("*"), *hwmon.glob("power1_*"))}
         for kind in ("temp", "freq"):
             for path in sorted(hwmon.glob(f"{kind}*_input")):
@@ -302,7 +302,7 @@ class Card:
                 files[f"{kind} {label.lower()}"] = path
         existing = {name: [files[key] for key in keys if key in files] for name, (_read, *keys) in FILES.items()}
         self._files = {name: paths[0] for name, paths in existing.items() if paths}
-        #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
+        #: Readings that this GPU lacks, and why: only a missing file is a reason, not an unreadable one.
         self.absent = dict.fromkeys((name for name, paths in existing.items() if not paths), NO_FILE)
         if read_text(folder / "current_link_width") == "0":
             self.absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
@@ -334,10 +334,10 @@ def _divided(by: float) -> Callable[[Optional[str]], Optional[float]]:
     return read
 
 
-#: Of a reading how the text of its file is read (millidegrees, microwatts, a percentage), and the file or the label of
-#: the sensor: of several the first that there is. Counters, without a reader, are no sample.
+#: By reading, the function that reads its file's text (millidegrees, microwatts, a percentage), and the files or labels
+#: of sensors, of which the first that exists counts. Counters have no function and are not sampled.
 FILES: dict[str, tuple[Any, ...]] = {
-    "temperature_celsius": (_divided(1000), "temp junction", "temp edge"),  # AMD throttles by the junction
+    "temperature_celsius": (_divided(1000), "temp junction", "temp edge"),  # AMD GPUs throttle by the junction
     "memory_temperature_celsius": (_divided(1000), "temp mem"),
     "power_watts": (_divided(1e6), "power1_average", "power1_input"),
     "power_limit_watts": (_divided(1e6), "power1_cap"),
@@ -354,7 +354,7 @@ FILES: dict[str, tuple[Any, ...]] = {
 
 
 def ras_counts(folder: Path) -> list[Optional[int]]:
-    """Return correctable and uncorrectable errors of all blocks (`ue: 0` and `ce: 3` in each `<block>_err_count`)."""
+    """Return the sums of correctable and uncorrectable errors of all blocks (`<block>_err_count`: `ue: 0`, `ce: 3`)."""
     text = "\n".join(read_text(path) or "" for path in sorted(folder.glob("*_err_count")))
     counts = ([int(count) for count in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)] for kind in ("ce", "ue"))
     return [sum(numbers) if numbers else None for numbers in counts]

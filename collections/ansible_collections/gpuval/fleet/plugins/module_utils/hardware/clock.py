@@ -19,7 +19,7 @@ CHRONY_FIELDS = 14
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """`synchronised` is None when it is unknown; `offset_seconds` is the clock minus true time where known."""
+    """Return the facts on the clock: `synchronised` is None when unknown; `offset_seconds` is clock minus true time."""
     return _chrony(run) or _systemd(run) or (_kernel() if tree.is_real else None) or _answer(None, None)
 
 
@@ -28,7 +28,8 @@ def _answer(synchronised: Optional[bool], source: Optional[str], offset: Optiona
 
 
 def _chrony(run: Run) -> Optional[dict[str, Any]]:
-    """`chronyc -c tracking`: reference, name, stratum, time, correction in seconds, ..., leap status last."""
+    """Return the clock's facts by `chronyc -c tracking`, which prints reference, name, stratum, time, correction in
+    seconds, ..., leap status; None without chrony."""
     result = run("chronyc", "-c", "tracking", timeout=5.0)
     row = next(csv.reader(result.stdout.strip().splitlines()), []) if result.ok else []
     if len(row) != CHRONY_FIELDS:
@@ -48,7 +49,7 @@ def _systemd(run: Run) -> Optional[dict[str, Any]]:
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of struct timex of linux/timex.h; the rest is only room for the kernel to write."""
+    """The first fields of struct timex in linux/timex.h; the rest is room for the kernel to write."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -64,7 +65,7 @@ class _Timex(ctypes.Structure):
 def _kernel() -> Optional[dict[str, Any]]:
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
-    except (OSError, AttributeError):  # no such call in this C library
+    except (OSError, AttributeError):  # this C library has no adjtimex
         return None
     timex = _Timex(modes=0)  # read only
     if adjtimex(ctypes.byref(timex)) < 0:

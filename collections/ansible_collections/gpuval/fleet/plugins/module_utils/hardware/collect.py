@@ -1,4 +1,4 @@
-"""All facts of a machine, and what they mean for the `facts` stage."""
+"""Collects all facts of a machine and judges them for the `facts` stage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .tree import Tree
 
 DETECTORS = (nvidia_gpus.detect, gaudi_gpus.detect, amd_gpus.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
-#: Properties of a GPU that are counted.
+#: Properties of ``Gpu`` for which the number of GPUs is a metric.
 FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")
 REMEDIES = {
     "nvidia": "install or load the NVIDIA driver until nvidia-smi lists every GPU",
@@ -38,7 +38,7 @@ REMEDIES = {
 
 
 def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
-    """Facts of the machine whose file tree begins at `root`; all sizes in base units, None for what is not known.
+    """Return the facts of the machine whose file tree is at `root`, in base units; None for unknown values.
 
     `run` starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`.
     Nothing is changed, and nothing is raised for hardware, tools or permissions that are missing.
@@ -75,7 +75,7 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
 
 
 def facts_result(root: str = "/", accelerator: str = "auto", run: Optional[Run] = None) -> dict[str, Any]:
-    """The result of the `facts` stage: state, message, metrics and environment.
+    """Collect the facts and return the result of the `facts` stage: state, message, metrics and environment.
 
     `accelerator` is what the node is declared to be: `auto`, `cpu`, `nvidia`, `amd` or `gaudi`.
     """
@@ -83,7 +83,7 @@ def facts_result(root: str = "/", accelerator: str = "auto", run: Optional[Run] 
 
 
 def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, Any]:
-    """The result of the `facts` stage from what `collect` found.
+    """Return the result of the `facts` stage from the facts that `collect` returned.
 
     Failure: GPU hardware without a working driver, or no GPU of the declared vendor. A node declared `cpu` is tested as
     one whatever hardware it has: the environment then says `cpu`, and still lists that hardware.
@@ -111,7 +111,7 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
 
 
 def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, Any], list[Gpu], list[dict[str, Any]]]:
-    """What the tools list held against what the PCI bus shows."""
+    """Compare the accelerators that the tools list with those on the PCI bus. Returns summary, GPUs and hardware."""
     usable = {(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus}
     in_container = osinfo.container(tree) is not None
     hardware = []
@@ -125,7 +125,7 @@ def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, An
                 continue
         hardware.append({**device.facts(), "state": state})
 
-    # Without addresses (some virtual machines give none) the tool's count is all there is.
+    # Without PCI addresses, as in some virtual machines, only the tool's count is known.
     unaddressed = [gpu for detection in detections for gpu in detection.gpus if gpu.pci_address is None]
     states = Counter(device["state"] for device in hardware)
     best = max(detections, key=lambda detection: len(detection.gpus))
@@ -141,7 +141,7 @@ def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, An
 
 
 def _hardware(tree: Tree, detections: list[Detection]) -> list[pci.PciAccelerator]:
-    """Every accelerator that anything knows of: the PCI bus, the vendors' tools, NVIDIA's kernel driver."""
+    """Return all accelerators known to the PCI bus, the vendors' tools or NVIDIA's kernel driver."""
     devices = {device.address: device for device in pci.accelerators(tree)}
     known = [(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus]
     known += [(detection.vendor, address) for detection in detections for address in detection.lost]
@@ -153,13 +153,13 @@ def _hardware(tree: Tree, detections: list[Detection]) -> list[pci.PciAccelerato
 
 
 def _vendor_without_gpus(hardware: list[dict[str, Any]], detections: list[Detection]) -> tuple[str, Optional[str]]:
-    """Vendor of the hardware that nothing drives, with its tool's complaint; `cpu` when there is no such hardware."""
+    """Return the vendor of accelerators without a working driver, and its tool's complaint; `cpu` if there are none."""
     by_vendor = {detection.vendor: detection for detection in detections}
     counts = Counter(device["vendor"] for device in hardware)
     if counts:
         vendor = counts.most_common(1)[0][0]
         return vendor, by_vendor[vendor].problem
-    # A tool only hangs in a driver, and without one it says so: there is hardware even where no PCI bus can be seen.
+    # A tool that hangs, hangs in a driver (without one it reports so): there is hardware even if no PCI bus shows.
     broken = next((detection for detection in detections if detection.hung or detection.unclear), None)
     return (broken.vendor, broken.problem) if broken else ("cpu", None)
 
@@ -187,7 +187,7 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
 
 
 def _duplicates(gpus: list[dict[str, Any]]) -> list[str]:
-    """GPUs that claim to be the same one; partitions of a GPU are a finding of their own."""
+    """Return GPUs with the same identity, in words; partitions of a GPU are reported separately."""
     whole = [gpu for gpu in gpus if not Gpu(**gpu).partitioned]
     failures = []
     for what, name in (("uuid", "UUID"), ("pci_address", "PCI address")):

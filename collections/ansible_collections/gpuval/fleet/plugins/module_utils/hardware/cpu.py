@@ -22,7 +22,7 @@ def facts(tree: Tree) -> dict[str, Any]:
     }
     governor_of = {name: tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names}
     governors = Counter(filter(None, governor_of.values()))
-    # processors that wait before they raise their clock; where hardware chooses it, by its preference
+    # processors that raise their clock late, by governor, or by energy preference if the hardware sets the clock
     slow = sum(
         governor not in (None, "performance")
         and tree.read(f"{CPUS}/{name}/cpufreq/energy_performance_preference") != "performance"
@@ -48,7 +48,7 @@ def facts(tree: Tree) -> dict[str, Any]:
 
 
 def processors(cpuinfo: str) -> list[dict[str, str]]:
-    """One mapping per logical processor of /proc/cpuinfo; what stands before or after them (ARM) belongs to none."""
+    """Return a mapping per logical processor in /proc/cpuinfo; lines before or after these (ARM) are ignored."""
     blocks = []
     for paragraph in cpuinfo.split("\n\n"):
         pairs = (line.partition(":") for line in paragraph.splitlines())

@@ -1,4 +1,4 @@
-"""Disks, and the file systems of this machine's own disks with their free space."""
+"""Facts on disks, and on the local file systems with their free space."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Optional
 from .tree import Tree
 
 BLOCK = "/sys/block"
-SECTOR_BYTES = 512  # sysfs counts in these whatever the disk's own sector size is
-#: Virtual, removable, on top of others (md_NAME too), or one path to an NVMe disk (as in storage/health.py).
+SECTOR_BYTES = 512  # unit of sysfs, whatever the disk's own sector size is
+#: Block devices that are virtual, removable, made of other disks (also md_NAME), or one path of an NVMe disk.
 NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|md_.+|nvme\d+c\d+n\d+")
 MOUNT_LIMIT = 64
 
@@ -41,7 +41,7 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
 
 
 def _filesystems(tree: Tree) -> list[dict[str, Any]]:
-    """Only local ones: asking a network file system whose server is away would hang."""
+    """Return the local file systems; a network file system would hang if its server is down."""
     mounts: dict[str, dict[str, Any]] = {}
     for device, mount, kind, options in tree.mounts() or ():
         local = device.startswith("/dev/") or (mount == "/" and kind == "overlay")
@@ -60,7 +60,7 @@ def _filesystems(tree: Tree) -> list[dict[str, Any]]:
 
 def _space(tree: Tree, mount: str) -> dict[str, Any]:
     space = None
-    with contextlib.suppress(OSError):  # hidden below another mount, or not for this user
+    with contextlib.suppress(OSError):  # hidden below another mount, or forbidden to this user
         space = os.statvfs(mount) if tree.is_real else None
     return {
         "size_bytes": space and space.f_blocks * space.f_frsize,
@@ -70,7 +70,7 @@ def _space(tree: Tree, mount: str) -> dict[str, Any]:
 
 
 def used_ratio(blocks: int, free: int, available: int) -> Optional[float]:
-    """As df has it: blocks that are kept for root count neither as used nor as free."""
+    """Return the used share of a file system as df does: blocks reserved for root are neither used nor free."""
     used = blocks - free
     return round(used / (used + available), 4) if used + available > 0 else None
 

@@ -1,6 +1,6 @@
 """Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool).
 
-One property that a release does not know refuses the whole query, so a short query that every release knows follows.
+A property that a release does not know makes the whole query fail, so a short query that all releases know follows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VENDOR = "gaudi"
 _PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
 
 
-#: Attribute of ``Gpu`` and how its text is read, by property.
+#: By property of `hl-smi`, the attribute of ``Gpu`` and the function that reads the property's text.
 PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "uuid": ("uuid", values.identifier),
     "bus_id": ("pci_address", values.pci_address),
@@ -53,7 +53,7 @@ FULL_QUERY = (
 )
 _SAMPLED = ("index", "uuid", "bus_id", "temperature.aip", "memory.used")
 _LINK = ("pcie.link.gen.current", "pcie.link.width.current")
-#: Queries of telemetry to try, each for an older release than the one before.
+#: Telemetry queries to try, from the newest release to the oldest.
 SAMPLE_QUERIES = (
     (*_SAMPLED, "power.draw", "utilization.aip", "clocks.current.soc", *_ECC, *_LINK),
     (*_SAMPLED, "power.draw", "clocks.current.soc"),
@@ -80,7 +80,7 @@ def ask(run: Run, query: tuple[str, ...], timeout: float) -> ToolResult:
 
 
 def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
-    """Devices of an `hl-smi -Q <query> -f csv,noheader` answer; lines that are no answer to the query are left out."""
+    """Return the devices in the output of `hl-smi -Q <query> -f csv,noheader`; other lines are left out."""
     gpus = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         cells = dict(zip(query, row)) if len(row) == len(query) else {}
@@ -92,7 +92,7 @@ def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
 
 
 def processes(run: Run, timeout: float) -> dict[int, str]:
-    """Names of the processes on the devices by pid, from the table of `hl-smi`; none without an answer."""
+    """Return the names of the processes on the devices by pid, from the table of `hl-smi`; empty without an answer."""
     result = run("hl-smi", timeout=timeout)
     return {int(pid): name for pid, name in _PROCESS.findall(result.stdout)} if result.ok else {}
 

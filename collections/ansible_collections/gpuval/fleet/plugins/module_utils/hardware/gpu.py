@@ -1,4 +1,4 @@
-"""One accelerator of any vendor, and what a vendor's tool reports of all of them."""
+"""One accelerator of any vendor, and the result of a vendor's tool for all accelerators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .source import Counters, Sample, known
 from .tools import ToolResult
 from .values import Number
 
-#: Readings of a telemetry sample by the attribute of ``Gpu`` that they come from; `throttle` is three of them.
+#: Readings of a telemetry sample, by their attribute of ``Gpu``; `throttle` gives three readings.
 _SAMPLE = {
     "temperature_celsius": "temperature_celsius",
     "memory_temperature_celsius": "memory_temperature_celsius",
@@ -33,7 +33,7 @@ _COUNTERS = {
     "pcie_width": "pcie_width",
 }
 READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
-#: Sampled beside a stage, no facts of the machine.
+#: Attributes that are only sampled beside a stage and are no facts of the machine.
 _LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_replay_count", "link_errors")
 
 #: Counters that show broken memory.
@@ -41,16 +41,16 @@ _FAULTS = (
     *("ecc_uncorrected_count", "row_remap_pending_count", "row_remap_failed_count", "sram_threshold_exceeded_count"),
     *("memory_repair_pending_count", "unrepairable_memory_count", "page_retirement_pending_count"),
 )
-#: Words of nvidia-smi's "GPU Recovery Action" when it is not None: Reset, Reboot, Drain P2P, Drain and Reset.
+#: First words of nvidia-smi's "GPU Recovery Action" other than None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
 
 
-#: Attributes of ``Gpu``, each with how its text is read and by which names a tool calls it: the first that has a value.
+#: Fields: attribute of ``Gpu``, function that reads its text, the tool's names for it (the first with a value counts).
 Fields = Iterable[tuple[Any, ...]]
 
 
 def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]:
-    """Readings by attribute; `look_up` gives a tool's text by its name."""
+    """Return the values by attribute; `look_up` returns a tool's text for one of the tool's names."""
     return {
         attribute: next((value for value in (read(look_up(name)) for name in names) if value is not None), None)
         for attribute, read, *names in fields
@@ -59,7 +59,7 @@ def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]
 
 @dataclass
 class Gpu:
-    """Facts of one accelerator in base units; None where its tool gives no value."""
+    """Facts of one accelerator in base units; None if its tool gives no value."""
 
     vendor: str
     index: int
@@ -114,59 +114,59 @@ class Gpu:
         return {name: value for name, value in asdict(self).items() if name not in _LIVE}
 
     def sample(self) -> Sample:
-        """The readings of this moment; those that its tool does not give are left out."""
+        """Return the telemetry readings; readings that the tool does not give are left out."""
         readings = {reading: getattr(self, attribute) for attribute, reading in _SAMPLE.items()}
         return {**known(readings), **(self.throttle or {})}
 
     def counters(self) -> Counters:
-        """Its identity and error counters; those that its tool does not give are left out."""
+        """Return identity and error counters of the GPU; those that the tool does not give are left out."""
         return known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
 
     @property
     def faulty(self) -> bool:
-        """Whether its own counters show broken memory, or its driver asks for a reset, reboot or drain.
+        """Whether the GPU's counters show broken memory, or its driver asks for a reset, reboot or drain.
 
-        A counter that it lacks does not count.
+        A missing counter shows nothing.
         """
         words = (self.recovery_action or "").lower().split()
         return any(getattr(self, name) for name in _FAULTS) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:
-        """Whether its PCIe link has fewer lanes than it could have. (Its generation drops by design when idle.)"""
+        """Whether the PCIe link has fewer lanes than possible. (The generation drops by design in idle GPUs.)"""
         width, maximum = self.pcie_width, self.pcie_width_max
         return width is not None and maximum is not None and width < maximum
 
     @property
     def ecc_off(self) -> bool:
-        """Whether its memory could correct errors and does not; a GPU without ECC does not count."""
+        """Whether ECC is off on a GPU that has ECC."""
         return (self.ecc_mode or "") in ("disabled", "off")
 
     @property
     def ecc_unknown(self) -> bool:
-        """Whether its tool reports no mode of ECC, or no counter of uncorrected errors."""
+        """Whether the tool reports no ECC mode, or no counter of uncorrected errors."""
         return self.ecc_mode is None or self.ecc_uncorrected_count is None
 
     @property
     def row_remap_count(self) -> Optional[int]:
-        """Rows that were remapped in its life."""
+        """Memory rows that were remapped in the GPU's life."""
         counts = (self.row_remap_corrected_count, self.row_remap_uncorrected_count)
         return None if counts == (None, None) else sum(count or 0 for count in counts)
 
     @property
     def partitioned(self) -> bool:
-        """Whether it is cut into parts: MIG, or AMD's compute partitions other than SPX."""
+        """Whether the GPU is partitioned: by MIG, or by AMD's compute partitions other than SPX."""
         words = (self.partition_mode or "").replace("/", " ").split()
         return "enabled" in words or any(word in ("dpx", "tpx", "qpx", "cpx") for word in words)
 
     @property
     def fabric_not_ready(self) -> bool:
-        """Whether it belongs to an NVLink fabric that it has not joined (fabric manager), or that is not healthy."""
+        """Whether the GPU has not joined its NVLink fabric (fabric manager), or the fabric is not healthy."""
         joined = (self.fabric_state or "n/a") in ("completed", "n/a", "[n/a]", "not supported")
         return not joined or bool(self.fabric_problem)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The figures that checks look at; a value that the tool does not give makes no metric."""
+        """Return the metrics for checks; a value that the tool does not give makes no metric."""
         scope, metrics = f"gpu:{self.index}", []
         for attribute in _METRICS:
             unit, value = attribute.rpartition("_")[2], getattr(self, attribute)
@@ -175,7 +175,7 @@ class Gpu:
         return metrics
 
 
-#: A metric is named by its attribute, whose last word is the unit; where it is none, the metric counts.
+#: Units: the last word of an attribute, which names its metric. Without a unit there, the metric is a count.
 _UNITS = ("bytes", "celsius", "watts", "count")
 _METRICS = (
     *("memory_bytes", "memory_used_bytes", "temperature_celsius", "power_draw_watts", "power_limit_watts"),
@@ -187,12 +187,12 @@ _METRICS = (
 
 @dataclass
 class Detection:
-    """The usable accelerators that a vendor's tool lists, and why there are not more.
+    """The usable accelerators that a vendor's tool lists, and why others are missing.
 
-    `problem` is None when the tool answered and every accelerator it lists is usable. `lost` are the PCI addresses of
-    GPUs that the driver can no longer read, `unlisted` how many more GPUs the tool counts than it lists. `installed` is
-    False when the vendor's tools are absent; `hung` is True when a tool did not end in time, `unclear` when it says
-    neither which GPUs there are nor that there are none.
+    `problem` is None when the tool answered and every listed accelerator is usable. `lost` are the PCI addresses of
+    GPUs that the driver can no longer read; `unlisted` counts GPUs that the tool counts but does not list. `installed`
+    is False when the vendor's tools are absent. `hung`: a tool did not end in time. `unclear`: the tool reports neither
+    GPUs nor that there are none.
     """
 
     vendor: str
@@ -206,7 +206,7 @@ class Detection:
 
 
 def failed_detection(vendor: str, result: ToolResult, missing: str = "") -> Optional[Detection]:
-    """The detection where a tool is missing (in these words) or hangs; None where it ended."""
+    """Return the detection for a tool that is missing (`missing` is the message) or hangs; None if the tool ended."""
     if result.missing:
         return Detection(vendor, problem=missing or result.complaint, installed=False)
     return Detection(vendor, problem=result.complaint, hung=True) if result.timed_out else None

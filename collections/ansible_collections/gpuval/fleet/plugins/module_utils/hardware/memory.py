@@ -13,7 +13,7 @@ NO_CONTROLLER = "no EDAC driver shows the memory controllers here, as in a virtu
 
 def facts(tree: Tree) -> dict[str, Any]:
     sizes = meminfo(tree.read("/proc/meminfo") or "")
-    limit = tree.read("/sys/fs/cgroup/memory.max")  # in a container: its own limit
+    limit = tree.read("/sys/fs/cgroup/memory.max")  # in a container, the container's limit
     return {
         "total_bytes": sizes.get("MemTotal"),
         "available_bytes": sizes.get("MemAvailable"),
@@ -26,7 +26,7 @@ def facts(tree: Tree) -> dict[str, Any]:
 
 
 def errors(tree: Tree) -> dict[str, Optional[int]]:
-    """Errors that the memory controllers corrected, and could not correct, since their driver was loaded."""
+    """Return the corrected and uncorrected errors that the memory controllers counted since their driver was loaded."""
     controllers = [entry for entry in tree.entries(CONTROLLERS) if re.fullmatch(r"mc\d+", entry)]
     sums: dict[str, Optional[int]] = {}
     for name, file in (("ecc_corrected_count", "ce_count"), ("ecc_uncorrected_count", "ue_count")):
@@ -37,5 +37,5 @@ def errors(tree: Tree) -> dict[str, Optional[int]]:
 
 
 def meminfo(text: str) -> dict[str, int]:
-    """Sizes of /proc/meminfo in bytes."""
+    """Return the sizes in the text of /proc/meminfo by name, in bytes."""
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""Network interfaces and RDMA devices."""
+"""Facts on network interfaces and RDMA devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tree import Tree
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 VIRTUAL_LIMIT = 16
-#: Values of operstate (Documentation/networking/operstates.rst).
+#: Values of operstate that mean no link (Documentation/networking/operstates.rst).
 NO_LINK = ("down", "lowerlayerdown", "notpresent")
 _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x00000003
 #: struct ethtool_drvinfo: command, driver, version, firmware version, ... of linux/ethtool.h.
@@ -28,7 +28,7 @@ def facts(tree: Tree) -> list[dict[str, Any]]:
 
 
 def without_link(tree: Tree) -> set[str]:
-    """PCI addresses of network devices of which no interface and no RDMA port has a link."""
+    """Return the PCI addresses of network devices without a link on any interface or RDMA port."""
     states: dict[Optional[str], set[bool]] = {}
     for name in tree.entries(NET):
         address = _pci_address(tree.link_name(f"{NET}/{name}/device"))
@@ -42,7 +42,7 @@ def without_link(tree: Tree) -> set[str]:
 
 
 def _interfaces(tree: Tree) -> list[dict[str, Any]]:
-    """Interfaces with hardware behind them and bonds; where there is none (a container), whatever there is."""
+    """Return physical interfaces and bonds; without any (in a container), all interfaces."""
     names = [name for name in tree.entries(NET) if name not in ("lo", "bonding_masters")]
     physical = [name for name in names if tree.exists(f"{NET}/{name}/device") or tree.exists(f"{NET}/{name}/bonding")]
     return [_interface(tree, name) for name in physical or names[:VIRTUAL_LIMIT]]
@@ -91,7 +91,7 @@ def _port(tree: Tree, folder: str, port: str) -> dict[str, Any]:
 
 
 def _after_number(state: Optional[str]) -> Optional[str]:
-    """`ACTIVE` of `4: ACTIVE`."""
+    """Return the name in a state of sysfs: `ACTIVE` of `4: ACTIVE`."""
     return None if state is None else state.partition(":")[2].strip() or state
 
 
@@ -100,7 +100,7 @@ def _pci_address(name: Optional[str]) -> Optional[str]:
 
 
 def firmware_version(name: str) -> Optional[str]:
-    """By the driver (ETHTOOL_GDRVINFO), without a tool or privileges; None where the interface has none, or is gone."""
+    """Return an interface's firmware version by ETHTOOL_GDRVINFO, which needs no privileges; None without one."""
     if len(name.encode()) > MAX_NAME:
         return None
     info = array.array("B", struct.pack("I", _GDRVINFO).ljust(_SIZE, b"\0"))

@@ -1,6 +1,6 @@
-"""NVIDIA GPUs by `nvidia-smi`: its log (`-q -x`) for the facts, and rows of `--query-gpu` for telemetry.
+"""NVIDIA GPUs by `nvidia-smi`: the XML log (`-q -x`) for facts, the rows of `--query-gpu` for telemetry.
 
-A reading has one line in `FIELDS`, whichever of the two prints it.
+Each reading has one line in `FIELDS`, for both forms of output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, toolbox
 VENDOR = "nvidia"
 ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
 
-#: Of nvidia-smi: no device was found, no driver is loaded, the driver's library is not there.
+#: Exit codes of nvidia-smi: no device was found, no driver is loaded, the driver's library is missing.
 NO_GPU_STATUS = (6, 9, 12)
 _END = "</nvidia_smi_log>"
 # Seen as "GPU0000:CB:00.0: Unknown Error", "GPU 0000:CB:00.0: ..." and "GPU1: 0000:34:00.0: ...".
@@ -64,7 +64,7 @@ def detect(run: Run) -> Detection:
 
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:
-    """The usable GPUs of an `nvidia-smi -q -x` log, and the PCI addresses of those that the driver lost.
+    """Return the usable GPUs in the log of `nvidia-smi -q -x`, and the PCI addresses of GPUs that the driver lost.
 
     Raises `xml.etree.ElementTree.ParseError` when the text is no XML.
     """
@@ -85,26 +85,27 @@ def parse(xml: str) -> tuple[list[Gpu], list[str]]:
 
 
 def unreadable(output: str) -> list[str]:
-    """PCI addresses that nvidia-smi complains of outside its log (`Unable to determine the device handle for GPU`)."""
+    """Return the PCI addresses in errors that nvidia-smi prints outside its log (`Unable to determine the device handle
+    for GPU`)."""
     addresses = (values.pci_address(address) for address in _UNREADABLE.findall(output))
     return sorted({address for address in addresses if address})
 
 
 def _document(output: str) -> str:
-    """The log itself, without complaints printed before or after it."""
+    """Return the XML log in the output, without errors printed before or after it."""
     start, end = output.find("<nvidia_smi_log"), output.rfind(_END)
     return output[start : end + len(_END)] if 0 <= start < end else output.strip()
 
 
 def processes(run: Run, timeout: float) -> dict[int, str]:
-    """Programs of the compute processes by pid; none without an answer."""
+    """Return the program names of compute processes by pid; empty without an answer."""
     result = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader", timeout=timeout)
     rows = (line.partition(",") for line in result.stdout.splitlines()) if result.ok else ()
     return {int(pid): name.strip() for pid, _, name in rows if pid.strip().isdigit()}
 
 
 def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
-    """By pid the GPUs that compute processes work on (``gpu:1``), where the tool tells."""
+    """Return the GPUs (``gpu:1``) that compute processes use, by pid; empty without an answer."""
     form = "--format=csv,noheader"
     used, listing = (
         run("nvidia-smi", query, form, timeout=timeout)
@@ -121,9 +122,9 @@ def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
 
 
 def parse_rows(text: str) -> list[dict[str, str]]:
-    """Return rows of `--query-gpu=index,... --format=csv` by column name, without the units in the header's brackets.
+    """Return the rows of `--query-gpu=index,... --format=csv` by column name, without the units in brackets.
 
-    Lines of another length than the header are left out.
+    Lines with another number of cells than the header are left out.
     """
     lines = iter(csv.reader(text.splitlines(), skipinitialspace=True))
     header = next((line for line in lines if line and line[0] == "index"), [])
@@ -142,7 +143,7 @@ def parse_row(row: dict[str, str]) -> Optional[Gpu]:
 
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
-    """Return why a row has no value, by reading: `NO_VALUE` for a good GPU that gives none, else `ERROR`."""
+    """Return why values of a row are missing, by reading: `NO_VALUE` if the GPU does not support it, else `ERROR`."""
     reasons = {}
     for column, reading in READING_OF_COLUMN.items():
         cell = row.get(column, "").lower()
@@ -176,12 +177,12 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
 
 
 def throttle(reasons: int) -> dict[str, int]:
-    """Return 1 for each kind of throttling that a mask of reasons names, else 0. Idle and set clocks are none."""
+    """Return by kind of throttling 1 if the bit mask of reasons has it, else 0. Idle and set clocks do not count."""
     return {kind: int(bool(reasons & bits)) for kind, bits in KINDS.items()}
 
 
 def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
-    """Return the kinds of throttling of a mask in hexadecimal (`0x0000000000000004`); None for any other text."""
+    """Return `throttle` of a hexadecimal bit mask (`0x0000000000000004`); None for any other text."""
     try:
         return throttle(int(word, 16))
     except (TypeError, ValueError):
@@ -189,9 +190,9 @@ def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
 
 
 class Field(NamedTuple):
-    """A reading: the attribute of ``Gpu``, how its text is read, its columns of `--query-gpu`, its paths in the log.
+    """A reading: attribute of ``Gpu``, function that reads its text, columns of `--query-gpu`, paths in the log.
 
-    Of several words, which are columns or paths of different drivers, the first that has a value counts.
+    Columns and paths are separated by blanks, for different drivers: the first with a value counts.
     """
 
     attribute: str
@@ -205,7 +206,7 @@ _REMAPPER = "remapped_rows/row_remapper_histogram"
 # Drivers 535 and later split power into GPU and module readings; before that there was one block.
 _POWER = "gpu_power_readings/power_draw gpu_power_readings/instant_power_draw gpu_power_readings/average_power_draw"
 _POWER_LIMIT = "gpu_power_readings/current_power_limit power_readings/enforced_power_limit power_readings/power_limit"
-#: Its name before driver 450 comes second.
+#: The second path is that of drivers before 450.
 _PENDING_PAGES = "retired_pages/pending_retirement retired_pages/pending_blacklist"
 FIELDS = (
     Field("name", values.text, "", "product_name"),
@@ -244,18 +245,18 @@ FIELDS = (
     Field("fabric_state", values.lower, "", "fabric/state"),
     Field("module_id", values.count, "", "gpu_module_id"),
 )
-#: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): one unknown name refuses the whole query.
+#: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): with an unknown name the whole query fails.
 _NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
 _EVENTS, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
 _COLUMNS = [name for field in FIELDS for name in field.columns.split()]
 _BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE)))
-#: Queries to try, each for an older driver than the one before.
+#: Queries to try, from the newest driver to the oldest.
 QUERIES = ((*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
 READING_OF_COLUMN = {
     name: READINGS[field.attribute] for field in FIELDS if field.attribute in READINGS for name in field.columns.split()
 }
 NOT_SUPPORTED = "not supported by the GPU"
-#: Cells of a good GPU that has no value; any other cell in brackets is an error.
+#: Cells of a GPU that does not support a value; any other cell in brackets is an error.
 NO_VALUE = {
     "[n/a]": NOT_SUPPORTED,
     "n/a": NOT_SUPPORTED,
@@ -264,7 +265,7 @@ NO_VALUE = {
 }
 ERROR = "nvidia-smi prints an error in its place"
 
-# SRAM in either generation of the driver's format, and DRAM; before both there were totals. Any of them may be N/A.
+# SRAM in both generations of the driver's format, and DRAM; earlier drivers have totals. Each may be N/A.
 _REPAIRS = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending")
 CORRECTED = (("sram_correctable", "dram_correctable"), ("single_bit/total",))
 UNCORRECTED = (
@@ -278,7 +279,7 @@ def _sum(element: ET.Element, paths: Iterable[str]) -> Optional[int]:
     return sum(counts) if counts else None
 
 
-#: What each part of `fabric` says when all is well, or when the GPU has none.
+#: Values of the parts of `fabric` for a healthy fabric, or a GPU without one.
 _FABRIC = {
     "status": "success",
     "health/summary": "healthy",
@@ -332,6 +333,6 @@ class NvidiaSmi(ToolSource):
             raise SourceError(answer.complaint)
         for row in rows:
             for reading, reason in refusals(row).items():
-                if reason == ERROR or reading not in self.absent:  # of several GPUs' cells an error is what counts
+                if reason == ERROR or reading not in self.absent:  # an error of any GPU counts most
                     self.absent[reading] = reason
         return [gpu for gpu in map(parse_row, rows) if gpu]

@@ -1,7 +1,7 @@
 """NVIDIA GPUs by NVML, the driver's own library, through ctypes: no process is started and no text is parsed.
 
-Names, numbers and structures are those of nvml.h as nvidia-ml-py 13.615.71 (PyPI) has them. A call that a GPU does not
-support, or a function that an older driver does not have, gives no value and a reason.
+Names, numbers and structures are those of nvml.h, as in nvidia-ml-py 13.615.71 (PyPI). A call that the GPU or an older
+driver does not support gives no value and a reason.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .nvidia_gpus import NvidiaSmi, throttle
 from .source import Counters, Sample, Source, SourceError, known
 
 LIBRARY = "libnvidia-ml.so.1"
-#: Readings that hardly change, which are not worth a call every second.
+#: Seconds between reads of values that hardly change.
 SLOW_SECONDS = 5.0
 
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 0, 2, 3, 4, 13
 GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND = 15, 16, 28
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
-#: Why a good GPU gives no value; any other code is an error of its driver, which excuses nothing.
+#: Return codes of a good GPU that does not support a value; any other code is a driver error, which excuses nothing.
 CANNOT = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND})
-#: A virtual function reports 0 for its link, whose status is reserved (PCIe, SR-IOV).
+#: Reason for a link value of 0 from a virtual function, whose link status is reserved (PCIe, SR-IOV).
 VIRTUAL = "not supported by a virtual function, which reports 0"
 REASONS = {
     1: "NVML is not initialised",
@@ -46,12 +46,12 @@ REASONS = {
 
 FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
 MAX_LINKS = 36
-#: Replay, recovery, CRC of flits: NVLink 1 to 4 (up to Hopper); the errors that nvidia-smi nvlink -e shows.
+#: Error counters of NVLink 1 to 4 (up to Hopper), as in nvidia-smi nvlink -e: replay, recovery, CRC of flits.
 LINK_COUNTERS = (0, 1, 2)
-#: CRC of data, and ECC of data (the lanes' counts of nvidia-smi nvlink -ec): both rise by hundreds a link and minute on
-#: good H200 whose other counters stay at 0.
+#: Counters of corrected errors (nvidia-smi nvlink -ec): CRC and ECC of data. On good H200 both rise by hundreds a link
+#: and minute while the other counters stay at 0.
 LINK_CORRECTED = (3, 4)
-#: The errors of NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
+#: Error counters of NVLink 5, as field values with the link as scope: malformed packets, buffer overruns, errors,
 #: remote and general errors received, local integrity, recoveries, errors that were left after correction.
 LINK_FIELDS = (206, 207, 208, 209, 210, 211, 215, 219)
 
@@ -104,8 +104,8 @@ VALUE_TYPES = tuple(field[0] for field in _Value._fields_)  # in the order of nv
 
 
 class NvmlCall(NamedTuple):
-    """How NVML gives a reading: a function, its arguments before the last, and of what the last points to the part that
-    counts, times or per so much in the base unit."""
+    """The NVML call for a reading: function, arguments before the last, type (`kind`) and field (`part`) of the last,
+    which is the output. The value is multiplied by `times` and divided by `per` to the base unit."""
 
     function: str
     arguments: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ CALLS = {
     "ecc_corrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_CORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
     "ecc_uncorrected": NvmlCall("nvmlDeviceGetTotalEccErrors", (ECC_UNCORRECTED, ECC_VOLATILE), ctypes.c_ulonglong),
 }
-#: Names of functions before driver 535.
+#: Names of functions in drivers before 535.
 EARLIER = {"nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons"}
 SAMPLED = (
     *("temperature_celsius", "power_watts", "sm_clock_hertz", "memory_clock_hertz", "memory_used_bytes"),
@@ -148,13 +148,13 @@ def reason(code: int) -> str:
 
 
 class Nvml(Source):
-    """Raises ``SourceError`` at once where there is no driver."""
+    """Readings of NVIDIA GPUs by NVML. Raises ``SourceError`` if there is no driver."""
 
     name = "nvml"
 
     def __init__(self, library: str = LIBRARY) -> None:
         super().__init__()
-        #: What the last call that found its GPU gone returned.
+        #: Return code of the last call that found its GPU lost.
         self._gone = SUCCESS
         try:
             self._library = ctypes.CDLL(library)
@@ -165,7 +165,7 @@ class Nvml(Source):
             raise SourceError(f"NVML cannot be used: {reason(code)}")
         self._slow: dict[int, tuple[float, dict[str, Any]]] = {}
         self._handles: dict[int, ctypes.c_void_p] = {}
-        #: GPUs that give no handle, and what NVML says instead.
+        #: GPUs without a handle by index, and NVML's return code.
         self._lost: dict[int, int] = {}
         self._enumerate()
 
@@ -210,7 +210,7 @@ class Nvml(Source):
                 self.absent[f"gpu:{index}"] = reason(code)
 
     def _read(self, reading: str, handle: ctypes.c_void_p) -> Any:
-        """A reading of CALLS; None and a reason when NVML refuses it."""
+        """Return a reading of CALLS; None when NVML refuses it, with the reason in `absent`."""
         call = CALLS[reading]
         value = call.kind()
         arguments = (handle, *map(ctypes.c_uint, call.arguments), ctypes.byref(value))
@@ -228,7 +228,7 @@ class Nvml(Source):
     def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
-        if code not in CANNOT or key not in self.absent:  # of several GPUs' answers an error is what counts
+        if code not in CANNOT or key not in self.absent:  # an error of any GPU counts most
             self.absent[key] = reason(code)
         return None
 
@@ -249,7 +249,7 @@ class Nvml(Source):
         return reading
 
     def _fields(self, handle: ctypes.c_void_p, fields: Sequence[int], reading: str, scope: int = 0) -> list[Any]:
-        """Return values of fields; those that the GPU refuses are left out."""
+        """Return the values of NVML fields; fields that the GPU refuses are left out."""
         array = (_FieldValue * len(fields))()
         for item, field in zip(array, fields):
             item.field_id, item.scope_id = field, scope
@@ -268,7 +268,7 @@ class Nvml(Source):
         uuid = ctypes.create_string_buffer(96)
         code = self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid)))
         self._read("temperature_celsius", handle)
-        if self._gone:  # the UUID of a GPU that fell off the bus may still be remembered, its temperature is not
+        if self._gone:  # the driver may remember the UUID of a GPU that fell off the bus, not its temperature
             self.absent[f"gpu:{index}"] = reason(self._gone)
             return {"lost": True}
         pci = _PciInfo()
@@ -295,7 +295,7 @@ class Nvml(Source):
         return {"row_remaps": corrected + uncorrected, "row_remap_pending": pending, "row_remap_failed": failed}
 
     def _links_up(self, handle: ctypes.c_void_p) -> Optional[list[int]]:
-        """Return the NVLinks that are up; None for a GPU without any."""
+        """Return the numbers of the NVLinks that are up; None for a GPU without NVLink."""
         count = next(iter(self._fields(handle, [FI_NVLINK_LINK_COUNT], "link_count")), MAX_LINKS)
         up = []
         for link in range(min(int(count), MAX_LINKS)):
@@ -312,7 +312,7 @@ class Nvml(Source):
         return up
 
     def _link_errors(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[dict[str, int]]:
-        """Return the sum of the error counters by link; None where the GPU has none."""
+        """Return the sum of the error counters of each link; None for a GPU without such counters."""
         errors = {}
         for link in links:
             counts = []
@@ -320,7 +320,7 @@ class Nvml(Source):
                 value = self._link_counter(handle, link, counter)
                 if value is not None:
                     counts.append(value)
-                elif not counts:  # a link without the first counter has none
+                elif not counts:  # a link without the first counter has no counters
                     break
             if not counts:
                 counts = self._fields(handle, LINK_FIELDS, "link_errors", link)
@@ -334,14 +334,14 @@ class Nvml(Source):
         return value.value if self._call("nvmlDeviceGetNvLinkErrorCounter", handle, *arguments) == SUCCESS else None
 
     def _link_corrected(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[int]:
-        """Return the sum of the errors that the links corrected; None where the GPU does not report them."""
+        """Return the sum of the errors that the links corrected; None if the GPU does not report them."""
         counts = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
         known_counts = [count for count in counts if count is not None]
         return sum(known_counts) if known_counts else None
 
 
 def open_nvidia() -> Source:
-    """Return NVML, else nvidia-smi. Raises ``SourceError`` when neither can be read."""
+    """Return NVML, else nvidia-smi, as the source of readings. Raises ``SourceError`` when neither can be read."""
     try:
         return Nvml()
     except SourceError as error:

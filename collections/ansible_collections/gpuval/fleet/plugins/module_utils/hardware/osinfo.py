@@ -1,4 +1,4 @@
-"""Operating system, firmware and the identity of this machine."""
+"""Facts on operating system and firmware, and the identity of this machine."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def os_facts(tree: Tree) -> dict[str, Any]:
 
 
 def firmware_facts(tree: Tree) -> dict[str, Any]:
-    """What the firmware says of the machine; None for what only root may read."""
-    device_tree = "/proc/device-tree/model"  # where there is no DMI
+    """Return what the firmware reports about the machine; None for values that only root may read."""
+    device_tree = "/proc/device-tree/model"  # on machines without DMI
     return {
         "system_vendor": text(tree.read(f"{DMI}/sys_vendor")),
         "product_name": text(tree.read(f"{DMI}/product_name")) or tree.read(device_tree),
@@ -49,7 +49,7 @@ def firmware_facts(tree: Tree) -> dict[str, Any]:
 
 
 def _bmc_version(tree: Tree) -> Optional[str]:
-    """Version and build of the BMC's firmware, which the IPMI driver asks it for, within its own limit of seconds."""
+    """Return version and build of the BMC's firmware; the IPMI driver reads them from the BMC, in bounded time."""
     bmc = next((name for name in tree.entries(PLATFORM) if name.startswith("ipmi_bmc")), None)
     if bmc is None:
         return None
@@ -59,9 +59,9 @@ def _bmc_version(tree: Tree) -> Optional[str]:
 
 
 def machine_id(tree: Tree) -> Optional[str]:
-    """The machine's id; None in a container with that of its image, which every container of it has.
+    """Return the machine's id; None in a container with the id of its image, which is the same in all its containers.
 
-    The node's own is mounted into a pod, by itself.
+    In a pod, the node's file is mounted.
     """
     mounts = (line.split() for line in (tree.read("/proc/self/mountinfo") or "").splitlines())
     if container(tree) is not None and not any(fields[4:5] == [MACHINE_ID] for fields in mounts):
@@ -71,7 +71,7 @@ def machine_id(tree: Tree) -> Optional[str]:
 
 
 def container(tree: Tree) -> Optional[str]:
-    """Kind of container that this is, None on a machine of its own."""
+    """Return the kind of container that this process runs in, None outside of containers."""
     marked = next((kind for path, kind in CONTAINER_MARKS.items() if tree.exists(path)), None)
     first = tree.read("/proc/1/cgroup") or ""
     by_group = next((kind for kind in ("kubepods", "docker", "lxc") if f"/{kind}" in first), None)
@@ -79,7 +79,7 @@ def container(tree: Tree) -> Optional[str]:
 
 
 def os_release(content: str) -> dict[str, str]:
-    """Variables of an os-release file, unquoted."""
+    """Return the variables in the content of an os-release file, unquoted."""
     variables = {}
     for line in content.splitlines():
         name, equals, value = line.strip().partition("=")

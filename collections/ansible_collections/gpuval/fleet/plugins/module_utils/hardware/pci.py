@@ -1,4 +1,4 @@
-"""Accelerators by their PCI ids, whether or not anything drives them.
+"""Finds accelerators by their PCI ids, with or without a driver.
 
 What counts as GPU hardware:
 
@@ -20,9 +20,9 @@ from typing import Any, Optional
 from .tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
-#: A function of a PCI device.
+#: PCI address with function.
 ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: GPUs that NVIDIA's kernel driver knows, also where sysfs shows no PCI bus.
+#: Folder of the GPUs that NVIDIA's kernel driver knows, also if sysfs shows no PCI bus.
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
@@ -32,7 +32,7 @@ KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanala
 
 @dataclass(frozen=True)
 class PciAccelerator:
-    """A PCI device of a GPU vendor; `certain` is False when only its tool can say that it is an accelerator."""
+    """A PCI device of a GPU vendor; `certain` is False if only the vendor's tool can tell an accelerator."""
 
     address: str
     vendor: str
@@ -45,7 +45,7 @@ class PciAccelerator:
 
     @property
     def bound(self) -> bool:
-        """Whether the vendor's own kernel driver has the device."""
+        """Whether the device is bound to the vendor's kernel driver."""
         return self.kernel_driver in KERNEL_DRIVERS[self.vendor]
 
     def facts(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class PciAccelerator:
 
 
 def accelerators(tree: Tree) -> list[PciAccelerator]:
-    """Accelerators in sysfs, by address; none where there is no PCI bus, as in some virtual machines and sandboxes."""
+    """Return the accelerators in sysfs by address; empty without a PCI bus, as in some virtual machines."""
     devices = []
     for address in tree.entries(DEVICES):
         folder = f"{DEVICES}/{address}"
@@ -91,13 +91,13 @@ def numa_node(tree: Tree, folder: str) -> Optional[int]:
 
 
 def slots(tree: Tree) -> dict[str, str]:
-    """By PCI address without its function the slot, as the machine's firmware names it."""
+    """Return the slots, as the machine's firmware names them, by PCI address without function."""
     addresses = {name: tree.read(f"{SLOTS}/{name}/address") for name in tree.entries(SLOTS)}
     return {address: name for name, address in addresses.items() if address}
 
 
 def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:
-    """True: an accelerator; False: one only if its tool lists it; None: something else."""
+    """Return True for an accelerator, False for one only if the vendor's tool lists it, None for another device."""
     vendor = VENDORS.get(vendor_id or 0)
     if vendor is None or device_class is None:
         return None
@@ -109,10 +109,10 @@ def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int])
 
 
 def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
-    """Whether a container was not given this device, which its vendor's driver has.
+    """Whether the device is bound to the vendor's driver on the host, but not available in this container.
 
-    Containers see the whole PCI bus of their host, but only the device files (and NVIDIA's /proc entries) of what they
-    were given.
+    Containers see the whole PCI bus of their host, but only the device files (and NVIDIA's /proc entries) of their
+    own devices.
     """
     if not device.bound:
         return False

@@ -1,4 +1,4 @@
-"""What keeps PCIe devices from sending to each other directly: the IOMMU translates, switches redirect (ACS)."""
+"""Facts on what prevents direct traffic between PCIe devices: IOMMU translation and redirection by switches (ACS)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONFIG_BYTES = 4096
 
 
 def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
-    """``gpus`` are PCI addresses. Lists of addresses; None for what this user or container may not read."""
+    """Return the PCI addresses of what prevents peer access between `gpus`; None for lists that may not be read."""
     gpus = list(gpus)
     kinds = {gpu: tree.read(f"{DEVICES}/{gpu}/iommu_group/type") for gpu in gpus}
     paths = [_way(tree, gpu) for gpu in gpus]
-    ports = {port for way in paths for port in way[1:-1]}  # of switches, between the processor's own port and the GPU
+    ports = {port for way in paths for port in way[1:-1]}  # ports of switches, between the processor's port and the GPU
     states = {port: redirects(_config(tree, port)) for port in ports}
     is_complete = gpus and all(paths) and None not in states.values()
     has_groups = gpus and tree.exists(GROUPS)  # empty with the IOMMU off, and in a virtual machine without one
@@ -29,7 +29,7 @@ def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
 
 
 def _way(tree: Tree, gpu: str) -> list[str]:
-    """The PCI addresses from the processor's port to the GPU; empty where no bus shows."""
+    """Return the PCI addresses on the path from the processor's port to the GPU; empty if sysfs shows no bus."""
     try:
         parts = tree.path(f"{DEVICES}/{gpu}").resolve(strict=True).parts
     except (OSError, RuntimeError):
@@ -38,6 +38,7 @@ def _way(tree: Tree, gpu: str) -> list[str]:
 
 
 def _config(tree: Tree, address: str) -> bytes:
+    """Return the PCI config space of a device; empty if it may not be read."""
     try:
         with tree.path(f"{DEVICES}/{address}/config").open("rb") as file:
             return file.read(CONFIG_BYTES)

@@ -1,4 +1,4 @@
-"""Services of systemd and mounted file systems, for those that the node's owner expects."""
+"""Facts on systemd services and mounted file systems, to check those that the node's owner expects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tools import Run
 from .tree import Tree
 
 MAX_NAMES = 256
-#: The kernel's own file systems, and those of containers and packages.
+#: Types of file systems that are not listed: the kernel's own, and those of containers and packages.
 NOT_SHOWN = frozenset(
     {
         *("binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -17,15 +17,15 @@ NOT_SHOWN = frozenset(
         *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "squashfs", "sysfs", "tracefs"),
     }
 )
-#: Folders of containers on the node; there may be hundreds.
+#: Mounts of containers on the node, which may be hundreds and are not listed.
 OF_CONTAINERS = re.compile(r"/(kubelet|containerd|containers|docker)/")
-#: Mounted when it is first read.
+#: Type of a mount point whose file system is mounted at its first use.
 AUTOMOUNT = "autofs"
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """`active` and `failed` are names of services, None without systemd; `mounts` are folders, `automounts` those
-    that the kernel mounts when they are read; both None where the kernel does not list them."""
+    """Return `active` and `failed`, names of services (None without systemd), `mounts`, the mounted folders, and
+    `automounts`, folders that are mounted at first use (both None if the kernel does not list mounts)."""
     answer = run("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
     states = units(answer.stdout) if answer.ok else None
     mounts = tree.mounts()
@@ -38,7 +38,7 @@ def facts(tree: Tree, run: Run) -> dict[str, Any]:
 
 
 def units(text: str) -> dict[str, str]:
-    """By service its state of ``systemctl list-units --plain --no-legend``: unit, load, active, sub, description."""
+    """Return state by service of ``systemctl list-units --plain --no-legend``: unit, load, active, sub, description."""
     rows = (line.split() for line in text.splitlines())
     return {row[0].removesuffix(".service"): row[2] for row in rows if len(row) >= 4 and row[0].endswith(".service")}
 

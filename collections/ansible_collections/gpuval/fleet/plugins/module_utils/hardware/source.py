@@ -1,4 +1,4 @@
-"""What every source of GPU readings gives: samples while the work runs, counters before and after it."""
+"""The base classes of sources of GPU readings: samples during a stage, counters before and after."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 #: One GPU at one moment: `temperature_celsius`, `memory_temperature_celsius`, `power_watts`, `power_limit_watts`,
 #: `sm_clock_hertz`, `memory_clock_hertz`, `utilisation_ratio`, `memory_used_bytes`, `throttle_thermal`,
-#: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. Unknown ones are left out.
+#: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. Unknown readings are left out.
 Sample = dict[str, Any]
 #: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `refused` (lost only in that it may not be read),
 #: `ecc_corrected`, `ecc_uncorrected`, `row_remaps`, `row_remap_pending`, `row_remap_failed`, `link_errors` (by link),
@@ -16,18 +16,18 @@ Counters = dict[str, Any]
 
 
 class SourceError(Exception):
-    """A source cannot be read; the message says why, in words for `environment.telemetry.absent`."""
+    """A source of GPU readings cannot be read; the message is the reason in `environment.telemetry.absent`."""
 
 
 class Source:
-    """GPUs by the index that their driver's tool gives them. Every call may take long or for ever."""
+    """Readings of GPUs, by the index of the driver's tool. Every call may take long or hang."""
 
     name = ""
-    #: Minimum time between two samples in seconds: tools that start a process cost more than a second of work would.
+    #: Minimum seconds between two samples: a tool that starts a process is too expensive for every second.
     least_period_seconds = 0.0
 
     def __init__(self) -> None:
-        #: What cannot be read and why, by the name of the reading.
+        #: Why a reading is missing, by the reading's name.
         self.absent: dict[str, str] = {}
 
     def sample(self) -> dict[int, Sample]:
@@ -35,27 +35,27 @@ class Source:
         raise NotImplementedError
 
     def counters(self, seconds: float) -> dict[int, Counters]:
-        """Read identity and error counters of all GPUs; tools get so many seconds. Raises ``SourceError``."""
+        """Read identity and error counters of all GPUs; tools get `seconds`. Raises ``SourceError``."""
         raise NotImplementedError
 
     def counters_at_once(self) -> dict[int, Counters]:
-        """Read the counters that need no tool, where others do: they are sent before a slow tool is asked."""
+        """Read the counters that need no tool: they are reported before a slow tool is started for the others."""
         return {}
 
     def close(self) -> None:
-        """Release what the source holds."""
+        """Release the driver resources of the source."""
 
 
 class ToolSource(Source):
-    """GPUs by a tool that is started for each reading. Raises ``SourceError`` when it answers none of its queries."""
+    """Readings by a tool that is started each time. Raises ``SourceError`` when the tool answers none of `queries`."""
 
     least_period_seconds = 5.0
-    #: How long the tool may take, and how long the first time: the driver may have to wake the GPUs.
+    #: Time limit of the tool, and of its first call, for which the driver may have to wake the GPUs.
     seconds = first_seconds = 20.0
-    #: Queries to try, each for an older release than the one before, and the readings of their columns.
+    #: Queries to try, from the newest release to the oldest, and the readings of their columns.
     queries: tuple[tuple[str, ...], ...] = ()
     reading_of: dict[str, str] = {}
-    #: Why a reading is absent that no query has, and one that only a newer release has.
+    #: Reasons for readings that no query has, and for those that only a newer release has.
     never: dict[str, str] = {}
     not_asked = ""
 
@@ -87,7 +87,7 @@ class ToolSource(Source):
 
 
 def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:
-    """Leave out what is not known."""
+    """Return the readings without those that are None."""
     return {
         name: value
         for name, value in reading.items()

@@ -1,4 +1,4 @@
-"""Run a command-line tool with limits on its time and its output."""
+"""Runs command-line tools with limits on time and output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILL_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What one call of a tool gave.
+    """The result of one call of a tool.
 
     `returncode` is None when the tool is missing, could not be started or did not end in time.
     """
@@ -48,7 +48,7 @@ class ToolResult:
 
     @property
     def complaint(self) -> str:
-        """One line that says why the tool gave no answer."""
+        """One line with the reason why the tool gave no answer."""
         if self.missing:
             return f"{self.tool} is not installed"
         if self.timed_out:
@@ -65,7 +65,7 @@ Run = Callable[..., ToolResult]
 
 
 def toolbox(root: str = "/") -> Run:
-    """A `Run` that finds tools on PATH and where vendors put them; for another `root`, only in its bin directories."""
+    """Return a function that runs tools on PATH or in vendors' folders; for another `root`, only in its bin folders."""
     if root == "/":
         search = os.pathsep.join([*os.environ.get("PATH", os.defpath).split(os.pathsep), *EXTRA_DIRECTORIES])
     else:
@@ -81,7 +81,7 @@ def toolbox(root: str = "/") -> Run:
 
 
 def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
-    """Run `command` for at most `timeout` seconds; a tool stuck in the kernel is left behind, not waited for."""
+    """Run `command` for at most `timeout` seconds; a tool stuck in the kernel is left behind. `tool`: for messages."""
     environment = {**os.environ, "LC_ALL": "C", "LANG": "C"}
     try:
         process = subprocess.Popen(
@@ -100,9 +100,9 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
     ended = _drain(process, output, deadline)
     truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
     if not ended:
-        with contextlib.suppress(ProcessLookupError):  # it ended between the deadline and here
+        with contextlib.suppress(ProcessLookupError):  # the tool ended after the deadline
             os.killpg(process.pid, signal.SIGKILL)
-        # Uninterruptible in the driver: it cannot be killed, and waiting longer would only spread the hang.
+        # A tool that hangs in the driver cannot be killed, and to wait longer would only spread the hang.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(KILL_GRACE_SECONDS)
     for stream in output:
@@ -114,7 +114,7 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
 
 
 def _drain(process: subprocess.Popen[bytes], output: dict[Any, bytearray], deadline: float) -> bool:
-    """Collect output by pipe until the process ends; False when the deadline or the size limit came first."""
+    """Collect the output by pipe until the process ends; False when the deadline or the size limit came first."""
     with selectors.DefaultSelector() as selector:
         for pipe in output:
             selector.register(pipe, selectors.EVENT_READ)
@@ -122,7 +122,7 @@ def _drain(process: subprocess.Popen[bytes], output: dict[Any, bytearray], deadl
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 return False
-            ended = process.poll() is not None  # before the look at the pipes: what it wrote last is in them then
+            ended = process.poll() is not None  # before reading the pipes, which then hold its last output
             ready = selector.select(0 if ended else min(seconds, 0.2))
             if ended and not ready:
                 break  # a background child may keep the pipe open: the tool's own output is complete

@@ -1,4 +1,4 @@
-"""What joins the GPUs of a node with each other and with its NICs, as the vendor's tool draws it."""
+"""Facts on the links between a node's GPUs and to its NICs, as the vendor's tool prints them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 
-#: By vendor the commands that draw it, the first that answers counts.
+#: By vendor, the commands that print the topology; the first that answers counts.
 COMMANDS = {
     "nvidia": (("nvidia-smi", "topo", "-m"),),
     "amd": (("rocm-smi", "--showtopotype"), ("amd-smi", "topology", "--link-type")),
 }
-#: Ways from a GPU to a NIC, the nearest first; below one PCIe switch, or several, data go past the processors.
+#: Paths from a GPU to a NIC, nearest first: through one PCIe switch or several (PIX, PXB), else through processors.
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 NEAR = ("PIX", "PXB")
 XGMI = "XGMI"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-#: By row and column how one device reaches the other.
+#: The kind of link between two devices, by row and column.
 Matrix = dict[str, dict[str, str]]
 
 
 def facts(run: Run, vendor: str) -> list[dict[str, Any]]:
-    """Each GPU with its links to all others and the way to its nearest NIC; empty where no tool draws them."""
+    """Return each GPU with its links to all others and the path to its nearest NIC; empty without a tool's answer."""
     for command in COMMANDS.get(vendor, ()):
         answer = run(*command, timeout=VENDOR_TOOL_TIMEOUT_SECONDS)
         matrix = (nvidia if vendor == "nvidia" else amd)(answer.stdout) if answer.ok else {}
@@ -34,7 +34,7 @@ def facts(run: Run, vendor: str) -> list[dict[str, Any]]:
 
 
 def nvidia(text: str) -> Matrix:
-    """The rows of the GPUs of ``nvidia-smi topo -m``: their ways to GPUs and NICs."""
+    """Return the rows of GPUs in ``nvidia-smi topo -m``: their links to GPUs and NICs."""
     lines = [line.split() for line in _COLOURS.sub("", text).splitlines()]
     header = next((line for line in lines if line[:1] == ["GPU0"] and line[1:2] != ["X"]), [])
     columns = list(takewhile(lambda word: word != "CPU", header))
@@ -46,7 +46,7 @@ def nvidia(text: str) -> Matrix:
 
 
 def amd(text: str) -> Matrix:
-    """The kinds of links of ``rocm-smi --showtopotype`` or ``amd-smi topology``, which names GPUs by PCI address."""
+    """Return the kinds of links in ``rocm-smi --showtopotype`` or ``amd-smi topology`` (GPUs by PCI address)."""
     lines = [line.split() for line in text.splitlines()]
     title = next((n for n, line in enumerate(lines) if "link type" in " ".join(line).lower()), len(lines))
     table = [line for line in lines[title + 1 :] if line]
@@ -74,13 +74,13 @@ def _gpu(index: int, name: str, row: dict[str, str]) -> dict[str, Any]:
 
 
 def _links(peers: list[str]) -> int:
-    """NVLinks to the peer that has fewest, or peers over XGMI."""
+    """Return the smallest number of NVLinks to a peer, or the number of peers over XGMI."""
     if XGMI in peers:
         return peers.count(XGMI)
     return min(int(way[2:]) if re.fullmatch(r"NV\d+", way) else 0 for way in peers)
 
 
 def far_from_nics(gpus: list[dict[str, Any]]) -> int | None:
-    """GPUs that reach NICs only through the processors; None where that is the rule, as in virtual machines."""
+    """Return how many GPUs reach NICs only through the processors; None if most do, as in virtual machines."""
     near = sum(gpu["nic_way"] in NEAR for gpu in gpus)
     return len(gpus) - near if 2 * near > len(gpus) else None

@@ -1,4 +1,4 @@
-"""Reading /sys, /proc and /etc below a root, where a file that is absent or forbidden is simply unknown."""
+"""Reads files of /sys, /proc and /etc below a root; a missing or forbidden file gives None."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 READ_LIMIT_BYTES = 2 << 20
-#: Of files in /proc/sys the kernel allocates and clears what a read asks for: 2 MiB take it half a millisecond.
+#: Size of the first read: for /proc/sys the kernel clears a buffer of that size, half a millisecond for 2 MiB.
 FIRST_READ_BYTES = 1 << 16
 
 
 def read_text(path: Path) -> Optional[str]:
-    """Text of a file, stripped; None when it is absent, empty or not readable."""
+    """Return the stripped text of a file; None when the file is missing, empty or not readable."""
     try:
         with path.open("rb") as file:
             text = file.read(FIRST_READ_BYTES)
             if len(text) == FIRST_READ_BYTES:
                 text += file.read(READ_LIMIT_BYTES - FIRST_READ_BYTES)
-    except OSError:  # absent, no permission, or EINVAL from a driver that has no value now
+    except OSError:  # missing, no permission, or EINVAL from a driver that has no value now
         return None
     return text.decode("utf-8", "replace").strip("\0 \t\r\n") or None
 
 
 def read_number(path: Path) -> Optional[int]:
-    """The whole number in a file, hexadecimal with 0x; None without one."""
+    """Return the integer in a file (hexadecimal with 0x); None without one."""
     text = read_text(path)
     try:
         return None if text is None else int(text, 0)
@@ -53,14 +53,14 @@ class Tree(NamedTuple):
         return read_number(self.path(name))
 
     def entries(self, name: str) -> list[str]:
-        """Sorted names in a directory; empty when there is none."""
+        """Return the sorted names in a directory; empty when it is missing."""
         try:
             return sorted(entry.name for entry in self.path(name).iterdir())
         except OSError:
             return []
 
     def mounts(self) -> Optional[list[list[str]]]:
-        """Device, folder, kind and options of what is mounted; None where the kernel does not list it."""
+        """Return device, folder, type and options of all mounts; None if the kernel does not list them."""
         table = self.read("/proc/mounts")
         rows = [line.split(" ")[:4] for line in (table or "").splitlines()]
         for row in rows:
@@ -68,7 +68,7 @@ class Tree(NamedTuple):
         return [row for row in rows if len(row) == 4] if table else None
 
     def link_name(self, name: str) -> Optional[str]:
-        """Last part of what a link points to, as sysfs names drivers and devices."""
+        """Return the last part of a link's target, which in sysfs names a driver or device."""
         try:
             return self.path(name).readlink().name
         except OSError:

@@ -1,4 +1,4 @@
-"""Settings of kernel and firmware that cost speed where they differ: clock source, idle states, pages, IOMMU."""
+"""Facts on kernel and firmware settings that affect speed: clock source, idle states, pages, IOMMU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ CLOCK = "/sys/devices/system/clocksource/clocksource0"
 IDLE = "/sys/devices/system/cpu/cpu0/cpuidle"
 PAGES = "/sys/kernel/mm"
 GROUPS = "/sys/kernel/iommu_groups"
-#: Clocks that a program reads without a call of the kernel; the second to fifth are those of virtual machines and ARM.
+#: Clock sources that programs read without a system call; the second to fifth are of virtual machines and ARM.
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "tsc-early")
 
 
 def facts(tree: Tree) -> dict[str, Any]:
-    """None for what this kernel does not show, as in many containers and virtual machines."""
+    """Return the settings by name; None for those that the kernel hides, as in many containers and virtual machines."""
     kinds = {tree.read(f"{GROUPS}/{group}/type") for group in tree.entries(GROUPS)}
     return {
         "clock_source": tree.read(f"{CLOCK}/current_clocksource"),
         "transparent_huge_pages": chosen(tree.read(f"{PAGES}/transparent_hugepage/enabled") or ""),
         "huge_pages": _huge_pages(tree),
         "idle_latency_max_seconds": _idle_latency(tree),
-        # the kinds of the devices' groups: `identity` is passthrough, none with the IOMMU off
+        # types of the devices' IOMMU groups: `identity` is passthrough; empty with the IOMMU off
         "iommu": sorted(kinds - {None}) if tree.exists(GROUPS) else None,
     }
 
@@ -33,20 +33,20 @@ def clock_is_fast(settings: dict[str, Any]) -> Optional[bool]:
 
 
 def chosen(text: str) -> Optional[str]:
-    """The word in brackets: `madvise` of `always [madvise] never`."""
+    """Return the selected word of a kernel setting, in brackets: `madvise` of `always [madvise] never`."""
     match = re.search(r"\[([\w+-]+)\]", text)
     return match[1] if match else None
 
 
 def _huge_pages(tree: Tree) -> Optional[dict[str, int]]:
-    """By size as the kernel names it (`2048kB`) the reserved pages, where there are any; None where it has none."""
+    """Return the numbers of reserved huge pages by size (`2048kB`), without zeros; None without huge pages."""
     names = [name for name in tree.entries(f"{PAGES}/hugepages") if name.startswith("hugepages-")]
     counts = {name.partition("-")[2]: tree.number(f"{PAGES}/hugepages/{name}/nr_hugepages") for name in names}
     return {size: count for size, count in counts.items() if count} if names else None
 
 
 def _idle_latency(tree: Tree) -> Optional[float]:
-    """How long the deepest idle state that is not disabled takes to leave; None without idle states."""
+    """Return the exit latency of the deepest enabled idle state, in seconds; None without idle states."""
     latencies = []
     for name in tree.entries(IDLE):
         latency = tree.number(f"{IDLE}/{name}/latency") if re.fullmatch(r"state\d+", name) else None

@@ -1,4 +1,4 @@
-"""Processes that use the accelerators of this node now, and the containers they run in."""
+"""Finds processes that use this node's accelerators now, and their containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tree import Tree
 #: A hanging vendor tool must not delay a launch; the facts stage reports that it hangs.
 QUERY_SECONDS = 20.0
 ENGINE_SECONDS = 10.0
-#: They hold the devices on any healthy node and measure or keep the driver.
+#: Vendors' daemons that hold the devices on any healthy node.
 DAEMONS = frozenset(
     (
         *("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager", "nvidia-fabricmanager", "dcgm-exporter", "dcgmi"),
@@ -25,7 +25,7 @@ DAEMONS = frozenset(
         *("hl-smi", "hl-thunk", "gpud", "Xorg", "gnome-shell"),
     )
 )
-#: The kernel keeps so much of a process's name.
+#: Length to which the kernel cuts a process's name.
 COMM_CHARACTERS = 15
 _SHORT_DAEMONS = frozenset(name[:COMM_CHARACTERS] for name in DAEMONS)
 MARKER = b"GPUVAL_STAGE_ID="
@@ -35,7 +35,7 @@ _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
 
 @dataclass(frozen=True)
 class User:
-    """A process on an accelerator; `container` is the one it runs in, `owner` its user, `parts` are its GPUs."""
+    """A process that uses accelerators; `container` is its container, `owner` its user, `parts` are its GPUs."""
 
     pid: int
     name: str
@@ -53,11 +53,11 @@ class User:
 
 
 def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
-    """The processes that work on accelerators, without daemons of the vendors and without those of one gpuval run.
+    """Return the processes that use accelerators, without vendors' daemons and those of the gpuval run `but_run`.
 
-    What cannot be found out (no tool, no permission, a tool that hangs) counts as none.
+    Processes that cannot be found (no tool, no permission, a tool that hangs) are left out.
     """
-    # AMD's kernel driver lists them itself, whatever tool is installed
+    # AMD's kernel driver lists its processes, with or without tools
     of_amd = {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
     processes = {**nvidia_gpus.processes(run, QUERY_SECONDS), **of_amd, **_gaudi(tree, run)}
     users = []
@@ -77,7 +77,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 
 
 def foreign_runs(run: Run, but_run: str) -> list[str]:
-    """Containers of other gpuval runs that work on this node now, by name and run."""
+    """Return the containers of gpuval runs other than `but_run` on this node now, in words with name and run."""
     options = ("ps", "--filter=label=gpuval.run", "--format={{json .}}")
     containers = [
         pair for engine in engine_types() for pair in _labelled(run(engine, *options, timeout=ENGINE_SECONDS))
@@ -91,7 +91,7 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
     pairs = []
     for entry in _entries(result.stdout):
         if isinstance(entry.get("Pid"), int) and not Path(f"/proc/{entry['Pid']}").exists():
-            continue  # podman lists a container whose monitor was killed as up
+            continue  # podman reports a container as up whose monitor was killed
         labels, names = entry.get("Labels"), entry.get("Names")
         if isinstance(labels, str):  # docker: a=b,c=d
             labels = dict(pair.partition("=")[::2] for pair in labels.split(","))
@@ -102,7 +102,7 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
 
 
 def _entries(text: str) -> list[dict[str, Any]]:
-    """docker writes an object a line, podman one list over several lines."""
+    """Return the objects in an engine's JSON: docker prints one object a line, podman one list over several lines."""
     for pieces in ([text], text.splitlines()):
         try:
             documents = [json.loads(piece) for piece in pieces if piece.strip()]
@@ -117,7 +117,7 @@ def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
     processes = gaudi_gpus.processes(run, QUERY_SECONDS)
-    for pid in filter(str.isdigit, tree.entries("/proc")):  # as root also those that the tool leaves out
+    for pid in filter(str.isdigit, tree.entries("/proc")):  # as root, also finds processes that the tool leaves out
         for handle in tree.entries(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 if _HABANA_DEVICE.search(str(tree.path(f"/proc/{pid}/fd/{handle}").readlink())):
@@ -136,7 +136,7 @@ def _run_id(tree: Tree, pid: int) -> str:
 
 
 def _owner(tree: Tree, pid: int) -> str:
-    """The user's name if it is local: a directory service that hangs must not delay a launch."""
+    """Return a process's user by name if /etc/passwd has it: a directory service that hangs must not delay a launch."""
     try:
         number = str(tree.path(f"/proc/{pid}").stat().st_uid)
     except OSError:
@@ -151,7 +151,7 @@ def _container(tree: Tree, pid: int) -> str:
 
 
 def _container_name(run: Run, identifier: str) -> tuple[str, str]:
-    """A container's name, and the gpuval run that it is of."""
+    """Return a container's name and its gpuval run."""
     form = '--format={{.Name}} {{index .Config.Labels "gpuval.run"}}'
     for engine in engine_types():
         result = run(engine, "inspect", "--type=container", form, identifier, timeout=ENGINE_SECONDS)

@@ -1,4 +1,4 @@
-"""Turning what vendor tools print into plain numbers, or None when they give no number."""
+"""Parses values that vendor tools print; None for a text without a value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ABSENT = {
     *("", "-", "n/a", "none", "null", "not supported", "not available", "not found", "insufficient permissions"),
     "requested functionality has been deprecated",
 }
-#: What a tool says that failed to read a value, rather than that there is none.
+#: Texts of a tool that failed to read a value, as opposed to a value that is not supported.
 ERRORS = {"err!", "unknown error", "gpu is lost", "gpu requires reset"}
 PLACEHOLDERS = {
     *("to be filled by o.e.m.", "to be filled by oem", "default string", "not specified", "not applicable"),
@@ -23,7 +23,7 @@ PLACEHOLDERS = {
 
 BYTE_UNITS = {
     "B": 1,
-    # amd-smi says MB and GB and counts in powers of two, as its library does
+    # amd-smi prints MB and GB but means powers of two, as its library does
     **{prefix + unit: 1024**power for power, prefix in enumerate("KMGT", 1) for unit in ("B", "IB")},
 }
 HERTZ_UNITS = {"Hz": 1, "kHz": 1_000, "KHz": 1_000, "MHz": 1_000_000, "Mhz": 1_000_000, "GHz": 1_000_000_000}
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def text(value: Any) -> Optional[str]:
-    """The text of a value, or None where the tool has none."""
+    """Return a value as text, or None for a tool's word for no value."""
     if value is None or isinstance(value, (dict, list)):
         return None
     word = str(value).strip()
@@ -43,13 +43,13 @@ def text(value: Any) -> Optional[str]:
 
 
 def lower(value: Any) -> Optional[str]:
-    """The text of a value in small letters."""
+    """Return a value as text in lower case, or None."""
     word = text(value)
     return None if word is None else word.lower()
 
 
 def identifier(value: Any) -> Optional[str]:
-    """A serial number or the like, or None for the filler that vendors leave in firmware."""
+    """Return an identifier such as a serial number, or None for the filler that vendors leave in firmware."""
     word = text(value)
     if word is None or word.lower() in PLACEHOLDERS or not word.strip("0.-:x "):
         return None
@@ -57,7 +57,7 @@ def identifier(value: Any) -> Optional[str]:
 
 
 def number(value: Any) -> Optional[Number]:
-    """The number at the start of `34 C`, `16x`, `{"value": 34, "unit": "C"}` or 34; never a bool, NaN or infinity."""
+    """Return the number in `34 C`, `16x`, `{"value": 34, "unit": "C"}` or 34; None for a bool, NaN or infinity."""
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, bool):
@@ -73,7 +73,7 @@ def number(value: Any) -> Optional[Number]:
 
 
 def count(value: Any) -> Optional[int]:
-    """A whole number; `Yes` and `No` are 1 and 0, as tools print pending and failed states."""
+    """Return a value as an integer; `Yes` and `No`, as tools print pending and failed states, are 1 and 0."""
     word = text(value)
     if word is not None and word.lower() in ("yes", "no"):
         return int(word.lower() == "yes")
@@ -82,7 +82,7 @@ def count(value: Any) -> Optional[int]:
 
 
 def _scaled(value: Any, factors: Mapping[str, float], default_unit: str) -> Optional[Number]:
-    """A number with its unit in the base unit; None for a unit that is not known."""
+    """Return a number with a unit, converted to the base unit by `factors`; None for an unknown unit."""
     amount = number(value)
     named = value.get("unit") if isinstance(value, dict) else _NUMBER.sub("", str(value), count=1).strip()
     unit = str(named or default_unit)
@@ -91,46 +91,46 @@ def _scaled(value: Any, factors: Mapping[str, float], default_unit: str) -> Opti
 
 
 def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:
-    """`81920 MiB` or `{"value": 192, "unit": "GB"}` in bytes."""
+    """Return `81920 MiB` or `{"value": 192, "unit": "GB"}` in bytes."""
     amount = _scaled(value, BYTE_UNITS, default_unit)
     return None if amount is None else int(amount)
 
 
 def megabytes(value: Any) -> Optional[int]:
-    """`192` or `192 MB` in bytes."""
+    """Return `192` or `192 MB` in bytes."""
     return size_bytes(value, "MB")
 
 
 def hertz(value: Any) -> Optional[Number]:
-    """A clock in hertz; without a unit it is in MHz, as the vendors' tools give it."""
+    """Return a clock in hertz; a number without a unit is in MHz, as the vendors' tools print."""
     return _scaled(value, HERTZ_UNITS, "MHz")
 
 
 def watts(value: Any) -> Optional[Number]:
-    """A power in watts: `690.53 W`, `700` or `250000 mW`."""
+    """Return a power such as `690.53 W`, `700` or `250000 mW` in watts."""
     return _scaled(value, WATT_UNITS, "W")
 
 
 def version(value: Any) -> Optional[str]:
-    """A version (`570.133.20`, `1.17.0-28a11ca`); None for a banner or another text in its place."""
+    """Return a version such as `570.133.20` or `1.17.0-28a11ca`; None for any other text, such as a banner."""
     word = text(value)
     return word if word and re.fullmatch(r"[A-Za-z]{0,8}-?\d[\w.+~:-]{0,63}", word) else None
 
 
 def ratio(value: Any) -> Optional[float]:
-    """A percentage (`97 %`) as a ratio."""
+    """Return a percentage (`97 %`) as a ratio."""
     amount = number(value)
     return None if amount is None else amount / 100
 
 
 def pcie_generation(value: Any) -> Optional[int]:
-    """Generation of a link from its speed in GT/s (also `16.0 GT/s PCIe`), or None for an unknown speed."""
+    """Return the PCIe generation for a link speed in GT/s (also `16.0 GT/s PCIe`), or None for an unknown speed."""
     amount = number(value)
     return None if amount is None else PCIE_GENERATIONS.get(float(amount))
 
 
 def pci_address(value: Any) -> Optional[str]:
-    """`00000000:1A:00.0`, `1a:00.0` and `0000:1a:00.0` as the kernel writes it: `0000:1a:00.0`."""
+    """Return a PCI address (`00000000:1A:00.0`, `1a:00.0`) in the kernel's form: `0000:1a:00.0`."""
     word = text(value)
     match = re.fullmatch(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])", word or "")
     if match is None:
