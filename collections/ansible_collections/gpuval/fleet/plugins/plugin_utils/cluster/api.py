@@ -29,28 +29,28 @@ from .permissions import AccessRequest
 with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack the login reports
     import urllib3
 
-#: One call, retries included.
+#: Time limit of one API call, retries included.
 DEADLINE_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
-#: Back-off between two tries: doubled up to the second.
+#: Seconds to wait before the first retry, doubled before each further one up to the maximum.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 8.0
 PAGE = 500
 MAX_LOG_BYTES = 16 << 20
-#: One log, retries included: its kubelet may be dead, and other nodes wait meanwhile.
+#: Time limit to read one log, retries included: the pod's kubelet may be dead, and other nodes wait meanwhile.
 LOG_SECONDS = 8.0
 #: Bytes read of an error's body.
 MAX_STATUS_BYTES = 1 << 16
 RETRIED = frozenset({429, 500, 502, 503, 504})
-#: For logs the other codes mean that the node's kubelet does not answer: a retry does not help.
+#: HTTP codes after which a log is read again. Others mean that the node's kubelet does not answer.
 LOG_RETRIED = frozenset({429})
-#: How long requests are retried that access control denies, all together: an API server that has just started denies
-#: everything until it has read its Roles. Denials of one that has allowed anything are final.
+#: How long denied requests are retried, all together: an API server that has just started denies everything until it
+#: has read its Roles. Once the API server has allowed a request, its denials are final.
 DENIED_SECONDS, DENIED_WAIT_SECONDS = 8.0, 2.0
 #: How often credentials that expired (exec plugins, files) are read again in one call.
 MAX_LOGINS = 2
 
-#: Text of a refusal by access control; other refusals (quota, Pod Security) concern the object.
+#: Text in an HTTP 403 by access control. Other refusals (quota, Pod Security) concern the object.
 _NOT_ALLOWED = re.compile(r"\bcannot [a-z]+ (resource|path)\b")
 
 
@@ -60,7 +60,7 @@ _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request; `asked` is how access control sees it."""
+    """One HTTP request to the API; `asked` is the same request in the terms of access control (RBAC)."""
 
     asked: AccessRequest
     method: str
@@ -69,16 +69,16 @@ class ApiRequest:
     body: Mapping[str, Any] | None = None
     accept: str = _JSON
     content_type: str = _JSON
-    #: Bytes of the answer; None is all.
+    #: Maximum bytes to read of the answer; None: all.
     most_bytes: int | None = None
 
 
 class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no answer comes)
-    """No answer, or not in time."""
+    """The API server gave no answer, or not in time."""
 
 
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
-    """A rule is missing; `asked` is what it would have to allow."""
+    """An RBAC rule is missing; `asked` lists the requests that the rule would have to allow."""
 
     def __init__(self, requests: Sequence[AccessRequest], namespace: str, detail: str = "") -> None:
         super().__init__(
@@ -100,7 +100,7 @@ class Missing(ClusterError):  # noqa: N818  (what the answer is)
 
 
 class Exists(ClusterError):  # noqa: N818  (what the answer is)
-    """There is an object of that name that is not the one wanted."""
+    """A different object already has this name."""
 
 
 _ERRORS: Mapping[int, type[ClusterError]] = {
@@ -114,14 +114,14 @@ _ERRORS: Mapping[int, type[ClusterError]] = {
 
 
 class Cluster:
-    """One cluster and namespace. May be used by several threads."""
+    """Client of the Kubernetes API for one cluster and namespace. Several threads may use it."""
 
     def __init__(self, access: ClusterAccess, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self.access, self.namespace = access, access.namespace
         self.deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self.asked: Counter[AccessRequest] = Counter()
-        #: Whether the API server allowed a request since it was last unreachable, and since when it denies all.
+        #: Whether the API server allowed a request since it was last unreachable; since when it denies all requests.
         self._allowed = False
         self._denied_at: float | None = None
         # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
@@ -150,8 +150,8 @@ class Cluster:
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
         """Create an object and return it.
 
-        An existing one with the same labels counts as the same: the answer to an earlier try was lost, or the run is
-        resumed; then a trimmed object is returned. A `dry_run` is checked like any other and creates nothing.
+        If an object with the same name and labels exists, return that object trimmed: the answer to an earlier try was
+        lost, or the run is resumed. With `dry_run` the API server checks the object and creates nothing.
         Raises ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace).
         """
         kind = KINDS[manifest["kind"]]
@@ -186,7 +186,7 @@ class Cluster:
             except Gone:
                 if "continue" not in query:
                     raise
-                del query["continue"]  # the version expired while the list was read: from the start
+                del query["continue"]  # the version expired between two pages: list from the start
                 items = []
                 continue
             items += [unmanaged(item) if untrimmed else trim(kind, item) for item in page["items"] or []]
@@ -196,12 +196,12 @@ class Cluster:
             query["continue"] = following
 
     def delete_all(self, kind: str, selector: str, fields: str = "") -> None:
-        """Delete what a selector chooses, and its dependents. Returns before they are gone."""
+        """Delete the objects that the selectors choose, and their dependents. Returns before the objects are gone."""
         if not selector and not fields:
             raise ValueError("a selector is needed: all objects of a kind are never deleted")
         query = {"labelSelector": selector, "fieldSelector": fields}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        # The answer has the deleted objects, with the content of Secrets unless metadata is asked for.
+        # The answer contains the deleted objects: ask for their metadata only, to get no content of Secrets.
         kind_of, verb = KINDS[kind], "deletecollection"
         self._call(self._request(kind_of, verb, "DELETE", query=query, body=options, accept=_METADATA))
 
@@ -219,7 +219,7 @@ class Cluster:
         return trim(kind, _document(self._call(request)))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
-        """The output of a container, at most so many bytes; empty before its start.
+        """The output of a container, at most `limit_bytes`; empty before the container starts.
 
         Raises ``ClusterError`` within `LOG_SECONDS` when the node's kubelet, which has the output, does not answer.
         """
@@ -240,7 +240,7 @@ class Cluster:
         return answer.data.decode("utf-8", "replace")
 
     def serves(self, kind: str) -> bool:
-        """Whether the cluster has the API of a kind. Every user may ask this."""
+        """Whether the cluster has the API of this kind of object. Every user may ask this."""
         request = ApiRequest(AccessRequest("get", KINDS[kind].group, ""), "GET", KINDS[kind].root)
         try:
             listed = _document(self._call(request))
@@ -249,7 +249,8 @@ class Cluster:
         return any(item.get("kind") == kind for item in listed.get("resources") or ())
 
     def check(self, needed: Sequence[AccessRequest]) -> None:
-        """Raise ``Forbidden`` with all rules that are missing. One request, and one for each that it does not list."""
+        """Raise ``Forbidden`` with all requests of `needed` that no rule allows. Asks for the list of rules once, then
+        once for each request that the list does not allow."""
         status = self._review(permissions.RULES_REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
         lacking = []
         for request in needed:
@@ -263,7 +264,7 @@ class Cluster:
             raise Forbidden(lacking, self.namespace)
 
     def _review(self, access: AccessRequest, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """The status of a question about this user's rights."""
+        """Ask the API server about this user's rights, and return the status of its answer."""
         version = f"{access.group}/v1"
         body = {"kind": kind, "apiVersion": version, "spec": spec}
         request = ApiRequest(access, "POST", f"/apis/{version}/{access.resource}", body=body)
@@ -286,7 +287,7 @@ class Cluster:
         for login in range(MAX_LOGINS + 1):
             logins = self._logins
             try:
-                answer = self._once(request, silence_seconds, stream=True)
+                answer = self._send_once(request, silence_seconds, stream=True)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise self._unreachable(error) from None
             if answer.status != 401 or login == MAX_LOGINS:
@@ -299,14 +300,14 @@ class Cluster:
     # Transport
 
     def _request(self, kind: ObjectKind, verb: str, method: str, name: str = "", **options: Any) -> ApiRequest:
-        """A request about the objects of a kind, or about the one of that name."""
+        """A request about all objects of a kind, or about the object `name`."""
         path = kind.path(self.namespace)
         return ApiRequest(kind.asked(verb), method, f"{path}/{name}" if name else path, **options)
 
     def _call(
         self, request: ApiRequest, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED
     ) -> _ApiAnswer:
-        """One request, retried until it is answered or the deadline has passed."""
+        """Send a request, with retries until it is answered or the deadline has passed; return the answer."""
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0
         while True:
@@ -315,7 +316,7 @@ class Cluster:
             wait *= random.uniform(0.8, 1.2)  # noqa: S311  (so that clients do not come back together)
             seconds_left = max(0.1, ends - time.monotonic())
             try:
-                answer = self._once(request, min(READ_SECONDS, seconds_left))
+                answer = self._send_once(request, min(READ_SECONDS, seconds_left))
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 problem: ClusterError = self._unreachable(error)
                 # A retry does not help: a missing file, a wrong certificate, no TLS on that port.
@@ -343,12 +344,12 @@ class Cluster:
                 time.sleep(wait)
 
     def _may_have_just_started(self) -> bool:
-        """Whether the API server that denies a request may only have started just now."""
+        """Whether the API server may deny the request only because it has just started."""
         now = time.monotonic()
         self._denied_at = now if self._denied_at is None else self._denied_at
         return not self._allowed and now - self._denied_at < DENIED_SECONDS
 
-    def _once(self, request: ApiRequest, read_seconds: float, *, stream: bool = False) -> Any:
+    def _send_once(self, request: ApiRequest, read_seconds: float, *, stream: bool = False) -> Any:
         with self._lock:  # an expired login is renewed once, not by each thread
             self.asked[request.asked] += 1
             client = self._client
@@ -389,7 +390,7 @@ class Cluster:
         return _ApiAnswer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
     def _log_in_again(self, logins: int) -> None:
-        """Read the credentials again, unless another thread already did since login number `logins`."""
+        """Read the credentials again, unless another thread has done so since login number `logins`."""
         with self._lock:
             if self._logins == logins:
                 self._client = log_in(self.access, self._folder)
@@ -428,14 +429,14 @@ class _ApiAnswer:
 
 
 class EventStream:
-    """An open watch: its events, until the server ends it. ``close`` may be called by another thread."""
+    """The events of an open watch, until the server ends the watch. Another thread may call ``close``."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
         self._closed = False
 
     def __iter__(self) -> Iterator[Manifest]:
-        """Raises ``ClusterError`` when the connection breaks."""
+        """The events as they arrive. Raises ``ClusterError`` when the connection breaks."""
         incomplete = b""
         try:
             for data in self._response.stream(1 << 16, decode_content=True):
@@ -444,7 +445,7 @@ class EventStream:
                     if line.strip():
                         yield json.loads(line)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # urllib3 raises the last two when another thread closes the connection.
+            # urllib3 raises the last two exceptions when another thread closes the connection.
             if not self._closed:
                 raise ClusterError(f"the watch broke: {plain_reason(error)}") from None
         finally:
@@ -463,7 +464,7 @@ class EventStream:
 
 
 def _parsed(answer: _ApiAnswer) -> Manifest:
-    """The object of JSON in an answer; an empty one for anything else."""
+    """The JSON object in an answer; empty if the answer is anything else."""
     try:
         document = json.loads(answer.data)
     except ValueError:

@@ -11,12 +11,12 @@ from ..core.escape import one_line
 from . import names
 from .api import Cluster, Forbidden
 
-#: In the order of deletion: an existing Job would make its pod again.
+#: Kinds of objects in the order of deletion: an existing Job would create its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
 JOB_SET = "JobSet"
-#: Only where a run made volumes of its own: other clusters need not allow it.
+#: Kinds that are deleted only if a run created volumes: other clusters need not allow their deletion.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
-#: Seconds between two looks at what is left: doubled up to the second.
+#: Seconds between two lists of the objects that are left: the first wait, doubled up to the maximum.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
 
@@ -30,7 +30,7 @@ _FORCE = (
 
 @dataclass(frozen=True)
 class Left:
-    """An object that is still there, why, and what to do."""
+    """An object that a clean could not remove, the reason, and the remedy."""
 
     kind: str
     name: str
@@ -40,7 +40,8 @@ class Left:
 
 @dataclass
 class Cleaned:
-    """removed: names by kind, in check mode those that would be removed. left: what is still there at the deadline."""
+    """Result of a clean. removed: names of objects by kind, in check mode those to be removed. left: objects that are
+    still there at the deadline."""
 
     removed: dict[str, list[str]] = field(default_factory=dict)
     left: list[Left] = field(default_factory=list)
@@ -58,11 +59,11 @@ def clean(
     trial: bool = False,
     volumes: bool = False,
 ) -> Cleaned:
-    """Remove what these runs made in the cluster's namespace; no `run_ids`: what any run made.
+    """Remove the objects of these runs from the cluster's namespace; without `run_ids` the objects of all runs.
 
-    Their rounds of gangs are removed too. Other runs stay: everything is selected by the run's label. A kind that may
-    not be listed or deleted does not keep the others from being removed. Raises ``ClusterError`` when the cluster does
-    not answer.
+    Objects of their multi-node rounds are removed too. Objects are selected by the run's label, so other runs' stay. If
+    one kind may not be listed or deleted, the other kinds are removed all the same. `trial` removes nothing. Raises
+    ``ClusterError`` when the cluster does not answer.
     """
     ends, wait, selectors = time.monotonic() + deadline_seconds, FIRST_WAIT_SECONDS, _selectors(run_ids)
     result, names_by_kind = Cleaned(), {}
@@ -90,7 +91,7 @@ def clean(
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):
-                _delete(cluster, kind, selectors)  # made since, by a controller still at work
+                _delete(cluster, kind, selectors)  # objects created since, by a controller that still works
     for kind, names_made in names_by_kind.items():
         if removed := names_made - {leftover.name for leftover in result.left if leftover.kind == kind}:
             result.removed[kind] = sorted(removed)
@@ -98,19 +99,20 @@ def clean(
 
 
 def kinds_of(cluster: Cluster) -> tuple[str, ...]:
-    """Kinds of objects that a run may have made in this cluster: an existing JobSet would make its Jobs again."""
+    """Kinds of objects that a run may have created in this cluster, JobSets first: a JobSet would create its Jobs
+    again."""
     return (*([JOB_SET] if cluster.serves(JOB_SET) else ()), *KINDS)
 
 
 def _selectors(run_ids: Iterable[str]) -> list[str]:
-    """Of the runs, and of their rounds of gangs, which are runs of their own."""
+    """Label selectors of the runs' objects, and of their multi-node rounds' objects: each round has a run id."""
     values = ",".join(names.label_value(run_id) for run_id in dict.fromkeys(run_ids))
     labels = (names.RUN_LABEL, names.PARENT_LABEL) if values else ()
     return [f"{names.ALL_RUNS},{label} in ({values})" for label in labels] or [names.ALL_RUNS]
 
 
 def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> Found:
-    """Each once: a round is chosen by both."""
+    """The objects of a kind that the selectors choose, each once even if two selectors choose it."""
     listed = (item for selector in selectors for item in cluster.list(kind, selector)[0])
     return list({item["metadata"]["name"]: item for item in listed}.values())
 
@@ -139,6 +141,7 @@ def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
 
 
 def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:
+    """The result of a clean, for people: what was removed, and each object that is left with its remedy."""
     subject = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
     counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
     verb = "would be removed" if trial else "removed"

@@ -21,14 +21,15 @@ MOST_BYTES, MOST_PROGRAM_BYTES = 900_000, 1_000_000
 
 @dataclass(frozen=True)
 class PlanPlace:
-    """Where a plan, or the list of members of a gang, is in the cluster."""
+    """The ConfigMap and key in which a plan, or the list of members of a gang, is."""
 
     config_map: str
     key: str
 
 
 def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
-    """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
+    """The ConfigMap of a run's programs. Its name depends on the content: a run resumed by another version of gpuval
+    gets another ConfigMap."""
     size = sum(map(len, archives.values()))
     if size > MOST_PROGRAM_BYTES:
         raise PodSettingsError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
@@ -40,9 +41,9 @@ def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) 
 def plan_config_maps(
     run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
-    """Plans of many nodes in as few ConfigMaps as possible, and the place of each by node and attempt.
+    """Plans of many nodes in as few ConfigMaps as possible, and each plan's place by node and attempt.
 
-    Members of gangs are not in them: see :func:`gang_config_maps`. Raises PodSettingsError for too large a plan.
+    The plans do not list members of gangs: see :func:`gang_config_maps`. Raises PodSettingsError for too large a plan.
     """
     documents = []
     for plan in pod_plans:
@@ -55,9 +56,10 @@ def plan_config_maps(
 def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of each gang share, by its name, in as few ConfigMaps as possible, and the place of each.
+    """What all plans of a gang share, in as few ConfigMaps as possible, and the place of each gang's part by its name.
 
-    Raises PodSettingsError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
+    `shared`: by name of the gang. Raises PodSettingsError for a gang that is too large: 2,000 members always fit, 6,000
+    with usual names do not.
     """
     documents = []
     for name, gang in shared.items():
@@ -69,7 +71,8 @@ def gang_config_maps(
 def _in_config_maps(
     run_id: str, namespace: str, content_name: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
 ) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
-    """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
+    """Pack documents into ConfigMaps, and return each document's place by its owner. `documents`: for each its owner,
+    its key, the document, and its name in messages."""
     maps: list[Manifest] = []
     places: dict[Owner, PlanPlace] = {}
     batches: list[list[tuple[Owner, str, str]]] = [[]]

@@ -20,29 +20,29 @@ from .config_maps import encoded
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError, for_gang
 
-#: Where in what a pod is given the keys of its round are, as the runner has it.
+#: Folder of the round's SSH keys within the pod's folder of given files; the runner has the same name.
 KEYS = "ssh"
-#: By name in the Secret, with the mode in which ssh takes it.
+#: Key files by their names in the Secret, with the file modes that ssh requires.
 KEY_FILES = {"token": 0o400, "id_ed25519": 0o400, "id_ed25519.pub": 0o444}
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 MAX_SECONDS_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
-#: The Job's own deadline comes first: at that of the queue it would look preempted.
+#: Seconds by which the queue's time limit exceeds the Job's deadline: a Job ended by its queue would look preempted.
 MAX_SECONDS_SLACK = 60
-#: Annotations of pods, by key of gpuval_pods.kueue.
+#: Kueue's topology annotations of pods, by their keys in gpuval_pods.kueue.
 TOPOLOGY = {
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
 }
 #: Kueue takes 8 sets of pods in one workload, and each member of a gang is one, because it has its own node.
 MAX_QUEUED_MEMBERS = 8
-#: What etcd takes in one object is 1.5 MiB.
+#: Maximum bytes of a JobSet: etcd accepts objects of up to 1.5 MiB.
 MAX_SET_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
 class GangRound:
-    """A round of gangs: the id of the run that it is part of, and its name in it."""
+    """A round of gangs: the id of the run that contains the round, and the round's name."""
 
     parent: str
     name: str
@@ -53,7 +53,7 @@ class GangRound:
 
 
 def round_of(folder: RunFolder) -> GangRound | None:
-    """The round that a folder `<run>/gangs/<round>` is of; None for a run that is none."""
+    """The round whose folder this is, `<run>/gangs/<round>`; None for the folder of a usual run."""
     parent = RunFolder(folder.path.parent.parent)
     if folder.path.parent.name != FOLDER or not parent.run_file.exists():
         return None
@@ -61,26 +61,26 @@ def round_of(folder: RunFolder) -> GangRound | None:
 
 
 def service_name(run_id: str) -> str:
-    """Of the headless Service of a round."""
+    """Name of the headless Service of a round; `run_id` is the round's."""
     return names.run_name(run_id, "gangs")
 
 
 def keys_name(run_id: str) -> str:
-    """Of the Secret with the keys of a round."""
+    """Name of the Secret with the keys of a round; `run_id` is the round's."""
     return names.run_name(run_id, "keys")
 
 
 def address(run_id: str, node: str, namespace: str) -> str:
-    """The name by which the others of a round reach a node's pod; the pods' resolver adds the cluster's domain."""
+    """The DNS name by which the other pods of a round reach a node's pod, without the cluster's domain."""
     return f"{names.host_name(node)}.{service_name(run_id)}.{namespace}.svc"
 
 
 def member_address(
     run_id: str, node: str, namespace: str, settings: PodSettings, addresses: Mapping[str, str] | None = None
 ) -> str:
-    """As run.json of a round names a member: its pod, or the node itself where its pods have the node's network.
+    """The address of a member in the round's run.json: its pod's DNS name, or with host network the node's address.
 
-    `addresses` are those of the node by type, as `kubernetes_node.addresses` has them. Raises PodSettingsError.
+    `addresses`: the node's addresses by type, as in `kubernetes_node.addresses`. Raises PodSettingsError.
     """
     if not for_gang(settings).host_network:
         return address(run_id, node, namespace)
@@ -91,19 +91,19 @@ def member_address(
 
 
 def service(run_id: str, namespace: str, port: int) -> Manifest:
-    """The headless Service of a round: it gives each of its pods a name, also before all of them are ready."""
+    """The headless Service of a round: gives each pod of the round a DNS name, also before all pods are ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": names.run_labels(run_id),
-        # Pods reach each other at any; a Service that names none is none for some name servers.
+        # Pods reach each other at any port, but some DNS servers ignore a Service without ports.
         "ports": [{"name": "rendezvous", "port": port}],
     }
     return names.core_object("Service", names.metadata(run_id, namespace, service_name(run_id)), spec=spec)
 
 
 def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
-    """The keys of a round, which are those of each of its members. Raises PodSettingsError where one is missing."""
+    """The Secret with the SSH keys that all members of a round share. Raises PodSettingsError if a key is missing."""
     missing = sorted(KEY_FILES.keys() - keys.keys())
     if missing:
         raise PodSettingsError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
@@ -113,7 +113,7 @@ def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifes
 
 
 def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manifest:
-    """An object, and the pods it makes, with the labels of the round that it is part of; of none it stays as it is."""
+    """The object, and the pods that it makes, with the labels of their round; unchanged if `gang_round` is None."""
     if gang_round is None:
         return dict(manifest)
     result = copy.deepcopy(dict(manifest))
@@ -126,7 +126,7 @@ def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manif
 
 
 def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
-    """The Job, held back until its queue admits it; without a queue the Job itself."""
+    """The Job, suspended until its Kueue queue admits it; unchanged without a queue."""
     if not settings.queue:
         return job
     kueue, metadata, spec = settings.kueue, job["metadata"], job["spec"]
@@ -157,11 +157,11 @@ def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
 
 
 def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) -> Manifest | None:
-    """The JobSet of a gang's Jobs, or None where it cannot hold them: too many for their queue, or too large."""
+    """The JobSet of a gang's Jobs; None if a JobSet cannot hold them: too many for their queue, or too large."""
     queue = {key: value for job in jobs for key, value in job["metadata"]["labels"].items() if key.startswith("kueue.")}
     if queue and len(jobs) > MAX_QUEUED_MEMBERS:
         return None
-    # Short, since its name begins the names of its Jobs.
+    # A short name, since the names of the set's Jobs begin with it.
     metadata = names.metadata(run_id, namespace, f"{names.OWNER}-{names.digest(f'{run_id} {gang}', 10)}")
     metadata["labels"].update(queue, **{names.GANG_LABEL: names.label_value(gang)})
     manifest = {
@@ -169,7 +169,7 @@ def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) ->
         "kind": "JobSet",
         "metadata": metadata,
         "spec": {
-            # Pods have names by the Service of the round.
+            # Pods have DNS names by the Service of the round.
             "network": {"enableDNSHostnames": False},
             "failurePolicy": {"maxRestarts": 0},
             **({"suspend": True} if queue else {}),
@@ -180,7 +180,7 @@ def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) ->
 
 
 def _replicated(job: Manifest) -> Manifest:
-    """A Job as a JobSet has it: queued with its set alone, and an index does not name its pod."""
+    """A Job as a JobSet contains it: without queue labels, which the set has, and with no index in its pod's name."""
     labels = {key: value for key, value in job["metadata"]["labels"].items() if not key.startswith("kueue.")}
     spec = {key: value for key, value in job["spec"].items() if key != "suspend"}
     return {
@@ -194,7 +194,7 @@ def _replicated(job: Manifest) -> Manifest:
 
 
 def jobs_of_set(manifest: Mapping[str, Any]) -> list[Manifest]:
-    """The Jobs that the JobSet's controller is to make, as far as the watch needs them."""
+    """The Jobs that the JobSet's controller will make of a JobSet, with the fields that the watch needs."""
     name, spec = manifest["metadata"]["name"], {"suspend": manifest["spec"].get("suspend", False)}
     jobs = []
     for job in manifest["spec"]["replicatedJobs"]:

@@ -11,14 +11,14 @@ from . import nodes
 from .pod_settings import PodSettings
 
 Described = Mapping[str, Any]
-#: Expectations that a new node has from the node most like it; gang stages too, so that none passes without them.
+#: Expectations that a new node copies from the node most like it; gang stages too, so that no node passes without them.
 INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "nics", "versions", "declared")
 
 
 def most_like(
     description: Described, candidates: Iterable[Described], skus: Mapping[str, Mapping[str, str]]
 ) -> str | None:
-    """The name of a node of the same SKU and GPU resource, of the same instance type if there is one; else None."""
+    """The candidate with the same SKU and GPU resource, preferably of the same instance type: its name, or None."""
 
     def kind(described: Described) -> tuple[str, str]:
         sku = nodes.sku_of(described, skus)
@@ -52,22 +52,22 @@ class Newcomers:
     ) -> None:
         self.skus = skus
         self._accepts, self._ids, self._show, self._label_groups = matches, ids, show, label_groups or {}
-        #: Part of the run, or excluded by inventory or --limit: they do not join.
+        #: Nodes of the run, and nodes excluded by inventory or --limit: these do not join.
         self._known: set[str] = set()
         self._waiting: dict[str, Mapping[str, Any]] = {}
-        #: Whether the selector chose a node, with the labels that it had then.
+        #: By node, its labels when the selector was last applied, and whether the selector chose the node.
         self._chosen: dict[str, tuple[Mapping[str, str], bool]] = {}
         self._printed: dict[str, str] = {}
         self._news = False
 
     def know(self, node_names: Iterable[str]) -> None:
-        """These do not join, or do no more, although they may have been seen already."""
+        """Exclude nodes from joining, even nodes that `see` has received before."""
         for name in node_names:
             self._known.add(name)
             self._waiting.pop(name, None)
 
     def see(self, name: str, node: Mapping[str, Any] | None) -> None:
-        """Take a node's changed object; None when it is gone."""
+        """Take in the changed Node object of a node; `node` is None when the object is gone."""
         if name in self._known or not NODE_NAME.fullmatch(name):
             return
         self._news = True
@@ -82,9 +82,10 @@ class Newcomers:
         describe_all: Callable[[], Iterable[Described]],
         settings_of: Callable[[str], PodSettings],
     ) -> dict[str, tuple[str, dict[str, Any]]]:
-        """By name: the node of the run that is most like it, and what is expected of it. Known afterwards.
+        """Nodes that join the run now, each returned once: by name, the most similar node of the run and what is
+        expected of the new node.
 
-        `describe_all` describes the nodes of the run that the cluster has; `settings_of` are a node's `gpuval_pods`.
+        `describe_all` describes the run's nodes that the cluster has; `settings_of` gives a node's `gpuval_pods`.
         """
         if not self._news:
             return {}

@@ -12,7 +12,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """Where the objects of a kind are in the API."""
+    """A kind of objects and its place in the API: group, version, plural name."""
 
     name: str
     group: str
@@ -46,14 +46,14 @@ KINDS = {
         ObjectKind("Event", "", "events"),
         ObjectKind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
         ObjectKind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
-        # Not part of Kubernetes: see `Cluster.serves`.
+        # Not part of Kubernetes itself: `Cluster.serves` tells whether the cluster has it.
         ObjectKind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
     )
 }
 
 
 def trim(kind: str, item: Manifest) -> Manifest:
-    """An object without unused fields: a thousand of them may be kept."""
+    """The object without the fields that gpuval does not use: a thousand objects may be in memory."""
     item = unmanaged(item)
     if kind in ("Secret", "ConfigMap"):
         return {"metadata": item["metadata"]}
@@ -81,5 +81,6 @@ def trim(kind: str, item: Manifest) -> Manifest:
 
 
 def unmanaged(item: Manifest) -> Manifest:
+    """The object without its managed fields and self link."""
     left_out = ("managedFields", "selfLink")
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}

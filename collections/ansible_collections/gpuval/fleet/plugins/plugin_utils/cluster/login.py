@@ -30,12 +30,12 @@ _KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, s
 
 FOLDER_PREFIX = "gpuval-login-"
 
-#: A proxy of the environment is never asked for these.
+#: Addresses that are reached without a proxy, whatever the environment says.
 _NEVER_BY_PROXY = "localhost,127.0.0.0/8,::1"
 
 
 class ClusterError(GpuvalError):
-    """The cluster is unreachable, or rejected a request. `code` is the HTTP status, 0 when there was none."""
+    """The cluster is unreachable, or rejected a request. `code` is the HTTP status, 0 without an answer."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class ClusterError(GpuvalError):
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
+    """How a cluster is reached. An empty `kubeconfig` means KUBECONFIG, ~/.kube/config, else the pod's own account."""
 
     kubeconfig: PathText = ""
     context: str = ""
@@ -52,7 +52,7 @@ class ClusterAccess:
 
 
 def plain_reason(error: BaseException) -> str:
-    """What went wrong, without the names of objects of urllib3."""
+    """The reason of a failed request, without the names of urllib3's objects."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, BaseException) else error)
     return re.sub(r"^<[^>]*>: ?|^\S*Connection\(.*?\): ?", "", text)
@@ -68,7 +68,7 @@ def _library(name: str) -> Any:
 
 
 def log_in(access: ClusterAccess, folder: str) -> Any:
-    """A client. `folder`: for keys and certificates from the kubeconfig or a plugin."""
+    """Log in and return the library's API client. `folder`: where keys and certificates are written."""
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
     configuration, proxy = client.Configuration(), ""
     path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
@@ -103,7 +103,8 @@ def log_in(access: ClusterAccess, folder: str) -> Any:
 
 
 def _own_files(configuration: Any, folder: str) -> None:
-    """The library writes each key once per process, so it may be in the folder of another Cluster, which removes it."""
+    """Copy keys and certificates into `folder`: the library writes each only once per process, perhaps into the folder
+    of another Cluster, which that Cluster removes."""
     for name in ("ssl_ca_cert", "cert_file", "key_file"):
         path = Path(getattr(configuration, name) or "")
         if path.parent.name.startswith(FOLDER_PREFIX) and path.parent != Path(folder):
@@ -111,20 +112,20 @@ def _own_files(configuration: Any, folder: str) -> None:
 
 
 def remove_folder(folder: str, process: int) -> None:
-    """Remove the keys and certificates of a login that this process made."""
+    """Remove the keys and certificates of a login, only in the process that logged in (PID `process`)."""
     if os.getpid() == process:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _proxy_url(path: str, context: str) -> str:
-    """The proxy of a kubeconfig's cluster, which the library ignores."""
+    """The proxy URL of the cluster in a kubeconfig, which the library ignores. `context` "": the current context."""
     merged = _library("kubernetes.config.kube_config").KubeConfigMerger(path).config
     used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
     return str(merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url") or "")
 
 
 def _set_proxy(configuration: Any, proxy: str) -> None:
-    """The proxy of the kubeconfig, else that of the environment, as kubectl chooses."""
+    """Set the proxy as kubectl does: from the kubeconfig, else from the environment."""
     no_proxy = ""
     if not proxy:
         proxy = _environment("HTTPS_PROXY" if configuration.host.startswith("https:") else "HTTP_PROXY")
@@ -144,7 +145,7 @@ def _environment(name: str) -> str:
 
 
 class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)
-    """Errors that the library only logs: a plugin that failed to log in."""
+    """Collects errors that the library only logs, such as a failed login plugin."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -19,9 +19,9 @@ from .pod_settings import PodSettings, PodSettingsError, for_gang
 from .pod_volumes import GIVEN, MODELS, SHM, STATE
 
 MACHINE_ID = "machine-id"
-#: Beside the plan, as the runner has it: the members of its gang.
+#: File beside the plan that lists the members of the node's gang; the runner has the same name.
 GANG_FILE = "gang.json"
-#: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
+#: Seconds that the runner needs beyond a stage's grace, to end leftover processes and to finish its uploads.
 END_SECONDS = 75
 SYS_ADMIN = "SYS_ADMIN"
 #: Options of a container engine that pods do not have, and what to do instead.
@@ -37,10 +37,8 @@ NOT_IN_PODS = {
 
 @dataclass(frozen=True)
 class PodTarget:
-    """A node of the cluster: its name, its label of the host name, its machine id, its extended resources.
-
-    Without `allocatable` the resources are unknown.
-    """
+    """A node of the cluster that a pod is for. `hostname`: the node's hostname label. `allocatable`: the node's
+    extended resources, None if unknown."""
 
     name: str
     hostname: str = ""
@@ -50,7 +48,8 @@ class PodTarget:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """The run as its objects know it: the name of its ConfigMap of programs, where the members of its gangs are."""
+    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. `gangs`: by name of the gang, the
+    place of its list of members."""
 
     run_id: str
     namespace: str
@@ -60,10 +59,9 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class PodAttempt:
-    """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
+    """One attempt on one node. `store`: the document store.json, empty where pods do not reach the store.
 
-    `earlier`: the records of earlier attempts, which the new pod does not have. `secrets`: those of jobs, by stage and
-    variable.
+    `earlier`: records of earlier attempts, which the new pod lacks. `secrets`: the jobs' secrets by stage and variable.
     """
 
     target: PodTarget
@@ -78,16 +76,16 @@ class PodAttempt:
 
 
 def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
-    """A node as a target, by its description (see `nodes.describe`), which is empty where it is not known."""
+    """The PodTarget of a node. `description`: as from `nodes.describe`, empty if the node is unknown."""
     allocatable = description.get("allocatable")
-    if allocatable is not None:  # extended resources are counted in whole ones
+    if allocatable is not None:  # extended resources are whole numbers
         allocatable = {key: int(value) for key, value in allocatable.items() if "/" in key and str(value).isdigit()}
     hostname, machine_id = (description.get(key, "") for key in ("hostname", "machine_id"))
     return PodTarget(description.get("name") or name, hostname, machine_id, allocatable)
 
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
-    """The plan for a pod: every stage with an image and its interpreter, none that brings images.
+    """The plan for a pod: every stage has an image and a Python interpreter, and no stage brings images to the node.
 
     Raises PodSettingsError for options that pods do not have.
     """
@@ -106,7 +104,7 @@ def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
 
 
 def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
-    """The namespace, with the Pod Security Standard that these Jobs need. No run's: no clean deletes it."""
+    """The Namespace, with the Pod Security Standard that these Jobs need. Without a run label: no clean deletes it."""
     levels = [security_level(job["spec"]["template"]["spec"]) for job in jobs]
     labels = names.owner_labels()
     if levels:
@@ -115,7 +113,7 @@ def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
 
 
 def security_level(spec: Mapping[str, Any]) -> str:
-    """The strictest Pod Security Standard that allows this pod: restricted, baseline or privileged."""
+    """The strictest Pod Security Standard that allows a pod of this spec: restricted, baseline or privileged."""
     volumes = {kind for volume in spec["volumes"] for kind in volume}
     contexts = [container["securityContext"] for container in (*spec.get("initContainers", ()), *spec["containers"])]
     added = {name for context in contexts for name in context["capabilities"].get("add", ())}
@@ -134,8 +132,8 @@ _BASELINE = {
 
 
 def secret_of(run: ClusterRun, item: PodAttempt) -> Manifest:
-    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id, and the
-    secrets of its jobs."""
+    """The Secret of one attempt on one node: signed URLs, the models' read key, the machine id, and the secrets of its
+    jobs."""
     node, content = item.plan["node"], _content(item)
     content |= {
         _secret_key(stage, name): value for stage, values in item.secrets.items() for name, value in values.items()
@@ -154,7 +152,7 @@ def _secret_key(stage: str, name: str) -> str:
 
 
 def _content(item: PodAttempt) -> dict[str, str]:
-    """What all stages of a pod find as files."""
+    """The files that all stages of a pod get, as text by file name."""
     machine_id = item.target.machine_id
     documents = {f"record-{names.container_name(record['stage'])}.json": record for record in item.earlier}
     texts = {
@@ -163,12 +161,12 @@ def _content(item: PodAttempt) -> dict[str, str]:
         "ca.pem": item.ca,
         **{name: compact_json(record) for name, record in documents.items()},
     }
-    # An empty one hides the one of the image.
+    # An empty machine-id file hides the one in the image.
     return {MACHINE_ID: f"{machine_id}\n" if machine_id else "", **{name: text for name, text in texts.items() if text}}
 
 
 def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest:
-    """The Job of one attempt on one node; its plan is one of :func:`pod_plan`."""
+    """The Job of one attempt on one node; the attempt's plan must come from :func:`pod_plan`."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
     metadata = _node_metadata(run, plan)
     if gang:
@@ -199,7 +197,7 @@ def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest
 
 
 def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str]) -> Manifest:
-    """A pod of these settings as a run makes it, for a dry run: the namespace's policies answer to it."""
+    """A pod as a run with these settings would create it, for a dry run against the namespace's policies."""
     name = "gpuval-prepare"
     stages = [
         {"name": f"trial-{number}", "image": image, "container": {"python": settings.python}, "grace_seconds": 1}
@@ -220,9 +218,9 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
 def shared_by_round(
     run_id: str, namespace_name: str, round_keys: Mapping[str, str], shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What the members of a round share: the members of each gang, its keys, the Service that names the pods.
+    """Objects that the members of a round share: each gang's list of members, the round's keys and Service.
 
-    `shared`: by name, what all plans of a gang share. Also returned: its place.
+    `shared`: by name of the gang, what all its plans share. Also returned: the place of each gang's list.
     """
     maps, places = config_maps.gang_config_maps(run_id, namespace_name, shared)
     ports = [gang["port"] for gang in shared.values()]
@@ -276,7 +274,7 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
 
 
 def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
-    """`settings`: those of the attempt, for a gang where it has one."""
+    """The pod spec of an attempt. `settings`: the attempt's settings, adjusted for a gang if the plan has one."""
     plan, target = item.plan, item.target
     resource = pod_settings.resource_of(settings, item.sku, target.allocatable)
     gpus = _gpus(resource, target, plan)
@@ -300,7 +298,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
         "tolerations": pod_settings.tolerations(settings, resource),
         "containers": containers[-1:],
         "volumes": [
-            {"name": "given", "projected": _given(run, item, plan_place)},
+            {"name": "given", "projected": _given_volume(run, item, plan_place)},
             {"name": "state", "emptyDir": {}},
             {"name": "models", **pod_volumes.volume_of(run.run_id, *model_cache, "DirectoryOrCreate")},
             {"name": "shm", "emptyDir": pod_volumes.shm_of(settings, plan["stages"])},
@@ -310,7 +308,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     }
     if settings.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    elif plan.get("gang"):  # the others find it by its name
+    elif plan.get("gang"):  # other members reach the pod by its DNS name
         spec |= {"hostname": names.host_name(plan["node"]), "subdomain": gangs.service_name(run.run_id)}
     optional = {
         "initContainers": containers[:-1],
@@ -331,11 +329,11 @@ def _container(
     gpus: Mapping[str, str],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """`gpus`: the resource of accelerators with its number; `mounts`: those of folders of the node."""
+    """A stage's container. `gpus`: accelerators to request, by resource; `mounts`: mounts of the node's folders."""
     wants, secret = stage["container"], names.object_name(run.run_id, plan["node"], plan["attempt"])
     command = [wants["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
     command += ["--stage", stage["name"]]
-    # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
+    # A failed Job would end the other members' Jobs in the JobSet, so the runner exits with 0: records tell failures.
     command += ["--last"] if stage is plan["stages"][-1] and not plan.get("gang") else []
     variables = {"HOME": STATE, **settings.environment}
     environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in variables.items()]
@@ -351,11 +349,11 @@ def _container(
         "env": environment,
         "resources": _resources(settings, wants, gpus),
         "securityContext": _security(settings, wants),
-        # The output of a runner that failed before it began.
+        # For a runner that failed before it wrote a termination message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "given", "mountPath": GIVEN, "readOnly": True},
-            # The image's own is the same on all nodes, which would count as one machine.
+            # The image's own machine-id is the same on all nodes, which would count as one machine.
             {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
             {"name": "state", "mountPath": STATE},
             {"name": "models", "mountPath": MODELS},
@@ -379,7 +377,7 @@ def _resources(settings: PodSettings, container: Mapping[str, Any], gpus: Mappin
         if container.get(key):
             limits[name] = requests[name] = f"{container[key]:g}" if name == "cpu" else str(container[key])
     limits |= gpus
-    # Extended resources need the same number for both.
+    # Extended resources need the same number in requests and limits.
     for name in {name for name in (*limits, *requests) if "/" in name}:
         limits[name] = requests[name] = limits[name] if name in limits else requests[name]
     return {"requests": requests, **({"limits": limits} if limits else {})}
@@ -396,7 +394,7 @@ def _security(settings: PodSettings, container: Mapping[str, Any]) -> dict[str, 
 
 
 def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str, str]:
-    """All of the node's accelerators; where none is known, the declared number."""
+    """The accelerators that a pod requests: all that the node offers; if none is known, the declared number."""
     if not resource:
         return {}
     count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
@@ -408,7 +406,7 @@ def _gpus(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> dict[str
     return {resource: str(count or 1)}  # declared but absent: the scheduler reports it
 
 
-def _given(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
+def _given_volume(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
     plan, of_gang = item.plan, []
     shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
@@ -427,7 +425,7 @@ def _given(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> dict[str
         "sources": [
             {"configMap": {"name": run.code}},
             {"configMap": {"name": plan_place.config_map, "items": [{"key": plan_place.key, "path": "plan.json"}]}},
-            {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # not what is one stage's alone
+            {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # without secrets of single stages
             *of_gang,
         ],
     }

@@ -17,18 +17,18 @@ from .pod_settings import FAILED_TAINT
 VERDICT_LABEL = "gpuval.io/verdict"
 TIME_ANNOTATION = "gpuval.io/validated-at"
 LABELS = (VERDICT_LABEL, names.RUN_LABEL)
-#: What of a node's metadata is gpuval's.
+#: Keys in a node's metadata that gpuval sets.
 OURS = {"labels": LABELS, "annotations": (names.RUN_ANNOTATION, TIME_ANNOTATION)}
 NO_SCHEDULE = "NoSchedule"
-#: How often a change is tried again that met another of the same node.
+#: How often a patch is tried that conflicts with another client's change of the same node.
 ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a node is to bear. `at`: when the run was judged, RFC 3339 UTC. `partial`: of a run that accepts no node.
+    """A verdict to write on a node. `at`: when the run was judged, RFC 3339 UTC. `partial`: the run accepts no nodes.
 
-    `cleared`: it has passed what it failed before, so that the taint goes also where it is not accepted yet.
+    `cleared`: the node has passed what it failed before, so its taint goes even if the node is not accepted yet.
     """
 
     verdict: str
@@ -40,7 +40,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class NodeMarkChange:
-    """A merge patch of one node, and what it changes, for people."""
+    """A merge patch of one node, and the changed marks before and after it, for people."""
 
     patch: dict[str, Any]
     before: str
@@ -48,11 +48,11 @@ class NodeMarkChange:
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
-    """What makes a Node bear `mark`, or no mark at all; None when it is so already.
+    """The patch that gives a Node this `mark`, or removes any mark if `mark` is None; None if nothing has to change.
 
-    With `taint` a node that failed gets one and a node that passed loses it; INCOMPLETE leaves it as it is, since
-    nothing was proven. Without `taint` it is left alone. No mark means no taint either. A partial run leaves a node
-    that failed as it is, unless it fails again.
+    With `taint` a node that failed gets the taint, a node that passed loses it, and INCOMPLETE leaves the taint as it
+    is. Without `taint` no taint changes. Removing the mark removes the taint too. A partial run leaves a failed node
+    as it is, unless the node fails again.
     """
     if stays_failed(node, mark):
         return None
@@ -75,11 +75,13 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
         patch["spec"] = {"taints": desired_taints}
     if not patched:
         return None
-    return NodeMarkChange({"metadata": patched, **patch}, _shown(now, taints), _shown(desired, desired_taints))
+    return NodeMarkChange(
+        {"metadata": patched, **patch}, _marks_as_yaml(now, taints), _marks_as_yaml(desired, desired_taints)
+    )
 
 
 def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
-    """Whether the mark is of too little a run to take FAIL off the node."""
+    """Whether a failed node keeps FAIL because the mark comes from a partial run."""
     if mark is None or not mark.partial or mark.verdict == FAIL:
         return False
     return verdict_of(node) == FAIL or bool(_failed_taints((node.get("spec") or {}).get("taints")))
@@ -103,8 +105,8 @@ def _taints(taints: list[dict[str, Any]], mark: Mark | None, is_wanted: bool) ->
     return taints if _failed_taints(taints) == [failed_taint] else [*other_taints, failed_taint]
 
 
-def _shown(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[dict[str, Any]]) -> str:
-    """What of a node is ours, as YAML."""
+def _marks_as_yaml(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[dict[str, Any]]) -> str:
+    """The labels, annotations and taints that gpuval sets, as YAML."""
     summary: dict[str, Any] = {
         part: {key: value for key, value in values.items() if value is not None} for part, values in metadata.items()
     }
@@ -115,7 +117,7 @@ def _shown(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[dict[str,
 
 
 def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
-    """Whether a Node bears a mark, of one of these runs or of any."""
+    """Whether a Node has a mark of one of these runs; without `runs`, of any run."""
     labels = node["metadata"].get("labels") or {}
     if runs:
         return labels.get(names.RUN_LABEL) in [names.label_value(run) for run in runs]
@@ -123,8 +125,8 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
 
 
 def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> NodeVerdicts:
-    """Bring nodes to their marks: one list of all nodes, one patch for each that is not so. `still`: nodes that stay
-    FAIL, since the run that they passed was only a part. Raises ``ClusterError``."""
+    """Set the marks of nodes, by name: one list of all nodes, one patch for each node that differs. Nodes that stay
+    FAIL because they passed only a partial run are in the result's `still`. Raises ``ClusterError``."""
     result, todo = NodeVerdicts(), list(marks)
     for _turn in range(ROUNDS):
         nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
@@ -139,7 +141,7 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
             try:
                 if not trial:
                     cluster.patch("Node", name, mark_change.patch)
-            except Exists:  # changed by another client since it was read
+            except Exists:  # another client changed the node since the list
                 conflicting.append(name)
             except Missing:
                 result.missing.append(name)
@@ -155,7 +157,7 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
 def remove_marks(
     cluster: Cluster, node_names: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
 ) -> NodeVerdicts:
-    """Take the marks off these nodes, else off all; with `runs` only those of these runs."""
+    """Remove the marks of these nodes, by default of all nodes; with `runs` only marks of these runs."""
     is_marked_by_name = {node["metadata"]["name"]: is_marked(node, runs) for node in cluster.list("Node")[0]}
     chosen = set(node_names) or set(is_marked_by_name)
     marked = sorted(name for name in chosen if is_marked_by_name.get(name))

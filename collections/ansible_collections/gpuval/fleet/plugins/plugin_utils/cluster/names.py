@@ -11,22 +11,22 @@ MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "gpuval.io/run"
 NODE_LABEL = "gpuval.io/node"
 ATTEMPT_LABEL = "gpuval.io/attempt"
-#: What a round of gangs makes: the round is a run of its own, and part of another.
+#: Label of a round's objects: the run that contains the round. The round itself has a run id of its own.
 PARENT_LABEL = "gpuval.io/parent"
 ROUND_LABEL = "gpuval.io/round"
 GANG_LABEL = "gpuval.io/gang"
-#: The exact values, which a label may be too short for.
+#: Annotations with the exact values, which may be too long for a label.
 RUN_ANNOTATION = "gpuval.io/run-id"
 NODE_ANNOTATION = "gpuval.io/node-name"
-#: The queue that a Job waits for.
+#: Annotation: the queue that a Job waits for.
 QUEUE_ANNOTATION = "gpuval.io/queue"
-#: On Nodes.
+#: Label of Nodes.
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-#: On the Jobs that a JobSet makes: its name.
+#: Label of the Jobs that a JobSet makes: the name of the JobSet.
 JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 OWNER = "gpuval"
 
-#: Selects what any run has made.
+#: Label selector of the objects of all runs.
 ALL_RUNS = f"{MANAGED_LABEL}={OWNER}"
 
 LONGEST = 63
@@ -34,12 +34,12 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def digest(text: str, length: int) -> str:
-    """The first `length` digits of the SHA-256 in hexadecimal."""
+    """The first `length` hexadecimal digits of the text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def label_value(text: str) -> str:
-    """Return the text as a label's value: itself where it is one, else cut, with a hash of the whole."""
+    """The text as the value of a label: unchanged if valid, else shortened and with a hash of the whole text."""
     if _LABEL.fullmatch(text):
         return text
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", text)[: LONGEST - 11].strip("._-")
@@ -47,22 +47,22 @@ def label_value(text: str) -> str:
 
 
 def owner_labels() -> dict[str, str]:
-    """Labels of everything that gpuval makes."""
+    """Labels of every object that gpuval creates."""
     return {NAME_LABEL: OWNER, MANAGED_LABEL: OWNER}
 
 
 def run_labels(run_id: str) -> dict[str, str]:
-    """Labels of everything that belongs to a run."""
+    """Labels of every object of a run."""
     return {**owner_labels(), RUN_LABEL: label_value(run_id)}
 
 
 def node_labels(run_id: str, node: str, attempt: int) -> dict[str, str]:
-    """Labels of what belongs to one attempt on one node."""
+    """Labels of the objects of one attempt on one node."""
     return {**run_labels(run_id), NODE_LABEL: label_value(node), ATTEMPT_LABEL: str(attempt)}
 
 
 def metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
-    """Metadata of an object that a run has one of."""
+    """Metadata of an object that belongs to the whole run."""
     annotations = {RUN_ANNOTATION: run_id}
     return {"name": name, "namespace": namespace, "labels": run_labels(run_id), "annotations": annotations}
 
@@ -77,12 +77,12 @@ def node_annotations(run_id: str, node: str) -> dict[str, str]:
 
 
 def run_selector(run_id: str) -> str:
-    """Selects what a run has made, and nothing of another run."""
+    """Label selector of exactly the objects of one run."""
     return f"{ALL_RUNS},{RUN_LABEL}={label_value(run_id)}"
 
 
 def run_name(run_id: str, suffix: str) -> str:
-    """Name of an object that a run has one of. `suffix` is part of a DNS label of at most 40 characters."""
+    """Name of an object of a run. `suffix`: what tells the run's objects apart, up to 40 characters of a DNS label."""
     return f"gpuval-{digest(run_id, 10)}-{suffix}"
 
 
@@ -92,16 +92,17 @@ def object_name(run_id: str, node: str, attempt: int) -> str:
 
 
 def host_name(node: str) -> str:
-    """What a node's pod calls itself: a DNS label of at most 37 characters, another for each node.
+    """The host name of a node's pod: a DNS label of at most 37 characters, different for each node.
 
-    Nodes of a pool have long names that begin alike: of 1,000 two would often have the same 6 digits.
+    Names of one pool's nodes are long and begin alike, so a long hash tells them apart: in 1,000 nodes, hashes of 6
+    digits would often collide.
     """
     readable = re.sub(r"[^a-z0-9]+", "-", node.lower())[:26].strip("-") or "node"
     return f"{readable}-{digest(node, 10)}"
 
 
 def container_name(stage: str) -> str:
-    """Name of a stage's container; a stage's name has no hyphen."""
+    """Name of a stage's container; names of stages have no hyphen, so :func:`stage_of` can invert it."""
     return stage.replace("_", "-")
 
 

@@ -19,7 +19,7 @@ from . import names
 from .api import Cluster, ClusterError
 
 Thing = Mapping[str, Any]
-#: Left out of a Node: hundreds of images.
+#: Fields left out of a Node's status: a node lists hundreds of images.
 _LEFT_OUT = ("images",)
 ATTEMPTS = 9
 WORKERS = 8
@@ -28,7 +28,7 @@ OUTPUT_LINES = 20_000
 
 @dataclass
 class NodeObjects:
-    """Of one node, in the order in which they were made."""
+    """The cluster's objects about one node, in the order of their creation."""
 
     node: Thing | None = None
     jobs: list[Thing] = field(default_factory=list)
@@ -44,7 +44,7 @@ def by_node(
     pods: Iterable[Thing],
     events: Iterable[Thing],
 ) -> dict[str, NodeObjects]:
-    """Whatever belongs to one of the nodes. Events stay when a Job is gone, and are known by its name."""
+    """The objects of each node of `expected`, by node. Events of a Job that is gone are assigned by the Job's name."""
     objects_by_node = {name: NodeObjects() for name in expected}
     jobs_of = {
         names.object_name(run_id, name, attempt): name for name in objects_by_node for attempt in range(1, ATTEMPTS + 1)
@@ -70,7 +70,7 @@ def _last_seen(event: Thing) -> str:
 
 
 def parts(objects: NodeObjects, output: Callable[[str, str], Part]) -> list[Part]:
-    """Files of the node's archive, most telling first. `output` gives that of a pod's container."""
+    """Files of the node's archive, most telling first. `output(pod, container)` reads a container's output."""
     evidence_parts = [Part("run/events.txt", "".join(map(_line, objects.events)).encode())] if objects.events else []
     evidence_parts += [_document(f"run/job-{_attempt(job)}.yaml", job) for job in objects.jobs]
     for pod in objects.pods:
@@ -86,7 +86,7 @@ def parts(objects: NodeObjects, output: Callable[[str, str], Part]) -> list[Part
 
 
 def secrets_in(manifests: Iterable[Thing]) -> set[str]:
-    """Values of the environment whose names sound secret, to be hidden in whatever holds them."""
+    """Values of environment variables in the manifests whose names sound secret, to be redacted everywhere."""
     secrets: set[str] = set()
     for manifest in manifests:
         spec = manifest.get("spec") or {}
@@ -125,7 +125,7 @@ def gather(
     limit_bytes: int,
     deadline: float,
 ) -> None:
-    """An archive for each node that the cluster knows, by the monotonic deadline, or the state of its evidence."""
+    """Write the evidence archive of each node, or by `state` why a node has none, until the monotonic `deadline`."""
     selector = names.run_selector(run_id)
     jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]

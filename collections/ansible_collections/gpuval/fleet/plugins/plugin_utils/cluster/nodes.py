@@ -18,11 +18,11 @@ from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 from . import names, pod_settings
 from .pod_settings import CPU, RESOURCES, PodSettings, PodSettingsError
 
-#: Variables of every host: Ansible itself runs nothing on a node of a cluster.
+#: Variables of every host of a cluster: Ansible itself runs nothing on these nodes.
 PLACED = {"ansible_connection": "local", "gpuval_placement": "kubernetes"}
-#: The host variable that holds what the cluster says of the node.
+#: The host variable that holds the node's description from the cluster (see `describe`).
 VARIABLE = "kubernetes_node"
-#: Labels that make groups: pools of the managed services, and zones.
+#: Node labels whose values become inventory groups, with the groups' prefixes: pools of managed services, and zones.
 LABEL_GROUPS = {
     "cloud.google.com/gke-nodepool": "pool",
     "doks.digitalocean.com/node-pool": "pool",
@@ -31,7 +31,7 @@ LABEL_GROUPS = {
     "kubernetes.azure.com/agentpool": "pool",
     "topology.kubernetes.io/zone": "zone",
 }
-#: The variables of a host that say what is expected of it.
+#: Host variables that hold the expectations of a node.
 EXPECTED_VARIABLES = ("gpuval_sku", "gpuval_gpu_count", "gpuval_pods")
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CORDONED = "node.kubernetes.io/unschedulable"
@@ -44,8 +44,7 @@ PRODUCT_LABELS = (
     "cloud.google.com/gke-accelerator",
     "doks.digitalocean.com/gpu-model",
 )
-#: Conditions that are bad when True; the node's own taints keep pods away then. The scheduler lets pods with requests
-#: pass memory pressure.
+#: Node conditions that keep pods away when True, by taints. Memory pressure is not one for pods with requests.
 PRESSURES = ("DiskPressure", "PIDPressure", "NetworkUnavailable")
 #: Taints that only repeat what a condition or `spec.unschedulable` says, which comes with a reason.
 _REPEATED = frozenset(
@@ -62,15 +61,15 @@ _REPEATED = frozenset(
 _KEEPING_AWAY = ("NoSchedule", "NoExecute")
 _MESSAGE_CHARACTERS = 300
 _PCI_VENDORS = {f"{number:04x}": vendor for number, vendor in PCI_VENDORS.items()}
-#: Node feature discovery by its default (class and vendor) or by vendor alone, as the vendors' operators set it up.
+#: Labels of node feature discovery, by PCI class and vendor (default) or by vendor alone (as vendors' operators do).
 _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{0,2}_)?(10de|1002|1da3)\.present")
 _PODS_OF_NODE = "kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
-#: By vendor: the tool that shows the driver, and the name of the device plugin's pods.
+#: By vendor, the tool that shows whether the driver works, and what the device plugin's pods are called.
 _PLUGINS = {"nvidia": ("nvidia-smi", "nvidia"), "amd": ("amd-smi", "amdgpu"), "gaudi": ("hl-smi", "habanalabs")}
 
 
 def describe(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A Node object without unused fields (images, managed fields): a few hundred bytes to a few KiB."""
+    """A short description of a Node object, as flat fields: labels, taints, conditions, resources, addresses."""
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
     conditions = {
@@ -95,7 +94,7 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "conditions": conditions,
         "labels": labels,
-        # Of several of a type the first is the one that the cluster uses: nodes have two families, or several cards.
+        # A node may have several addresses of a type (IPv4 and IPv6, several NICs): the cluster uses the first.
         "addresses": {
             str(condition.get("type")): str(condition.get("address"))
             for condition in reversed(status.get("addresses") or [])
@@ -119,18 +118,18 @@ class Gpus:
 
     resource: str = ""
     vendor: str = ""
-    #: The resource is known to the kubelet, even if it counts 0.
+    #: Whether the kubelet knows the resource, even with a count of 0.
     offered: bool = False
     capacity: int = 0
     allocatable: int = 0
-    #: How many pods one GPU is handed out to; more than 1 when the device plugin shares them.
+    #: How many pods share one GPU; more than 1 if the device plugin uses time-slicing or MPS.
     replicas: int = 1
     #: Resources of partitions (MIG), by name.
     partitions: tuple[str, ...] = ()
 
 
 def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto") -> Gpus:
-    """The GPUs that a node offers, by the resource that its pods request; for a node without any, the expected one."""
+    """The GPUs that a node offers, by the resource that its pods request; without GPUs, the resource expected."""
     capacity, labels = description["capacity"], description["labels"]
     allocatable = {name: count(value) for name, value in description["allocatable"].items()}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
@@ -153,13 +152,13 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
 
 
 def count(quantity: Any) -> int:
-    """A quantity of whole things (`"8"`); 0 for none, and for what is no whole number."""
+    """A Kubernetes quantity (`"8"`) as a whole number; 0 for None and for anything that is no whole number."""
     text = str(quantity if quantity is not None else "")
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
 def vendor_by_labels(labels: Mapping[str, str]) -> str:
-    """The GPU vendor by the node's labels, whether its driver works or not; empty when they name none."""
+    """The GPU vendor that the node's labels name, whether the driver works or not; empty if they name none."""
     for key, value in labels.items():
         match = _PCI.fullmatch(key)
         if match and value == "true":
@@ -176,7 +175,7 @@ def vendor_by_labels(labels: Mapping[str, str]) -> str:
 
 
 def product(labels: Mapping[str, str]) -> str:
-    """The GPU model as a label names it, `NVIDIA-H100-80GB-HBM3`; empty without such a label."""
+    """The GPU model in the node's labels, such as `NVIDIA-H100-80GB-HBM3`; empty without such a label."""
     return next((labels[key] for key in PRODUCT_LABELS if labels.get(key)), "")
 
 
@@ -213,13 +212,13 @@ def untolerated(
 
 
 def taint_text(taint: Mapping[str, str]) -> str:
-    """As kubectl writes it: `nvidia.com/gpu=present:NoSchedule`."""
+    """A taint as kubectl writes it: `nvidia.com/gpu=present:NoSchedule`."""
     value = f"={taint['value']}" if taint["value"] else ""
     return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def expected_of(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What `finding` is to hold against a node, by these values of EXPECTED_VARIABLES. Raises PodSettingsError."""
+    """Keyword arguments of `finding` from a node's values of EXPECTED_VARIABLES. Raises PodSettingsError."""
     number = str(variables.get("gpuval_gpu_count") or "")
     try:
         settings = pod_settings.parse(variables.get("gpuval_pods") or {})
@@ -237,15 +236,15 @@ def finding(
     expected_gpus: int | None = None,
     settings: PodSettings | None = None,
 ) -> ProbeFinding:
-    """Whether a pod of gpuval can be placed on the node: `reachable`, or the class of the reason.
+    """Whether a pod of gpuval can be placed on the node: `reachable`, or the failure class of the reason.
 
-    `description` is None for a node that the cluster does not have; `settings` are those of `gpuval_pods`. A node that
-    offers fewer GPUs than expected is reachable, with a message: its facts are judged later.
+    `description` is None for a node that the cluster does not have; `settings` is the node's `gpuval_pods`. A node with
+    fewer GPUs than expected is reachable, with a message: the verdict decides by the node's facts later.
     """
     if description is None:
         return class_finding(name, "node_missing", f"the cluster has no node {name}")
     settings = settings or PodSettings()
-    about = _of_node(name, description, settings)
+    about = _node_problem(name, description, settings)
     if about is not None:
         return about
     have = gpus(description, settings, sku)
@@ -257,11 +256,11 @@ def finding(
         return class_finding(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
     if sku == CPU or settings.resource == "":
         return ProbeFinding(REACHABLE, "")
-    return _of_gpus(name, description, have, sku, expected_gpus) or ProbeFinding(REACHABLE, "")
+    return _gpu_problem(name, description, have, sku, expected_gpus) or ProbeFinding(REACHABLE, "")
 
 
-def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> ProbeFinding | None:
-    """What is wrong with the node itself."""
+def _node_problem(name: str, description: Mapping[str, Any], settings: PodSettings) -> ProbeFinding | None:
+    """Why no pod can be placed on a node, apart from its GPUs: deleted, not ready, cordoned, ...; None if one can."""
     if description["deleting_since"]:
         return class_finding(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
     if description["operating_system"] not in ("", "linux"):
@@ -288,10 +287,10 @@ def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -
     return None
 
 
-def _of_gpus(
+def _gpu_problem(
     name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None
 ) -> ProbeFinding | None:
-    """What is wrong with its GPUs. A node without any sign of GPUs counts as a CPU node."""
+    """Why a node's GPUs let no pod be placed; None if they do. A node without any sign of GPUs counts as a CPU node."""
     if expected == 0:
         return None
     vendor = have.vendor or vendor_by_labels(description["labels"])
@@ -331,7 +330,7 @@ def _of_gpus(
 
 
 def not_ready(node: Mapping[str, Any] | None) -> str:
-    """Why the kubelet of a node does not answer; empty where it does."""
+    """Why a node is not Ready; empty if it is."""
     description = describe(node or {"metadata": {}})
     return "" if description["ready"] else _condition("Ready", description["conditions"].get("Ready"))
 
@@ -347,7 +346,7 @@ def _condition(kind: str, condition: Mapping[str, str] | None) -> str:
 def finding_for(
     name: str, node: Mapping[str, Any] | None, settings: PodSettings, sku: str, expected_gpus: int | None
 ) -> dict[str, str] | None:
-    """Class, message and remedy of a Node object that no pod can be placed on; None when one can."""
+    """Failure class, message and remedy if no pod can be placed on the node; None if one can."""
     description = describe(node) if node else None
     node_finding = finding(name, description, sku=sku, expected_gpus=expected_gpus, settings=settings)
     return None if node_finding.state == REACHABLE else node_finding.reason
@@ -361,10 +360,10 @@ def fleet(
     skus: Mapping[str, Mapping[str, str]] | None = None,
     label_groups: Mapping[str, str] | None = None,
 ) -> InventoryFleet:
-    """The hosts of an inventory, in the order of the list, or by name without one.
+    """The hosts of an inventory, in the order of the list `expected`, or by name without a list.
 
-    `descriptions` are those of `nodes.describe`. With a list, its nodes are the hosts, whether they were found or
-    not, and of the rest only those whose names are in `selected`.
+    `descriptions` come from `nodes.describe`. With a list, the hosts are the listed nodes, found in the cluster or not,
+    and those other nodes whose names are in `selected`.
     """
     description_by_name = {str(description["name"]): description for description in descriptions}
     choice = choose(description_by_name, expected, selected)
@@ -372,7 +371,7 @@ def fleet(
     variables_of = {name: listed_variables(node) for name, node in choice.listed.items()}
     ordered = {name: str(values["gpuval_sku"]) for name, values in variables_of.items() if "gpuval_sku" in values}
     sku = {name: ordered.get(name) or sku_of(description, skus or {}) for name, description in chosen.items()}
-    counted = _counted(chosen, sku)
+    counted = _usual_gpu_counts(chosen, sku)
     hosts: list[Any] = []
     group_variables: dict[str, dict[str, Any]] = {}
     for name in choice.names:
@@ -404,11 +403,11 @@ def fleet(
     return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 
-def _counted(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """For each node with GPUs, the group of its like and the most GPUs that one of them has.
+def _usual_gpu_counts(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+    """For each node with GPUs, its group of similar nodes, and the largest number of GPUs on a node of this group.
 
-    A node that lost a GPU says itself that it has seven; that it was ordered with eight its neighbours know. Its like
-    are the nodes of its instance type, or where that says little (k3s has one for all) of its SKU, or of its vendor.
+    A node that lost a GPU reports seven; similar nodes show that it should have eight. Similar nodes have the same
+    instance type; if several SKUs share one type, as in k3s, the same SKU, else the same GPU vendor.
     """
     like: dict[str, str] = {}
     skus_of_type: dict[str, set[str]] = {}

@@ -12,14 +12,14 @@ from ..core.paths import ROLES
 
 ROLE_FILE = ROLES / "kubernetes/files/role.yml"
 
-#: The namespace in the file.
+#: The namespace in the Role's file, which is replaced by the one in use.
 FILE_NAMESPACE = "gpuval"
-#: The binding of the nodes' ClusterRole has the namespace in its name, so that two namespaces have one each.
+#: Name of the ClusterRoleBinding for nodes: it contains the namespace, so that each namespace has a binding.
 _NODES_BINDING = "gpuval-nodes-{}"
 
 
 class AccessRequest(NamedTuple):
-    """One request as access control sees it."""
+    """One request in the terms of access control (RBAC): verb, API group, resource."""
 
     verb: str
     group: str
@@ -31,11 +31,11 @@ class AccessRequest(NamedTuple):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-#: Allowed to every authenticated user (ClusterRole system:basic-user): one right, and the list of those in a namespace.
+#: Questions about one right, and about all rights in a namespace. Every user may ask (ClusterRole system:basic-user).
 REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 RULES_REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 
-#: What marks on nodes need, and how it is granted: the Role's file has the ClusterRole and no binding of it.
+#: The request that sets marks on nodes, and how to grant it: the Role's file has the ClusterRole without a binding.
 MARK = AccessRequest("patch", "", "nodes")
 BIND_MARKS = (
     "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
@@ -52,29 +52,31 @@ def documents(namespace: str) -> list[dict[str, Any]]:
 
 
 def printed(namespace: str) -> str:
-    """The Role as it is shown, with its comments, for a namespace."""
+    """The text of the Role's file for a namespace, with its comments."""
     text = ROLE_FILE.read_text(encoding="utf-8")
     head, separator, documents_text = text.partition("---\n")
-    # The comment above is about the file; in the YAML after it only the namespace changes.
+    # The comment at the head of the file stays as it is; in the YAML below it only the namespace changes.
     for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
         documents_text = documents_text.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
     return head + separator + documents_text
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
-    """Everything that Roles and ClusterRoles allow, one by one."""
+    """All single requests that these Roles and ClusterRoles allow."""
     requests = set()
     for role in (role for role in roles if role["kind"] in ("Role", "ClusterRole")):
         for rule in role["rules"]:
             for group, full, verb in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]):
                 resource, _, subresource = full.partition("/")
-                if role["kind"] == "ClusterRole" or resource not in CLUSTER_SCOPED:  # which a Role does not cover
+                if (
+                    role["kind"] == "ClusterRole" or resource not in CLUSTER_SCOPED
+                ):  # a Role covers no cluster-scoped resource
                     requests.add(AccessRequest(verb, group, resource, subresource))
     return requests
 
 
 def rule_text(requests: Iterable[AccessRequest]) -> str:
-    """The rules of a Role that would allow this, as YAML."""
+    """The rules of a Role that would allow these requests, as YAML."""
     verbs: dict[tuple[str, str], list[str]] = {}
     for item in sorted(set(requests)):
         verbs.setdefault((item.group, item.full_resource), []).append(item.verb)
@@ -86,7 +88,7 @@ def rule_text(requests: Iterable[AccessRequest]) -> str:
 
 
 def explain(requests: Sequence[AccessRequest], namespace: str) -> str:
-    """Which rule a Role, or a ClusterRole, lacks."""
+    """A message with the rules that a Role, or a ClusterRole, lacks for these requests."""
     parts = []
     for role, is_scoped in ((f"Role in the namespace {namespace}", False), ("ClusterRole", True)):
         if items := [item for item in requests if (item.resource in CLUSTER_SCOPED) == is_scoped]:
@@ -96,7 +98,7 @@ def explain(requests: Sequence[AccessRequest], namespace: str) -> str:
 
 
 def is_listed(request: AccessRequest, rules: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether rules that hold in a namespace allow this. A rule for objects of some names does not."""
+    """Whether a namespace's rules allow the request. Rules restricted to some resource names do not count."""
 
     def fits(rule: Mapping[str, Any], key: str, *names: str) -> bool:
         return not {"*", *names}.isdisjoint(rule.get(key) or ())
@@ -117,7 +119,7 @@ def needed(
     makes_volumes: bool = False,
     makes_job_sets: bool = False,
 ) -> list[AccessRequest]:
-    """All requests of a run and its clean, by the Role's file."""
+    """All requests that a run and its clean make, from the Role's file."""
     is_needed = {
         "gpuval-controller": True,
         "gpuval-nodes": True,

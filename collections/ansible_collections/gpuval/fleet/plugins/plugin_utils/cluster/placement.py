@@ -38,17 +38,17 @@ from .streams import Streams
 FIRST_LIST_SECONDS = 60.0
 #: Longest interval between checks of time limits.
 TICK_SECONDS = 2.0
-#: How long a watch may be interrupted before a warning.
+#: Seconds for which a watch may be interrupted before a warning.
 TROUBLE_SECONDS = 30.0
 LOG_BYTES = 8 << 20
-#: Lines from the end of a container's output, where its record is: kubelets cut longer logs there.
+#: Number of lines read from the end of a container's output, where the stage's record is.
 LOG_LINES = 2000
 _AMOUNT = re.compile(r"\d\S*")
 
 
 @dataclass(frozen=True)
 class PodOrder:
-    """What is to run on one node: its plan as SSH would have it, its pod's settings, its SKU."""
+    """What to run on one node: its plan, in the form that SSH hosts get, its pod's settings, its SKU."""
 
     plan: Mapping[str, Any]
     settings: PodSettings
@@ -56,7 +56,7 @@ class PodOrder:
 
 
 class ClusterPlacement(JobPlacement):
-    """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
+    """Starts and watches a run's Jobs in a cluster. Objects carry the labels of their run; existing ones are kept."""
 
     def __init__(
         self,
@@ -67,29 +67,29 @@ class ClusterPlacement(JobPlacement):
     ) -> None:
         super().__init__(*common)
         self._cluster, self._pods = cluster, PodTracker(limits)
-        #: Which nodes join the run; None: none.
+        #: Decides which new nodes join the run; None: no node joins.
         self._newcomers = newcomers
         self._round = gangs.round_of(self._folder)
-        #: Nodes that are no hosts of the play, and the host whose variables each has.
+        #: For each node that joined the run and is no host of the play, the host whose variables it uses.
         self._like: dict[str, str] = {}
         self._open = contextlib.ExitStack()
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._known: dict[str, PodOrder] = {}
         self._places: dict[tuple[str, int], PlanPlace] = {}
-        #: Where the members of each gang are.
+        #: By gang, the place of its list of members.
         self._gangs: dict[str, PlanPlace] = {}
-        #: Whether the cluster has JobSets for gangs, and the gangs that have their Jobs.
+        #: Whether the cluster has JobSets for gangs, and the gangs whose Jobs are created.
         self._has_sets = False
         self._submitted: set[str] = set()
         self._deleted: set[str] = set()
-        #: Stages that an ended pod left open through no fault of their own, by node and attempt.
+        #: By node and attempt, stages that an ended pod left open through no fault of the stages.
         self._settled: dict[tuple[str, int], list[str]] = {}
-        #: The status that ended those attempts; later changes of their Jobs are made by this controller.
+        #: By node and attempt, the pod's status at its end; later changes of the Job come from this controller.
         self._closed: dict[tuple[str, int], PodStatus] = {}
         #: Nodes that changed before the watch had handled their launch.
         self._unread: set[str] = set()
         self._looked_at = float("-inf")
-        #: Failed reads of a node's output in a row, and until when it is not read again.
+        #: By node, consecutive failed reads of its output, and the time before which it is not read again.
         self._misses: dict[str, int] = {}
         self._by_store = True
         self._unread_until: dict[str, float] = {}
@@ -138,7 +138,7 @@ class ClusterPlacement(JobPlacement):
                     self._make(volume)
 
     def _warn_of_twins(self) -> None:
-        """Two kubelets on one machine would work on the same hardware at once."""
+        """Warn of nodes with the same machine id: two kubelets on one machine would test the same hardware at once."""
         by_machine: dict[str, list[str]] = {}
         for name in self._views.keys() & self._nodes.keys():
             by_machine.setdefault(_machine_id(self._nodes[name]), []).append(name)
@@ -164,7 +164,7 @@ class ClusterPlacement(JobPlacement):
             self._make(manifest)
 
     def _readmit_joined(self) -> None:
-        """Nodes that joined under an earlier controller may be missing among this play's hosts."""
+        """Admit nodes again that joined under an earlier controller and are no hosts of this play."""
         if self._newcomers is None:
             return
         self._newcomers.know({*self._nodes, *self._views, *self.everyone})
@@ -179,12 +179,14 @@ class ClusterPlacement(JobPlacement):
         return [nodes.describe(self._nodes[name]) for name in sorted(chosen) if name in self._nodes]
 
     def _admit(self, name: str, like: str) -> None:
+        """Add a node to the run that is no host of the play; `like`: the host whose variables it uses."""
         self._like[name] = like
         self.present.add(name)
         self.everyone.add(name)
 
     def new_nodes(self) -> dict[str, dict[str, Any]]:
-        """Nodes that came up since the watch began, that the inventory's selector chooses and pods can be status on."""
+        """Admit nodes that came up since the watch began, that the selector chooses and pods can be placed on. Returns
+        what is expected of each, by name."""
         if self._newcomers is None:
             return {}
         hosts = self._views.keys() & (self.present - self._like.keys())
@@ -205,14 +207,14 @@ class ClusterPlacement(JobPlacement):
         self._pods.expect(view.name, view.stages)
 
     def _wait_for_lists(self) -> None:
-        """Wait until each kind was listed once: a node that is not listed does not exist."""
+        """Wait until the watch has listed each kind of object once: afterwards a node not listed does not exist."""
         deadline = time.monotonic() + FIRST_LIST_SECONDS
         missing = {"Job", "Pod", "Node", "Event"}
         while missing:
             for kind, change, document in self._streams.take(1.0):
                 if change == "SYNC":
                     missing.discard(kind)
-                self._fold_in(kind, change, document)
+                self._take_change(kind, change, document)
             if missing and time.monotonic() > deadline:
                 causes = "; ".join(why for _seconds, why in self._streams.trouble().values())
                 lists = ", ".join(sorted(missing))
@@ -231,7 +233,7 @@ class ClusterPlacement(JobPlacement):
             path = self._folder.plan_file(name)
             if not path.exists():
                 run_folder.write_json(path, plans.without_members(manifests.pod_plan(order.plan, order.settings)))
-            # Read back from JSON: Ansible's tagged texts take several times the memory.
+            # Use the plan as read from its file: Ansible's tagged strings take several times the memory.
             plan = plans.with_members(self._folder.read_plan(name), self._run)
             self._known[name] = PodOrder(plan, order.settings, order.sku)
         return self._known[name]
@@ -246,7 +248,7 @@ class ClusterPlacement(JobPlacement):
             launch["nonce"] = earlier_launch["nonce"]
         is_refused = False
         try:
-            launch = self._made(view, launch, seconds)
+            launch = self._start_job(view, launch, seconds)
         except ClusterError as error:
             why, message = pod_classes.of_error(error), pod_classes.without_pod_name(str(error))
             launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
@@ -262,7 +264,7 @@ class ClusterPlacement(JobPlacement):
         self._events.append(self._keep_launch(view, launch, reported=is_refused))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
-        """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
+        """Close a further attempt that could not start, so that the node keeps the evidence of the earlier attempt."""
         reason = {key: launch[key] for key in ("class", "message", "remedy")}
         trouble = PodTrouble(reason["class"], reason["message"], remedy=reason["remedy"], final=True)
         key = (view.name, launch["attempt"])
@@ -272,15 +274,16 @@ class ClusterPlacement(JobPlacement):
         self._warn(f"{view.name}: attempt {launch['attempt']} cannot be made: {reason['message']}")
         return {**launch, "state": "started", "message": "", "class": None, "remedy": None, "contact": reason}
 
-    def _made(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _start_job(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Create the node's Job, unless it exists, and return the launch. `seconds`: left of the run."""
         status, node = self._pods.status(view.name, time.monotonic(), launch["attempt"]), self._nodes.get(view.name)
         job: str | None = status.job
-        if job:  # of an earlier controller, applied from rendered manifests, or in the JobSet of its gang
+        if job:  # created by an earlier controller, applied from rendered manifests, or part of the gang's JobSet
             launch["machine"] = self._folder.read_launch(view.name).get("machine") or (
                 _machine(node) if node and status.job_set else None
             )
         else:
-            launch, item = self._item(view, launch, seconds)
+            launch, item = self._prepare_attempt(view, launch, seconds)
             if item is None:
                 return launch
             job = self._submit(view, item, seconds)
@@ -288,10 +291,11 @@ class ClusterPlacement(JobPlacement):
         started = {**launch, "job": job, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
         return started if self._store.reachable else {**started, "store_reachable": False}
 
-    def _item(
+    def _prepare_attempt(
         self, view: NodeView, launch: dict[str, Any], seconds: float
     ) -> tuple[dict[str, Any], manifests.PodAttempt | None]:
-        """What an attempt on a node needs, and its launch, which has the reason where nothing can be placed."""
+        """The launch of an attempt, and what the attempt needs; None, and the reason in the launch, if no pod can be
+        placed."""
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
         before = self._folder.read_launch(name).get("machine")
@@ -315,10 +319,10 @@ class ClusterPlacement(JobPlacement):
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}, None
         if not self._store.reachable:
-            documents["store"] = {}  # without any, the pod prints its records
+            documents["store"] = {}  # without a store the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
-            # It may stay for a shell.
+            # The pod of the earlier attempt may still wait for a debug shell.
             self._delete_waiting(name, self._pods.status(name, time.monotonic(), attempt - 1))
         return launch, manifests.PodAttempt(
             manifests.target_of(name, nodes.describe(node)),
@@ -338,7 +342,7 @@ class ClusterPlacement(JobPlacement):
             if job_set:
                 self._make(job_set)
                 now = time.monotonic()
-                for job in gangs.jobs_of_set(job_set):  # known at once: a set that makes none is noticed
+                for job in gangs.jobs_of_set(job_set):  # expected from now on, to notice a JobSet that creates no Jobs
                     self._pods.take("Job", "ADDED", job, now)
             self._submitted.add(gang)
             if job_set:
@@ -348,7 +352,7 @@ class ClusterPlacement(JobPlacement):
         return str(job["metadata"]["name"])
 
     def _job(self, item: manifests.PodAttempt) -> dict[str, Any]:
-        """The Job of an attempt; what it mounts is created."""
+        """The Job of an attempt, after creating the objects that its pod mounts."""
         run = manifests.ClusterRun(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
         job = manifests.job_of(run, item, self._places[item.plan["node"], item.plan["attempt"]])
         self._make(manifests.secret_of(run, item))
@@ -358,14 +362,14 @@ class ClusterPlacement(JobPlacement):
         return str(self._run["nodes"][name].get("gang", {}).get("name", ""))
 
     def _others_of(self, gang: str, first_view: NodeView, seconds: float) -> list[manifests.PodAttempt]:
-        """The other members of a gang that can start; the launch of each of the rest says why it cannot."""
+        """The other members of a gang that can start; a member that cannot start gets a launch with the reason."""
         items = []
         for view in self._views.values():
             if view is first_view or view.name not in self.present or view.complete or self._gang(view.name) != gang:
                 continue
             launch = {"attempt": 1, "stages": list(view.stages)}
             with contextlib.suppress(ClusterError, plans.PlanError, StoreError):
-                _launch, item = self._item(view, launch, seconds)
+                _launch, item = self._prepare_attempt(view, launch, seconds)
                 items += [item] if item else []
         return items
 
@@ -385,11 +389,11 @@ class ClusterPlacement(JobPlacement):
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
         if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
-            return None  # retried if it returns while others are at work
+            return None  # retried if the node returns while other nodes are at work
         return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in stages_left])
 
     def withdraw(self, view: NodeView) -> bool:
-        """Delete the Job of a pod that has not started."""
+        """Delete the node's Job if its pod has not started. Returns whether that was done."""
         status = self._pods.status(view.name, time.monotonic(), view.attempt)
         if view.busy or status.started:
             return False
@@ -399,7 +403,7 @@ class ClusterPlacement(JobPlacement):
     # -- what becomes of them
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
-        """Records from the output of the pod of a node that cannot reach the store."""
+        """Read records from the pod's output, for a node that cannot reach the store."""
         self._by_store = by_store
         result = self._from_output(view, view.attempt)
         self._keep_records(view, {key: result[key] for key in self._accepted(result)})
@@ -408,30 +412,31 @@ class ClusterPlacement(JobPlacement):
         self._events.append(LaunchEnd(view.name, "fetch"))
 
     def wait(self, seconds: float) -> list[Event]:
-        """Events of launches and fetches, and news of the cluster."""
+        """Wait up to `seconds` for events: ended launches and fetches, and the cluster's news of nodes."""
         until = time.monotonic() + max(0.0, seconds)
         while True:
             ended, self._events = self._events, []
             now = time.monotonic()
             touched: set[str] = set()
             for event in self._streams.take(0.0 if ended or self._unread else max(0.0, min(until - now, TICK_SECONDS))):
-                touched |= self._fold_in(*event)
+                touched |= self._take_change(*event)
             now = time.monotonic()
-            if now - self._looked_at >= TICK_SECONDS:  # limits pass without any event
+            if now - self._looked_at >= TICK_SECONDS:  # time limits expire without any event
                 touched, self._looked_at = set(self._views), now
             touched |= self._unread
             self._unread = {name for name in touched if name in self._views and self._views[name].busy}
             for name in (touched - self._unread) & self._views.keys():
-                news = self._state(self._views[name], now)
+                news = self._news_of(self._views[name], now)
                 if news:
                     ended.append(news)
-            for kind, (trouble_seconds, why) in self._streams.trouble().items():  # nothing is lost by it
+            for kind, (trouble_seconds, why) in self._streams.trouble().items():  # a new list brings what was missed
                 if trouble_seconds > TROUBLE_SECONDS:
                     self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
             if ended or now >= until:
                 return ended
 
-    def _fold_in(self, kind: str, change: str, thing: Mapping[str, Any]) -> set[str]:
+    def _take_change(self, kind: str, change: str, thing: Mapping[str, Any]) -> set[str]:
+        """Take in a changed object of the watch. Returns the nodes that it may concern."""
         if kind == "Node" and change != "SYNC":
             name = thing["metadata"]["name"]
             if change == "DELETED":
@@ -442,8 +447,8 @@ class ClusterPlacement(JobPlacement):
                 self._newcomers.see(name, self._nodes.get(name))
         return self._pods.take(kind, change, thing, time.monotonic())
 
-    def _state(self, view: NodeView, now: float) -> NodeNews | None:
-        """The news of a launched node; None without any."""
+    def _news_of(self, view: NodeView, now: float) -> NodeNews | None:
+        """What is new of a launched node: state, records, pulled images; None if nothing is new."""
         if view.launch.get("state") not in LAUNCHED or view.busy or view.not_measured_again:
             return None
         attempt = view.attempt
@@ -457,7 +462,7 @@ class ClusterPlacement(JobPlacement):
         records: dict[str, bytes] | None = None
         view.attempt_ended = False
         if status.done and not (view.complete and not pod_records.cut_short(status, view.records)):
-            records = self._after(view, status, now)
+            records = self._settle_ended_pod(view, status, now)
             if not view.attempt_ended:
                 return None
         launch = pod_records.launch_of(status, view.launch)
@@ -465,13 +470,14 @@ class ClusterPlacement(JobPlacement):
             reason = "" if view.complete else nodes.not_ready(self._nodes.get(view.name))
             launch = self._outages.noted(view.name, launch, reason, now)
         is_new = launch != view.launch
-        # Images that are present are news too: the next node may pull its own.
+        # A finished image pull is news too: the next node may start its pull.
         if not (is_new or records is not None or brought):
             return None
         return NodeNews(view.name, launch if is_new else None, records, reported=refused)
 
-    def _after(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
-        """The pod ended and stages lack a final record: wait for it, then read the output, then record why."""
+    def _settle_ended_pod(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
+        """Handle a pod that ended with final records missing: wait for records, read the pod's output, then write why
+        records are missing. Returns new records by key; None while it waits."""
         key = (view.name, status.attempt)
         if key in self._settled:
             view.attempt_ended = True
@@ -489,7 +495,7 @@ class ClusterPlacement(JobPlacement):
         owed = pod_records.owed(status, plan, record_by_stage, moment)
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
-        # Without evidence the launch's contact has the cause.
+        # Without evidence about the node, the cause is in the launch's `contact` only.
         for name in owed.not_run if status.trouble and status.trouble.evidence else ():
             end = pod_records.PodStageEnd(None, plan, name, attempt, moment, record_by_stage.get(name))
             owed.records.append(end.skipped(status.trouble))
@@ -501,11 +507,11 @@ class ClusterPlacement(JobPlacement):
         return records
 
     def _delete_waiting(self, name: str, status: PodStatus, *, whole_set: bool = False) -> None:
-        """Delete a Job that has not ended by itself: it would hold the node's GPUs."""
+        """Delete an attempt's Job, or its JobSet, unless it has ended: a waiting Job would hold the node's GPUs."""
         if not status.job or (status.phase == ENDED and not status.held):
             return
         if status.job_set and not status.held and not whole_set:
-            return  # the set would make it again, and others work: it goes with the round
+            return  # its JobSet would create the Job again and has members at work: it is deleted with the round
         kind, target = ("JobSet", status.job_set) if status.job_set else ("Job", status.job)
         if target in self._deleted:
             return
@@ -516,16 +522,16 @@ class ClusterPlacement(JobPlacement):
             self._warn(f"{name}: its {kind} {target} is left to wait: {error}")
 
     def finish(self) -> None:
-        """After a round of gangs, delete its waiting Jobs: the nodes belong to the next round.
+        """After a round of gangs, delete its waiting Jobs, so that the next round can use the nodes.
 
-        The objects of a round of a search are removed, since a search has many rounds and the evidence is here.
+        All objects of a search's round are deleted: a search has many rounds, and the results have the evidence.
         """
         if self._round is None:
             return
         now = time.monotonic()
         for view in self._views.values():
             status = self._pods.status(view.name, now, view.attempt)
-            if status.held or not view.complete:  # what is complete ends by itself, once its log is in the store
+            if status.held or not view.complete:  # a complete node's pod ends by itself once its log is in the store
                 self._delete_waiting(view.name, status, whole_set=True)
         if self._round.is_of_a_search:
             try:
@@ -535,7 +541,7 @@ class ClusterPlacement(JobPlacement):
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
     def _accepted(self, records: Mapping[str, bytes]) -> dict[str, Mapping[str, Any]]:
-        """By key, the valid ones of the records that a pod printed: the output is untrusted."""
+        """The valid records of those that a pod printed, by key: the output is untrusted."""
         checked = {key: take_record(RunEvidence(), self._run, key, raw) for key, raw in records.items()}
         return {key: record for key, record in checked.items() if record}
 
@@ -551,7 +557,7 @@ class ClusterPlacement(JobPlacement):
         return any(self._is_unsettled(view) for view in self._views.values())
 
     def _is_unsettled(self, view: NodeView) -> bool:
-        """Whether its runner was cancelled and the cluster has not reported the cause yet."""
+        """Whether the node's runner was cancelled and the cluster has not reported the cause yet."""
         attempt = view.attempt
         if view.launch.get("state") not in LAUNCHED or (view.name, attempt) in self._settled:
             return False
@@ -561,14 +567,14 @@ class ClusterPlacement(JobPlacement):
         return not status.done or bool(pod_records.cut_short(status, view.records))
 
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
-        """By key, newer records that the pod printed; its output becomes the logs."""
+        """Read the output of an attempt's pod into the node's logs. Returns the newer records in it, by key."""
         status = self._pods.status(view.name, time.monotonic(), attempt)
         data_by_key: dict[str, bytes] = {}
         if not status.pod:
             return data_by_key
         now = time.monotonic()
         if now < self._unread_until.get(view.name, 0.0) or nodes.not_ready(self._nodes.get(view.name)):
-            return data_by_key  # the kubelet has the output
+            return data_by_key  # only the kubelet could give the output
         for stage, container in status.stages.items():
             record = view.records.get(stage, {})
             is_final = record.get("state") in FINAL_STATES and record.get("attempt", 1) >= attempt
@@ -578,7 +584,7 @@ class ClusterPlacement(JobPlacement):
                 text = self._cluster.log(
                     status.pod, names.container_name(stage), limit_bytes=LOG_BYTES, tail_lines=LOG_LINES
                 )
-            except ClusterError as error:  # back off: an absent kubelet delays all nodes
+            except ClusterError as error:  # back off: reads from an absent kubelet delay all nodes
                 self._warn_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
                 self._misses[view.name] = self._misses.get(view.name, 0) + 1
                 self._unread_until[view.name] = time.monotonic() + backoff(self._misses[view.name])
@@ -606,11 +612,11 @@ class ClusterPlacement(JobPlacement):
             try:
                 raw = self._store.client.get(key, max_bytes=LOG_BYTES)
             except StoreError:
-                continue  # it is not in the store
+                continue  # the store has no log of this stage
             _write_log(earlier_log, raw[:LOG_BYTES].decode(errors="replace"))
 
     def _report_refusal(self, name: str, message: str) -> None:
-        """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
+        """Warn once per node that the namespace refuses its pod, even if the amounts in the message change."""
         key = f"{name} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
             self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {row_of(name).steps}")
@@ -635,5 +641,5 @@ def _machine_id(node: Mapping[str, Any]) -> str:
 
 
 def _machine(node: Mapping[str, Any]) -> str:
-    """The machine of a Node object: another machine may get the node's name, and clones of one disk have one id."""
+    """Identity of a Node's machine: uid and machine id. Names are reused, and clones of one disk share a machine id."""
     return " ".join(dict.fromkeys(filter(None, (str(node["metadata"].get("uid") or ""), _machine_id(node)))))

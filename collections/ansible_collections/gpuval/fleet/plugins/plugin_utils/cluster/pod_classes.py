@@ -16,15 +16,15 @@ from .api import ClusterError, Forbidden
 from .pod_state import ClusterNode
 
 _GROUPS = failure_classes.read("kubernetes")
-#: By texts about containers, pods and Jobs, in the order in which their patterns are tried.
+#: Failure classes of texts about containers, pods and Jobs, in the order in which their patterns are tried.
 OF_TEXTS = (*_GROUPS["containers"], row_of("disk_full"), *_GROUPS["pods"])
-#: Classes by what a text is about; the last one is that of an unknown text.
+#: Failure classes by the subject of a text; the last one is for an unknown text.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
-#: Why the API server takes no Job, or a Job may not create its pod.
+#: Failure classes for a Job that the API server refuses, or that may not create its pod.
 OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
-#: What the scheduler adds about preemption and, since 1.34, about resource claims.
+#: The end of the scheduler's message, about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
 _AVAILABLE = re.compile(r"^\s*\d+/\d+ nodes are available:\s*")
 _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
@@ -32,11 +32,11 @@ _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
 _SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
 _REFUSED_NAME = re.compile(r'(?:Error creating: )?\b([a-z]+(?:\.[a-z]+)*) "[^"]*" is forbidden')
 _COUNT = re.compile(r"^\d+ ")
-#: Reasons for all nodes but the one that the pod is pinned to.
+#: The scheduler's reasons for nodes other than the one that the pod is pinned to.
 _FOREIGN = re.compile(
     r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
 )
-#: The class of the scheduler's reason, by the first pattern that is in it.
+#: Failure class of the scheduler's reason, by the first pattern that it contains.
 _SCHEDULING = {
     "gpus_in_use": re.compile(r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/"),
     "node_not_ready": re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
@@ -49,18 +49,18 @@ _SCHEDULING = {
 
 
 def classify(text: str, among: Collection[str]) -> FailureClass | None:
-    """The class of a text, of those with these names; None when unknown. The order is that of the file."""
+    """The failure class of a text, out of the classes named in `among`; None when unknown."""
     return failure_classes.find(text, [row for row in OF_TEXTS if row.name in among])
 
 
 def class_of(text: str, names: Sequence[str]) -> str:
-    """The name of the text's class, else the last one."""
+    """Name of the text's failure class, out of `names`; the last of `names` if the text is unknown."""
     known = classify(text, names)
     return known.name if known else names[-1]
 
 
 def of_error(error: ClusterError) -> FailureClass:
-    """The class of a failed request. The patterns for SSH (`Connection refused`) do not apply here."""
+    """The failure class of a failed API request. The patterns for SSH (`Connection refused`) do not apply here."""
     if isinstance(error, Forbidden):
         return row_of("forbidden")
     if 400 <= error.code < 500 and error.code != 429:
@@ -69,21 +69,21 @@ def of_error(error: ClusterError) -> FailureClass:
 
 
 def without_pod_name(message: str) -> str:
-    """A refusal without the random name of the pod, or that of the object, so that it is the same for all nodes."""
+    """The message of a refusal without the random name of pod or object, so that it is the same for all nodes."""
     return _REFUSED_NAME.sub(r"\1 refused", message)
 
 
 def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[str, str]:
-    """The class, and the scheduler's own reason for the one node that a pod is pinned to.
+    """The failure class, and the scheduler's reason for the node `name` that a pod is pinned to.
 
-    The scheduler reports the reasons of all nodes together, and checks taints before the node that the pod wants:
-    those of other nodes are excluded by what is known of this one. `node`: None where the cluster does not know it.
+    The scheduler's message has the reasons for all nodes together. Reasons that do not fit the state of this node are
+    left out. `node`: None if the cluster does not have the node.
     """
     cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]
-    own_reasons = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
-    # A node has one of the reasons: a taint without a name is another's when something else is this one's.
+    own_reasons = [reason for reason in reasons if reason not in foreign and _may_concern(reason, node)]
+    # One reason applies to each node: a taint without a name is another node's if another reason fits this node.
     own_reasons = [reason for reason in own_reasons if not _SOME_TAINT.search(reason)] or own_reasons
     if own_reasons or not foreign:
         text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own_reasons or reasons)
@@ -97,7 +97,8 @@ def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[st
     return "not_selected", _COUNT.sub("", foreign[0])
 
 
-def _concerns(reason: str, node: ClusterNode | None) -> bool:
+def _may_concern(reason: str, node: ClusterNode | None) -> bool:
+    """Whether the scheduler's reason can be about this node, by the node's state; True for an unknown node."""
     if node is None:
         return True
     if "were unschedulable" in reason:
@@ -109,7 +110,7 @@ def _concerns(reason: str, node: ClusterNode | None) -> bool:
 
 
 def _with_taints(reason: str, node: ClusterNode | None) -> str:
-    """The scheduler's reason, and the taints of the node where it does not name the one."""
+    """The scheduler's reason why a pod was not placed, with the node's taints if the reason names no taint."""
     if node is None or not _SOME_TAINT.search(reason):
         return reason
     taints = ", ".join(sorted(node.taints)) or "none known"

@@ -14,21 +14,21 @@ from . import pod_state
 from .pod_classes import OF_IMAGES, OF_REFUSALS, OF_STARTS, class_of, unschedulable, without_pod_name
 from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
-#: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
+#: Seconds to wait for the pod of a Job that failed before its pod was seen: separate watches report Jobs and pods.
 UNSEEN_SECONDS = 5.0
 WITHOUT_LIMIT = 0.0
-#: The part of the patience for states that a cluster resolves soon or never.
+#: Fraction of `patience_seconds` that applies to states which a cluster resolves soon or never.
 SOON = 0.4
 
-#: Events that say that the last pull has failed.
+#: Reasons of events which report that the last image pull has failed.
 PULL_FAILED_REASONS = frozenset({"Failed", "BackOff"})
-#: What precedes the image, and its class.
+#: Reasons of events about steps before the image pull (volumes, sandbox), with their failure classes.
 PREPARE_REASONS = {
     "FailedMount": "storage",
     "FailedAttachVolume": "storage",
     "FailedCreatePodSandBox": "container_refused",
 }
-#: Waiting reasons of a container, by what is missing.
+#: Waiting reasons of a container that has no image yet.
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
 )
@@ -58,11 +58,11 @@ _POD_REASONS = {
     "NodeLost": "node_lost",
     "Shutdown": "node_lost",
     "NodeShutdown": "node_lost",
-    "Terminated": "node_lost",  # the kubelet at a shutdown of its node
+    "Terminated": "node_lost",  # set by the kubelet when its node shuts down
     "UnexpectedAdmissionError": "gpu_allocation",
     "DeadlineExceeded": "deadline_exceeded",
 }
-#: The kubelet's other reasons for rejecting a pod that the scheduler gave it.
+#: Further reasons by which the kubelet rejects a pod that the scheduler placed on its node.
 _NOT_ADMITTED = re.compile(
     r"OutOf\S+|NodeAffinity|NodeName|TopologyAffinityError|\w*Admission\w*|PodOS\w*|\w*Forbidden"
 )
@@ -72,9 +72,9 @@ _BACK_OFF = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: (?:ErrImagePull:
 
 @dataclass(frozen=True)
 class PodLimits:
-    """How long, in seconds, a state may last that may resolve by itself; 0 is without limit.
+    """How long states may last that may resolve by themselves, in seconds; 0: without limit.
 
-    `start_seconds`: from the scheduling of a pod until a container runs, without any reported cause: a large image.
+    `start_seconds`: from the scheduling of a pod until a container runs, while no cause is reported (a large image).
     `admission_seconds`: until a queue admits a Job.
     """
 
@@ -84,18 +84,18 @@ class PodLimits:
 
     @property
     def soon_seconds(self) -> float:
-        """Of states that a cluster resolves soon or never."""
+        """Time limit of states that a cluster resolves soon or never."""
         return SOON * self.patience_seconds
 
 
 @dataclass(frozen=True)
 class PodTrouble:
-    """What keeps a pod from running, or ended it. `name`: its class. `family`: its time goes on when only the words
-    change; `limit`: seconds it may last, None: it is final. `evidence`: it speaks about the node, so the stage counts
-    as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and
-    its pod waits for ever. `shared`: it holds for all pods of the namespace.
+    """What keeps a pod from running, or ended it. `name`: the failure class. `family`: troubles of one family share one
+    time limit. `limit`: seconds the trouble may last, None: final. `evidence`: the trouble tells about the node, so the
+    stage counts as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`:
+    final, and the pod waits forever. `shared`: applies to all pods of the namespace.
 
-    Of the tracker: `remedy`; `final`: it does not resolve by itself, or did not in time.
+    The tracker sets `remedy`, and `final`: the trouble does not resolve by itself, or did not in time.
     """
 
     name: str
@@ -113,33 +113,33 @@ class PodTrouble:
 
     @property
     def reason(self) -> dict[str, str]:
-        """What the node's launch has of it."""
+        """The trouble as the node's launch contains it: failure class, message, remedy."""
         return {"class": self.name, "message": self.message, "remedy": self.remedy}
 
 
 @dataclass
 class NodeAttempt:
-    """One attempt on one node: its Job and the pods of it."""
+    """One attempt on one node: the state of its Job and of the Job's pods."""
 
     node: str
     number: int
     job: str | None = None
     job_gone: bool = False
-    #: Its deletion was requested; it may wait for its pods.
+    #: Deletion of the Job was requested; the Job may still wait for its pods to end.
     job_deleted: bool = False
     complete: bool = False
     failed: tuple[str, str] | None = None
     suspended: bool = False
-    #: The queue that its Job waits for, and the JobSet that made it, if any.
+    #: The queue that the Job waits for, and the JobSet that made the Job; empty: none.
     queue: str = ""
     job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
-    #: What is wrong now, and since when (seconds of the watch's clock).
+    #: What is wrong now, and since when (monotonic seconds).
     found: PodTrouble | None = None
     since: float = 0.0
-    #: The last cause before the pod ran: the reason, when time is up before it starts.
+    #: The last trouble before the pod ran: the reason to report if the pod does not start in time.
     before_start: PodTrouble | None = None
-    #: The kubelet's error at its last pull; between pulls it only reports the back-off.
+    #: The kubelet's error at the last image pull; between pulls the kubelet only reports the back-off.
     pull_message: str = ""
     #: Reason and message of the missing image; empty: no image is missing, None: no pod was seen.
     image_words: tuple[str, ...] | None = None
@@ -148,15 +148,15 @@ class NodeAttempt:
 
     @property
     def pod(self) -> Pod:
-        """The newest one: a Job of one pod may have made another after the first was gone. Without name: none."""
+        """The newest pod; one without a name if there is none. A Job creates another pod if the first is gone."""
         return max(self.pods.values(), key=lambda pod: (pod.created, pod.uid), default=Pod())
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of an attempt when it is diagnosed.
+    """All that a diagnosis of an attempt uses.
 
-    `host`: the Node that the pod is on; `named`: the Node that has the name of the run's node. Events by reason.
+    `host`: the Node that the pod is on; `named`: the Node with the name of the run's node. Events are by reason.
     """
 
     attempt: NodeAttempt
@@ -169,7 +169,7 @@ class Case:
 
 
 def diagnose(case: Case) -> PodTrouble | None:
-    """What is wrong with an attempt; None: nothing is."""
+    """What is wrong with an attempt's pod; None if nothing is."""
     pod, rules = case.pod, WITH_POD
     if case.attempt.complete or pod.phase == "Succeeded":
         return None
@@ -196,7 +196,7 @@ def _disrupted(case: Case) -> PodTrouble | None:
         if reason == "DeletionByTaintManager":
             lost = host is None or host.gone or not host.ready or bool(_TAINTED_AWAY.search(message))
             name = "node_lost" if lost else "drained"
-        if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
+        if name is None:  # TerminationByKubelet and future reasons: the pod's own reason is more precise
             name = _POD_REASONS.get(pod.reason, "evicted")
         return PodTrouble(name, f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
@@ -223,7 +223,7 @@ def _deadline(case: Case) -> PodTrouble | None:
 def _deleted(case: Case) -> PodTrouble | None:
     attempt, pod = case.attempt, case.pod
     if case.host is not None and case.host.gone and pod.host:
-        return None  # the pod went with its node
+        return None  # the pod is gone because its node is
     if attempt.job_deleted and attempt.job_set:
         name = "job_set_ended"
         text = f"its JobSet {attempt.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
@@ -234,7 +234,7 @@ def _deleted(case: Case) -> PodTrouble | None:
     elif attempt.suspended:
         name, text = "suspended", "preempted by its queue: the Job is suspended again"
     else:
-        # At its deadline the Job deletes its pod before it reports so: until it has failed, that may be the reason.
+        # A Job at its deadline deletes its pod before it reports failure: until then the deadline may be the reason.
         event = ("was deleted" if pod.gone else "is being deleted") + (
             " from outside the run" if attempt.failed else ""
         )
@@ -243,7 +243,7 @@ def _deleted(case: Case) -> PodTrouble | None:
 
 
 def _node_trouble(case: Case) -> PodTrouble | None:
-    """Only for a scheduled pod: before, the scheduler reports what is wrong with the node."""
+    """What is wrong with the pod's node. Only for a scheduled pod: before, the scheduler reports such troubles."""
     host, stage = case.host, case.pod.stage
     if not case.pod.host or host is None:
         return None
@@ -270,7 +270,7 @@ def _no_pod(case: Case) -> PodTrouble:
 
 
 def _ended_badly(case: Case) -> PodTrouble | None:
-    """The container that ended its pod; None: none failed, or its runner reported the failure itself."""
+    """What the failed container of a pod means; None if none failed, or if its runner reported the failure itself."""
     stages = case.pod.stages
     last_stage = next(reversed(stages), None)
     ends = (
@@ -301,7 +301,7 @@ def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> P
         text = f"the runner of {stage} refused (exit code {code})" + (f": {detail}" if detail else "")
         return PodTrouble("runner_refused", text, "ended", stage=stage)
     if code == NOT_ALL_SUCCEEDED and is_last and pod_state.termination_report(stage, container):
-        return None  # some stage did not succeed: its record says which
+        return None  # a stage of the pod failed: its record tells why
     ending = f"was killed by {container.signal}" if container.signal else f"ended with exit code {code}"
     return PodTrouble("container_failed", f"the container of {stage} {ending}", "ended", stage=stage, evidence=True)
 
@@ -340,7 +340,7 @@ def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
     attempt.pull_message = _BACK_OFF.sub("", message) or attempt.pull_message or (failed.message if failed else "")
     text = f"{reason}: {attempt.pull_message or message}"
     name = class_of(f"pull: {text}", OF_IMAGES)
-    if pod_state.progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
+    if pod_state.progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is about the previous pull
         return PodTrouble(name, f"{text} (pulling again)", "pull", limits.start_seconds, stage)
     return PodTrouble(name, text, "image", limits.patience_seconds, stage)
 
@@ -359,7 +359,7 @@ def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble |
         if reason in case.pod_events and not (
             case.pod.prepared or case.pod.ran or pod_state.progressed(case.pod_events, {reason})
         ):
-            # older kubelets set the condition late, and events may be lost: either will do
+            # Either the condition or a later event will do: older kubelets set the condition late, events may be lost.
             text = f"{reason}: {case.pod_events[reason].message}"
             return PodTrouble(name, text, "prepare", case.limits.patience_seconds, stage)
     return None
@@ -373,7 +373,7 @@ def _no_progress(case: Case, stage: str, container: ContainerState) -> PodTroubl
 Rule = Callable[[Case], "PodTrouble | None"]
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
 WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
-#: Why the next container waits, tried in order.
+#: Diagnoses of a container that waits to start, tried in order.
 CONTAINER_WAITS: Sequence[Callable[[Case, str, ContainerState], PodTrouble | None]] = (
     _image,
     _start,

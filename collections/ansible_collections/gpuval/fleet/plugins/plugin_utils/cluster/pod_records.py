@@ -27,7 +27,7 @@ from .pod_tracker import PodStatus
 
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS, MAX_WORD = 256, 8192
-#: In the environment of a record that the runner did not write.
+#: Key in a record's environment that marks records which the runner did not write.
 RECORDED_BY = "recorded_by"
 _SOURCE = "recorded by the controller from the state of the pod"
 
@@ -36,10 +36,10 @@ _MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})----
 
 @dataclass(frozen=True)
 class Owed:
-    """What is known of the stages of an ended pod.
+    """Records for the stages that an ended pod left open.
 
     records: documents of gpuval.record/1. cut_off: stages that were at work and whose end proves nothing. not_run:
-    stages whose container never ran. Another attempt runs these two as well as those that retry.py names.
+    stages whose container never ran. Another attempt runs the last two, and the stages that retry.py names.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Owed:
 
 
 def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], moment: str) -> Owed:
-    """What an ended pod leaves open. `records`: by stage, accepted so far; `at`: the time, RFC 3339 UTC."""
+    """What an ended pod leaves open. `records`: accepted so far, by stage; `moment`: the time now, RFC 3339 UTC."""
     owed_records = Owed()
     for stage in plan["stages"] if status.done else ():
         name, attempt = stage["name"], status.attempt
@@ -74,7 +74,7 @@ def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mappi
 
 
 def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Stages that their runner cancelled because the pod ended: that proves nothing about the node."""
+    """Stages that their runner cancelled because the pod ended, which proves nothing about the node."""
     if not (status.done and status.trouble and status.trouble.retryable):
         return []
     return [
@@ -85,10 +85,10 @@ def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch to remember, as launch_classes.described and the verdict know it.
+    """The launch of a node, updated by the status of its pod.
 
-    `failed` with class, message and remedy where a pod never ran and will not; `started` where one did, with what
-    ended it as ``contact``, which explains the records that are missing. Else as it was, with the pod's phase.
+    `failed` with class, message and remedy if the pod never ran and will not. `started` if the pod ran, with the reason
+    of its end as ``contact``, which explains missing records. Else unchanged apart from the pod's phase.
     """
     trouble = status.trouble
     reason = trouble.reason if trouble else {}
@@ -103,10 +103,10 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[str, bytes], str]:
-    """The output of a container (see the runner's pod.py) as records by stage, and the text around them.
+    """Split a container's output (see the runner's pod.py) into records by stage, and the text around the records.
 
-    The last whole record of each of these `stages`, unchecked. What is cut off, or larger than a record may be, is left
-    out.
+    Returns the last complete record of each of these `stages`, unchecked. Records that are cut off or too large are
+    left out.
     """
     data_by_stage: dict[str, bytes] = {}
     inside = ""
@@ -118,7 +118,7 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
             (lines if inside else kept_lines).append(line)
             continue
         data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
-        is_whole = marker[1] == "END" and inside == marker[2]  # one that is still open was cut off
+        is_whole = marker[1] == "END" and inside == marker[2]  # a record still open was cut off
         if is_whole and (stages is None or inside in stages) and len(data) <= MAX_RECORD_BYTES:
             data_by_stage[inside] = data
         inside, lines = marker[2] if marker[1] == "BEGIN" else "", []
@@ -127,8 +127,8 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
 
 @dataclass(frozen=True)
 class PodStageEnd:
-    """How a stage ended. `container` is None where it has none; `before`: the stage's record in the store; `moment`:
-    the time, RFC 3339 UTC."""
+    """The end of a stage in a pod. `container`: the stage's, None if the pod has none; `before`: the stage's record in
+    the store; `moment`: the time now, RFC 3339 UTC."""
 
     container: ContainerState | None
     plan: Mapping[str, Any]
@@ -138,7 +138,7 @@ class PodStageEnd:
     before: Mapping[str, Any] | None = None
 
     def reported(self) -> dict[str, Any] | None:
-        """The record by the stage's termination report; None without one.
+        """The stage's record, made from its termination report; None without a report.
 
         Success counts only with exit code 0, or 1 for the last container when another stage failed.
         """
@@ -150,11 +150,12 @@ class PodStageEnd:
         return self._record(report.state, message, report.exit_code, report.signal, report.cause)
 
     def skipped(self, trouble: PodTrouble | None) -> dict[str, Any]:
-        """The record of a stage that will not run because its pod ended before."""
+        """The record of a stage whose container will not run, because its pod ended before."""
         why = trouble.message if trouble else "its pod ended"
         return replace(self, container=None)._record("skipped", f"its container was not started: {why}; {_SOURCE}")
 
     def crashed(self, trouble: PodTrouble) -> dict[str, Any]:
+        """The record of a stage that this trouble ended, with the last output and root cause."""
         container, message = self.container, f"{trouble.message}; {_SOURCE}"
         output = container.message if container and container.reason not in trouble.message else ""
         cause = root_cause.in_text(f"{trouble.message}\n{output}")
@@ -200,7 +201,7 @@ class PodStageEnd:
             else:
                 document |= before
                 started = before["started_at"] or started
-                # A heartbeat's figures are not final: faults count, passes do not.
+                # Metrics of a heartbeat are not final: failures count, passes do not.
                 if state == "success" and before["metrics"]:
                     document |= {"metrics": [], "fingerprints": {}, "attempts": attempts}
         environment = {**document["environment"], RECORDED_BY: "controller"}
@@ -221,7 +222,7 @@ class PodStageEnd:
 
 
 def _seconds(started: str | None, finished: str) -> float | None:
-    """From the cluster's wall clock: nothing better is left."""
+    """Duration in seconds by the cluster's wall clock, the only one left; None if the start is unknown."""
     if started is None:
         return None
     first, last = (datetime.fromisoformat(moment) for moment in (started, finished))

@@ -10,7 +10,7 @@ from typing import Any
 from ..core import schemas
 from ..runs import plans
 
-#: Taint of a failed node; pods of gpuval tolerate it.
+#: Key of the taint of a failed node; gpuval's own pods tolerate it.
 FAILED_TAINT = "gpuval.io/failed"
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
 CPU = "cpu"
@@ -18,26 +18,26 @@ REQUESTS = {"cpu": "1", "memory": "2Gi"}
 NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
 FLAGS = ("host_network", "privileged", "own_stages")
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-#: No autoscaler drains a measuring node, and no mesh injects a proxy, which would outlive the work.
+#: Annotations of pods: autoscalers do not drain the node meanwhile, and meshes inject no proxy that outlives the work.
 ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
     "linkerd.io/inject": "disabled",
 }
 LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
-#: Lets RDMA pin memory.
+#: Capability that lets RDMA pin memory.
 IPC_LOCK = "IPC_LOCK"
-#: Needed by the SSH server of root, through which DeepSpeed's launcher starts the ranks.
+#: Capabilities for the SSH server as root, through which DeepSpeed's launcher starts the ranks.
 SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 
 class PodSettingsError(plans.PlanError):
-    """The settings make no pod; the message says what to change."""
+    """No pod can be made from the settings; the message says what to change."""
 
 
 @dataclass(frozen=True)
 class PodSettings:
-    """`gpuval_pods` with its defaults. Sizes in bytes, times in seconds; empty and None: not set."""
+    """The settings in `gpuval_pods`, with defaults. Sizes in bytes, times in seconds; empty and None: not set."""
 
     image: str = ""
     image_pull_policy: str = ""
@@ -68,19 +68,19 @@ class PodSettings:
 
     @property
     def loses_models(self) -> bool:
-        """Whether the model cache goes with the pod: a second attempt has to fill it again."""
+        """Whether the model cache is deleted with the pod, so that a second attempt has to fill it again."""
         return "empty_dir" in self.model_cache
 
 
 def parse(pods: Mapping[str, Any], queue: str = "") -> PodSettings:
-    """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises PodSettingsError, which names the key."""
+    """Check and parse `gpuval_pods` and `gpuval_kueue_queue`. Raises PodSettingsError, which names the wrong key."""
     values = {
         key: schemas.plain(value)
         for key, value in pods.items()
         if value is not None and (value != "" or key == "resource")
     }
     for key, kind in NUMBERS.items():
-        if isinstance(values.get(key), str):  # as templates leave them
+        if isinstance(values.get(key), str):  # templates turn values into strings
             try:
                 values[key] = kind(values[key])
             except ValueError:
@@ -101,7 +101,7 @@ def parse(pods: Mapping[str, Any], queue: str = "") -> PodSettings:
 
 
 def for_gang(settings: PodSettings) -> PodSettings:
-    """The settings of a pod in a gang: with `gpuval_pods.gang`, and without a model cache."""
+    """The settings for a pod in a gang: changed by `gpuval_pods.gang`, and without a model cache."""
     gang = settings.gang
     resources = {name: str(number) for name, number in gang.get("resources", {}).items()}
     capabilities = [*settings.capabilities, *gang.get("capabilities", [IPC_LOCK] if resources else [])]
@@ -118,7 +118,7 @@ def for_gang(settings: PodSettings) -> PodSettings:
 
 
 def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None = None) -> str:
-    """The extended resource of the node's accelerators; empty where it has none."""
+    """Name of the extended resource of a node's accelerators; empty if the node has none."""
     if settings.resource is not None:
         return settings.resource
     if sku == CPU:
@@ -135,7 +135,7 @@ def tolerations(settings: PodSettings, resource: str) -> list[dict[str, Any]]:
 
 
 def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration covers a taint, by the rules of the scheduler."""
+    """Whether a toleration matches a taint, by the scheduler's rules."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, exists = toleration.get("key"), toleration.get("operator", "Equal") == "Exists"

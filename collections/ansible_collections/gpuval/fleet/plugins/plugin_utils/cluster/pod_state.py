@@ -23,13 +23,13 @@ MESSAGE_CHARACTERS = 600
 MAX_TERMINATION_CHARACTERS = 4096
 #: Reasons of a terminated container that never ran.
 NOT_RUN_REASONS = frozenset({"StartError", "ContainerCannotRun"})
-#: By which the clocks of a node and of the API server may differ.
+#: Seconds by which the clocks of a node and of the API server may differ.
 CLOCK_SECONDS = 10
 SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
     11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
 }  # fmt: skip
-#: Events of type Normal that say that a pod's volumes and sandbox are ready, and that its image is being pulled.
+#: Reasons of events which show that a pod's volumes and sandbox are ready, and that its image pull has begun.
 PROGRESS_REASONS = frozenset({"Pulling", "Pulled", "Created", "Started"})
 
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z")
@@ -37,7 +37,7 @@ _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z")
 
 @dataclass(frozen=True)
 class ContainerState:
-    """A stage's container: `state` is waiting, running or ended."""
+    """State of a stage's container; `state` is waiting, running or ended."""
 
     state: str
     reason: str = ""
@@ -49,7 +49,7 @@ class ContainerState:
 
     @property
     def ran(self) -> bool:
-        """Its process was started."""
+        """Whether the container's process was started."""
         return self.state == "running" or (
             self.state == "ended" and self.reason not in NOT_RUN_REASONS and self.started_at is not None
         )
@@ -57,8 +57,8 @@ class ContainerState:
 
 @dataclass(frozen=True)
 class PodEvent:
-    """The last event of a reason. `second`: when, by the clock of its source, "" is unknown; `order` of arrival;
-    `arrived_at`: seconds of the watch's clock."""
+    """The last event of one reason. `second`: time by the clock of the event's source, "" if unknown. `order`: number
+    in the order of arrival. `arrived_at`: monotonic seconds."""
 
     message: str
     second: str
@@ -66,7 +66,7 @@ class PodEvent:
     arrived_at: float
 
     def later_than(self, event: PodEvent) -> bool:
-        """By their own times, which are whole seconds; else by their arrival."""
+        """Whether this event is later than another: by the events' times in whole seconds, else by their arrival."""
         if self.second and event.second and self.second != event.second:
             return self.second > event.second
         return self.order > event.order
@@ -74,7 +74,7 @@ class PodEvent:
 
 @dataclass
 class Pod:
-    """Without a name it stands for none."""
+    """What gpuval uses of a Pod object. A Pod without name stands for no pod."""
 
     name: str = ""
     uid: str = ""
@@ -83,21 +83,21 @@ class Pod:
     reason: str = ""
     message: str = ""
     host: str = ""
-    #: When it got its host.
+    #: When the scheduler assigned the pod to its host.
     scheduled_at: str | None = None
-    #: Its volumes are mounted and its sandbox exists.
+    #: Whether the pod's volumes are mounted and its sandbox exists.
     prepared: bool = False
-    #: When its deletion was first seen to be requested.
+    #: When the request to delete the pod was first seen.
     deleted_at: str | None = None
     unscheduled: tuple[str, str] | None = None
     disruption: tuple[str, str] | None = None
     stages: dict[str, ContainerState] = field(default_factory=dict)
     gone: bool = False
-    #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
+    #: UID of the pod's Node, since a later Node may have the same name; "" is not known yet.
     host_uid: str = ""
-    #: A container failed, and no deletion had been requested before.
+    #: Whether a container failed before any request to delete the pod.
     failed_first: bool = False
-    #: Seconds by which the request may precede `deleted_at`, which the API server sets anew when it removes the pod.
+    #: Seconds by which the deletion request may precede `deleted_at`, a time that the API server sets anew at removal.
     deleted_before: int = 0
 
     @property
@@ -110,7 +110,7 @@ class Pod:
 
     @property
     def stage(self) -> str | None:
-        """The stage that it is at, or was when it ended."""
+        """The stage that the pod is at, or was at when it ended."""
         for state in ("running", "waiting"):
             for stage, container in self.stages.items():
                 if container.state == state:
@@ -121,13 +121,13 @@ class Pod:
 
     @property
     def ended_by_deletion(self) -> bool:
-        """A container ended after the deletion of the pod was requested, so its end proves nothing."""
+        """Whether the pod's containers ended because its deletion was requested, so that their end proves nothing."""
         return self.deleted_at is not None and not self.failed_first
 
     def follow(self, before: Pod | None) -> None:
-        """Keep what an earlier sight showed: the API server sets the time of a deletion anew when it removes the pod.
+        """Copy what an earlier state of the pod showed: the API server changes the deletion time at the pod's removal.
 
-        Only where a failure and the deletion are seen at once do their times decide: they are of two clocks.
+        If a failure and the deletion appear in one update, their times decide which was first; the clocks may differ.
         """
         failed = {
             stage: container
@@ -156,15 +156,15 @@ class ClusterNode:
     ready: bool
     message: str
     unschedulable: bool
-    #: Keys of those that keep pods away.
+    #: Keys of the taints that keep pods away.
     taints: frozenset[str]
     hostname: str | None
     gone: bool = False
-    #: Another node has its name now.
+    #: Whether another node has this name now.
     replaced: bool = False
 
     def may_have(self, pod: Pod) -> bool:
-        """Whether a pod on a node of this name may be on this one: it was not scheduled before the node existed."""
+        """Whether a pod on a node of this name may be on this node: not if scheduled before the node existed."""
         return self.created is None or pod.scheduled_at is None or pod.scheduled_at[:19] >= self.created[:19]
 
 
@@ -179,7 +179,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     }
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
-    # The object has the end of the grace period of its deletion.
+    # deletionTimestamp is the end of the grace period: subtract the period for the time of the request.
     deleted, grace_left = _moment(meta.get("deletionTimestamp")), _seconds(meta.get("deletionGracePeriodSeconds"))
     is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, _seconds(spec.get("terminationGracePeriodSeconds"))
     return Pod(
@@ -201,7 +201,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
 
 
 def reason_of(condition: Mapping[str, Any], characters: int = 400) -> tuple[str, str]:
-    """Reason and message of a condition."""
+    """Reason and message of a condition, the message in one line of at most `characters`."""
     return str(condition.get("reason", "")), one_line(str(condition.get("message", "")), characters)
 
 
@@ -215,7 +215,7 @@ def _container(status: Mapping[str, Any]) -> ContainerState:
         return ContainerState(
             state="ended",
             reason=str(end.get("reason") or ""),
-            # Perhaps a record's short form: cleaned where it is shown.
+            # The message may be a record's short form in JSON: it is cleaned only where it is shown.
             message=str(end.get("message") or "")[: MAX_TERMINATION_CHARACTERS + 1],
             exit_code=code if isinstance(code, int) else None,
             signal=SIGNALS.get(number, f"signal {number}") if isinstance(number, int) and number else None,
@@ -231,7 +231,7 @@ def _container(status: Mapping[str, Any]) -> ContainerState:
 
 
 def _moment(value: Any) -> str | None:
-    """A time of the cluster; None for the zero time (year 1, or 1970 in old kubelets)."""
+    """A timestamp of the cluster; None if invalid, or the zero time (year 1, or 1970 in old kubelets)."""
     if not isinstance(value, str) or not _MOMENT.fullmatch(value) or value[:4] in ("0001", "1970"):
         return None
     return value
@@ -257,13 +257,14 @@ def read_node(node: Mapping[str, Any]) -> ClusterNode:
 
 
 def second_of(event: Mapping[str, Any]) -> str:
-    """When an event last happened, without its fraction; "" when it does not say."""
+    """When an event last happened, without fractions of a second; "" if the event has no time."""
     series = event.get("series") or {}
     times = (event.get("lastTimestamp"), event.get("eventTime"), series.get("lastObservedTime"))
     return max(((_moment(each) or "")[:19] for each in times), default="")
 
 
 def newest(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> PodEvent | None:
+    """The latest event of these reasons; `events` are by reason."""
     latest: PodEvent | None = None
     for event in (events[reason] for reason in reasons if reason in events):
         if latest is None or event.later_than(latest):
@@ -286,7 +287,7 @@ def _earlier(moment: str, seconds: int) -> str:
 
 
 def _was_stopped(stage: str, container: ContainerState) -> bool:
-    """Whether it ended as after a deletion: by the kubelet's signals (not `OOMKilled`), or its runner cancelled."""
+    """Whether a container ended as after a deletion: by the kubelet's signals (not `OOMKilled`), or cancelled."""
     report = termination_report(stage, container)
     killed = container.signal in ("SIGTERM", "SIGKILL") and container.reason == "Error"
     return killed or (report is not None and report.state == "cancelled")
@@ -302,9 +303,9 @@ class TerminationReport:
 
 
 def termination_report(stage: str, container: ContainerState) -> TerminationReport | None:
-    """The stage's state as its runner wrote it to the container's termination message; None without a valid one.
+    """The stage's state as its runner wrote it to the container's termination message; None without a valid message.
 
-    Untrusted: the text is the node's.
+    The content is untrusted: the node wrote it.
     """
     if container.state != "ended" or len(container.message) > MAX_TERMINATION_CHARACTERS:
         return None

@@ -25,18 +25,19 @@ from .pod_diagnosis import (
 from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 MAX_EVENT_OBJECTS = 20_000
-#: Events that explain a pod that is missing or does not start, or that it does after all.
+#: Reasons of events that explain why a pod is missing or does not start, or show that it starts after all.
 EVENT_REASONS = frozenset(
     {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
 )
-#: The kubelet reports the end of a pull just before it begins another: status and event come in any order. Seconds.
+#: Seconds within which the status and the event of a failed pull belong together: they arrive in any order.
 PULL_NEWS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class PodStatus:
-    """One attempt on one node. `stage`: whose container is pulled or runs, or ended the pod. `started`: a container
-    ran. `done`: nothing more comes of this attempt; its Job may be deleted. `held`: a queue may still admit its Job.
+    """Status of one attempt on one node. `stage`: whose image is pulled, or whose container runs or ended the pod.
+    `started`: a container ran. `done`: no more results come, the Job may be deleted. `held`: a queue may still admit
+    the Job.
     """
 
     node: str
@@ -54,7 +55,7 @@ class PodStatus:
 
 
 class PodTracker:
-    """All nodes of a run, as the objects of the cluster show them."""
+    """Follows the pods of a run's nodes by the objects that the watch brings."""
 
     def __init__(self, limits: PodLimits | None = None) -> None:
         self.limits = limits or PodLimits()
@@ -65,18 +66,18 @@ class PodTracker:
         self._events: dict[tuple[str, str], dict[str, PodEvent]] = {}
         self._arrived = 0
         self._now = 0.0
-        #: Since when the namespace refuses all pods, by the class of the cause: the patience is for all of them.
+        #: Since when the namespace refuses all pods, by failure class: all pods share one time limit.
         self._refused_at: dict[str, float] = {}
-        #: Which of the run's nodes have pods on a node of the cluster: names differ where the inventory's do.
+        #: By name of the cluster's node, the run's nodes with pods there: inventory names may differ from node names.
         self._hosts: dict[str, set[str]] = {}
 
     def expect(self, node: str, stages: Iterable[str] = ()) -> None:
-        """The stages of a node's plan: other containers of its pod, as a mesh injects them, are ignored."""
+        """Follow a node with these stages. Other containers of its pod, such as a mesh's sidecar, are ignored."""
         self._attempts.setdefault(node, {})
         self._stages[node] = frozenset(stages)
 
     def take(self, kind: str, change: str, obj: Mapping[str, Any] | None, now: float) -> set[str]:
-        """Take an object; `change` is ADDED, MODIFIED or DELETED. Returns the nodes that it may concern."""
+        """Take in a changed object; `change` is ADDED, MODIFIED or DELETED. Returns the nodes that it may concern."""
         taker = {"Job": self._job, "Pod": self._pod, "Node": self._node, "Event": self._event}.get(kind)
         if taker is None or not isinstance(obj, Mapping) or change not in ("ADDED", "MODIFIED", "DELETED"):
             return set()
@@ -87,7 +88,7 @@ class PodTracker:
         return {attempt.node for attempt in touched}
 
     def status(self, node: str, now: float, attempt: int | None = None) -> PodStatus:
-        """The status of a node's newest attempt, or of the one asked for."""
+        """The status of a node's attempt, by default the newest. `now`: monotonic seconds."""
         attempts = self._attempts.get(node, {})
         number = attempt if attempt is not None else max(attempts, default=1)
         tried = attempts.get(number)
@@ -129,7 +130,7 @@ class PodTracker:
         if stages := self._stages.get(tried.node):
             view.stages = {stage: container for stage, container in view.stages.items() if stage in stages}
         before = tried.pods.get(view.uid)
-        if before is None or view.gone or view.ended:  # one was admitted, or what it used is free
+        if before is None or view.gone or view.ended:  # a pod was admitted, or freed its resources
             self._refused_at.clear()
         if deleted and before is not None and before.ended and not view.ended:
             view.phase, view.stages = before.phase, before.stages
@@ -143,13 +144,13 @@ class PodTracker:
         return [tried]
 
     def _bind(self, pod: Pod) -> None:
-        """Remember which Node a pod is on: another may get its name."""
+        """Remember the UID of a pod's Node: another Node may get the same name later."""
         host = self._nodes.get(pod.host)
         if host is not None and not host.gone and not pod.host_uid:
             pod.host_uid = host.uid if host.may_have(pod) else f"before {host.uid}"
 
     def _note_pull(self, tried: NodeAttempt, pod: Pod) -> None:
-        """A pull may fail without an event: the kubelet drops events of a pod that has had many."""
+        """Note a failed image pull by the pod's status: the kubelet may drop the event of a pod that has had many."""
         words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
         before, tried.image_words = tried.image_words, words
         if not words or before is None or words == before:
@@ -166,7 +167,7 @@ class PodTracker:
         host.gone = deleted
         before = self._nodes.get(host.name)
         if deleted and before is not None and before.uid != host.uid:
-            return []  # another has its name already
+            return []  # a newer Node has this name already
         self._nodes[host.name] = host
         if host == before:  # a heartbeat
             return []
@@ -180,7 +181,7 @@ class PodTracker:
         about = event.get("involvedObject") or event.get("regarding") or {}
         reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
         if deleted or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
-            return []  # an event is deleted for its age alone
+            return []  # events are deleted only for their age
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
         message = one_line(str(event.get("message") or event.get("note") or ""), pod_state.MESSAGE_CHARACTERS)
@@ -194,7 +195,7 @@ class PodTracker:
         return [self._attempts[owner[0]][owner[1]]] if owner else []
 
     def _host(self, tried: NodeAttempt) -> ClusterNode | None:
-        """The Node of an attempt's pod; gone where another has its name."""
+        """The Node of an attempt's pod; marked as gone if another Node has its name."""
         pod = tried.pod
         host = self._nodes.get(pod.host or tried.node)
         if host is not None and pod.host and pod.host_uid not in ("", host.uid):
@@ -208,7 +209,7 @@ class PodTracker:
         cause = diagnose(Case(tried, pod, self._host(tried), named, job_events, pod_events, self.limits))
         before, family = (each.family if each else "" for each in (tried.found, cause))
         if not family or family != before:
-            if family == "pull":  # the time without an image stands still meanwhile
+            if family == "pull":  # the time without an image does not count during a pull
                 tried.image_seconds = now - tried.since if before == "image" else 0.0
             tried.since = now - (tried.image_seconds if (before, family) == ("pull", "image") else 0.0)
             if cause is not None and cause.shared:
@@ -228,7 +229,7 @@ class PodTracker:
                 message = one_line(cause.message, pod_state.MESSAGE_CHARACTERS)
                 trouble = replace(cause, message=message, remedy=remedy, final=late)
         ended = tried.complete or tried.job_gone or (tried.failed is not None and trouble is not None)
-        if pod.name:  # a Job that failed leaves its pod the time to end
+        if pod.name:  # a failed Job gives its pod time to end
             ended = pod.ended or pod.gone
         host = self._host(tried)
         host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod

@@ -11,17 +11,17 @@ from . import names
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError
 
-#: Where a pod finds what it was given, its state between stages, and the models.
+#: Folders in a pod: files given to it (read-only), its state between stages, and the models.
 GIVEN = "/opt/gpuval"
 STATE = "/var/lib/gpuval/state"
 MODELS = "/var/lib/gpuval/models"
-#: The same place as in containers of SSH hosts.
+#: Folder of datasets, the same as in containers of SSH hosts.
 DATASETS = "/opt/gpuval/datasets"
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
-    """Volume and claim for a model cache on NFS with mount options, which a pod itself cannot have."""
+    """PersistentVolume and claim for a model cache on NFS with mount options; a pod's own volume allows no options."""
     nfs = settings.model_cache.get("nfs")
     if not nfs or not nfs.get("mount_options"):
         return []
@@ -46,7 +46,7 @@ def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Ma
 
 
 def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, Any]]:
-    """The datasets of a stage, of the volume of models; that may be written, and so they are mounted over it, too."""
+    """Read-only mounts of a stage's datasets from the models' volume; also over the writable mount of that volume."""
     below = models_dir.removeprefix(MODELS).strip("/")
     folders = {name: f"{below}/{datasets.FOLDER}{name}".lstrip("/") for name in stage.get("datasets", ())}
     return [
@@ -57,7 +57,7 @@ def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, 
 
 
 def volume_of(run_id: str, kind: str, source: Any, folder: str = "Directory") -> dict[str, Any]:
-    """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
+    """A volume of a pod, by its kind in the settings. `folder`: the `type` of a hostPath volume."""
     if kind == "host_path":
         return {"hostPath": {"path": source, "type": folder}}
     if kind == "csi":
@@ -74,7 +74,7 @@ def volume_of(run_id: str, kind: str, source: Any, folder: str = "Directory") ->
 
 
 def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
-    """The volumes of gpuval_pods.volumes. Raises PodSettingsError for a folder that gpuval has itself, or two have."""
+    """The volumes in gpuval_pods.volumes. Raises PodSettingsError for a mount path used by gpuval or twice."""
     used = [GIVEN, STATE, MODELS, DATASETS, SHM]
     volumes = []
     for index, declared in enumerate(settings.volumes):
@@ -97,7 +97,7 @@ def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
 
 
 def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One for all stages, of the largest size requested."""
+    """The shared-memory volume of a pod, one for all stages, with the largest size that a stage requests."""
     sizes = [stage["container"].get("shm_bytes") for stage in stages]
     most = max((size for size in (settings.shm_bytes, *sizes) if size), default=None)
     return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}
@@ -106,7 +106,7 @@ def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[s
 def host_volumes(
     stages: Iterable[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Folders of the node that stages ask for: as volumes of the pod, and by stage where they are mounted."""
+    """Folders of the node that stages request: the pod's volumes, and their mounts by stage."""
     volumes: dict[str, dict[str, Any]] = {}
     mounts: dict[str, list[dict[str, Any]]] = {}
     for stage in stages:

@@ -37,7 +37,7 @@ POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
 
 
 class KubernetesScheduler(JobScheduler):
-    """The API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
+    """Runs gpuval's steps on a Kubernetes cluster: a Job for each node, and one connection for all rounds of gangs."""
 
     name = "kubernetes"
     row_name = "kubeconfig"
@@ -57,7 +57,8 @@ class KubernetesScheduler(JobScheduler):
     def order(
         self, run: Mapping[str, Any], name: str, node: Mapping[str, Any] | None = None, like: str = ""
     ) -> PodOrder:
-        """`like`: the host whose variables a node has that joined the run; `node`: its object. Raises PlanError."""
+        """What to run on a node. For a node that joined the run, `node` is its Node object, and `like` the host whose
+        variables it uses. Raises PlanError."""
         expected, others = run["nodes"][name], {}
         if like and node is not None:
             others = {
@@ -93,7 +94,7 @@ class KubernetesScheduler(JobScheduler):
         return Newcomers(matches, options.skus, ids, self._action._display.display, labels)
 
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
-        """The name of the member's pod, or the node's own address. Raises RunError."""
+        """The address of a gang's member: its pod's DNS name, or the node's address. Raises RunError."""
         name, hostvars = member["node"], self._task_vars["hostvars"]
         settings = pod_settings.parse(*values_for(self._action, name, self._task_vars, POD_VARIABLES).values())
         facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
@@ -107,7 +108,7 @@ class KubernetesScheduler(JobScheduler):
         return sum(self._cluster.asked.values())
 
     def probe(self) -> NodeProbes:
-        """From one LIST of nodes per cluster."""
+        """Whether pods can be placed on each host, from one LIST of the cluster's nodes."""
         expected = {}
         for name in self._hosts():
             values = self._variables(name)
@@ -128,7 +129,7 @@ class KubernetesScheduler(JobScheduler):
         return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
 
     def _variables(self, name: str) -> dict[str, Any]:
-        """The variables of a host that say where it is and what is expected of it."""
+        """The host variables that hold a node's cluster access and expectations, with templates rendered."""
         values = values_of(self._action, name, self._task_vars)
         templar = templar_of(self._action, values)
         wanted = ("gpuval_placement", "gpuval_kubeconfig", "gpuval_kube_context", *nodes.EXPECTED_VARIABLES)
@@ -151,7 +152,7 @@ class KubernetesScheduler(JobScheduler):
             container = reach.container_of(options.what, pod, wanted)
             access = {"kubeconfig": options.kubeconfig, "context": options.context, "namespace": options.namespace}
             words = reach.in_pod(options.what, access, pod["metadata"]["name"], container)
-            is_one = options.what == reach.SHELL or bool(wanted)  # kubectl ends with the container
+            is_one = options.what == reach.SHELL or bool(wanted)  # kubectl itself ends when the container ends
             if (is_one and shutil.which("kubectl")) or self._action.check_mode:
                 return words
             if options.what == reach.SHELL:
@@ -160,7 +161,7 @@ class KubernetesScheduler(JobScheduler):
                 display.display(f"{container}:")
                 _follow(display, cluster, pod["metadata"]["name"], container)
                 following = "" if wanted else None
-                while following is None:  # as long as one may follow
+                while following is None:  # while a further container may start
                     latest = _pod_named(cluster, pod["metadata"]["name"])
                     following = reach.container_after(latest, container) if latest else ""
                     if following is None:
@@ -188,20 +189,24 @@ class KubernetesScheduler(JobScheduler):
         nodes_by_name = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
         if options.state == "absent":
             verdicts = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
-            noted = self._note(cluster, nodes_by_name, dict.fromkeys(verdicts.changes, frozenset()))
+            noted = self._write_open_checks(cluster, nodes_by_name, dict.fromkeys(verdicts.changes, frozenset()))
         else:
-            marks_by_name, open_checks = self._marks(nodes_by_name)
-            noted = self._note(cluster, nodes_by_name, {name: checks for name, checks in open_checks.items() if checks})
+            marks_by_name, open_checks = self._marks_and_open_checks(nodes_by_name)
+            noted = self._write_open_checks(
+                cluster, nodes_by_name, {name: checks for name, checks in open_checks.items() if checks}
+            )
             verdicts = marks.set_marks(cluster, marks_by_name, taint=options.taint, trial=trial)
             settled = {name: checks for name, checks in open_checks.items() if not checks and name not in verdicts.busy}
-            noted += self._note(cluster, nodes_by_name, settled)
+            noted += self._write_open_checks(cluster, nodes_by_name, settled)
             verdicts.still = {name: open_checks[name] for name in verdicts.still}
         verdicts.problem = f"others keep changing {', '.join(verdicts.busy)}: run it again" if verdicts.busy else ""
         verdicts.noted = bool(noted)
         return verdicts
 
-    def _marks(self, nodes_by_name: Mapping[str, Any]) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
-        """By node its mark, and what it is to pass yet before FAIL goes."""
+    def _marks_and_open_checks(
+        self, nodes_by_name: Mapping[str, Any]
+    ) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
+        """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
         report = run_folder.read_report(self._action.folder(self._options))
         run, marks_by_name, open_checks = report["run"], {}, {}
         for judged in report["nodes"]:
@@ -211,7 +216,7 @@ class KubernetesScheduler(JobScheduler):
             node = nodes_by_name.get(name)
             failed = node is not None and marks.stays_failed(node, marks.Mark("", "", "", partial=True))
             is_whole = failed_checks.is_whole(run, judged)
-            decision = failed_checks.decide(_open(node), judged, failed=failed, full=is_whole)
+            decision = failed_checks.decide(_open_checks(node), judged, failed=failed, full=is_whole)
             verdict = failed_checks.verdict_after(judged, run, marks.verdict_of(node), failed=failed)
             if verdict is None:
                 continue
@@ -220,13 +225,15 @@ class KubernetesScheduler(JobScheduler):
             marks_by_name[name], open_checks[name] = mark, decision.open
         return marks_by_name, open_checks
 
-    def _note(self, cluster: Cluster, nodes_by_name: Mapping[str, Any], checks: Mapping[str, frozenset[str]]) -> int:
-        """Write what is open on the nodes, where it is not there. Returns how many were changed."""
+    def _write_open_checks(
+        self, cluster: Cluster, nodes_by_name: Mapping[str, Any], checks: Mapping[str, frozenset[str]]
+    ) -> int:
+        """Write each node's open checks into its annotation, if they differ. Returns the number of changed nodes."""
         changed = 0
         for name, entries in checks.items():
-            if name in nodes_by_name and (_open(nodes_by_name[name]) or frozenset()) != entries:
+            if name in nodes_by_name and (_open_checks(nodes_by_name[name]) or frozenset()) != entries:
                 note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
-                with contextlib.suppress(Missing):  # the marks tell of it
+                with contextlib.suppress(Missing):  # the marks report missing nodes
                     if not self._action.check_mode:
                         cluster.patch("Node", name, {"metadata": {"annotations": note}})
                     changed += 1
@@ -235,7 +242,7 @@ class KubernetesScheduler(JobScheduler):
     def gather(
         self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
     ) -> None:
-        """An archive for each node that the cluster knows; others are named, not failed."""
+        """Write an evidence archive for each node that the cluster knows; other nodes are reported, without failure."""
         seconds = self._options.seconds
         deadline = time.monotonic() + seconds
         try:
@@ -265,7 +272,7 @@ class KubernetesScheduler(JobScheduler):
         }
 
 
-def _open(node: Mapping[str, Any] | None) -> frozenset[str] | None:
+def _open_checks(node: Mapping[str, Any] | None) -> frozenset[str] | None:
     annotations = (node or {"metadata": {}})["metadata"].get("annotations") or {}
     return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
 
@@ -275,7 +282,7 @@ def _pod_named(cluster: Cluster, name: str) -> Mapping[str, Any] | None:
 
 
 def _follow(display: Any, cluster: Cluster, pod: str, container: str) -> None:
-    """The log of a container as it grows, until the container has ended."""
+    """Print the log of a container as it grows, until the container has ended."""
     before: list[str] = []
     ended = False
     while True:

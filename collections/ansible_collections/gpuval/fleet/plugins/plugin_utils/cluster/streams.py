@@ -17,21 +17,21 @@ from typing import Any
 from .api import Cluster, ClusterError, EventStream, Exists, Forbidden, Gone, Missing, ObjectRefused
 from .kinds import Manifest, trim
 
-#: The server ends a watch after this time; a new one is one request.
+#: Seconds after which the server ends a watch; a new watch costs one request.
 WATCH_SECONDS = 900.0
-#: Bookmarks come each minute: a watch that is silent for longer is broken.
+#: Seconds of silence after which a watch counts as broken: the server sends bookmarks each minute.
 SILENCE_SECONDS = 180.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 20.0
-#: A watch that broke sooner was no success: the next try waits for longer.
+#: A watch that breaks within these seconds counts as failed: the next try waits longer.
 SOON_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
-#: How long 401 and 403 are retried for a kind that was watched before: tokens are renewed, authorizers restart.
+#: Seconds for which HTTP 401 and 403 are retried for a kind that was watched before: tokens are renewed meanwhile.
 REFUSED_SECONDS = 60.0
 
-#: Answers that do not change by asking again.
+#: Errors for which a retry does not help.
 _FINAL = (Forbidden, ObjectRefused, Missing, Exists)
-#: Kinds of which a server sends no bookmarks, whatever it is asked: their watches are silent when nothing happens.
+#: Kinds for which the server sends no bookmarks: their watches are silent while nothing happens.
 _NO_BOOKMARKS = frozenset({"Event"})
 
 Change = tuple[str, str, Manifest]
@@ -42,23 +42,23 @@ class _Stream:
     kind: str
     selector: str = ""
     fields: str = ""
-    #: Objects that were reported, by uid: their version and what a DELETED needs.
+    #: Reported objects by uid, with the resource version and the fields that a DELETED change needs.
     known: dict[str, Manifest] = field(default_factory=dict)
     version: str = ""
     watch: EventStream | None = None
     thread: threading.Thread | None = None
-    #: Since when it cannot be followed, and why; one value, since another thread reads it.
+    #: Since when the kind cannot be watched, and why. A single value, since another thread reads it.
     trouble: tuple[float, str] | None = None
     #: Number of changes reported.
     changes: int = 0
-    #: A watch was opened, so no rule is missing.
+    #: Whether a watch was ever opened, which shows that no RBAC rule is missing.
     followed: bool = False
     #: Since when the answer is 401 or 403.
     refused_at: float | None = None
 
 
 class Streams:
-    """Follows kinds of objects until ``stop``: (kind, label selector) or with a field selector, each kind once."""
+    """Follows objects by list and watch until ``stop``. `kinds`: (kind, label selector[, field selector]) of each."""
 
     def __init__(self, cluster: Cluster, kinds: Iterable[Sequence[str]]) -> None:
         self._cluster = cluster
@@ -98,7 +98,7 @@ class Streams:
             return changes
 
     def trouble(self) -> dict[str, tuple[float, str]]:
-        """Kinds that cannot be followed now: for how many seconds, and why."""
+        """Kinds that cannot be watched now, with the seconds since then and the reason."""
         now, troubles = time.monotonic(), {stream.kind: stream.trouble for stream in self._streams}
         return {kind: (now - trouble[0], trouble[1]) for kind, trouble in troubles.items() if trouble}
 
@@ -144,7 +144,7 @@ class Streams:
                 self._stopped.wait(seconds * random.uniform(0.5, 1.0))  # noqa: S311  (jitter)
 
     def _is_final(self, stream: _Stream, error: ClusterError) -> bool:
-        """Whether asking again does not help."""
+        """Whether retries do not help against an error."""
         if error.code not in (401, 403):
             stream.refused_at = None
             return isinstance(error, _FINAL)
