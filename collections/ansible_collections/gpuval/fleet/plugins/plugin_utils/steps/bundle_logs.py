@@ -43,10 +43,10 @@ def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]
     hidden = {*secrets, *(options.store[name] for name in STORE_KEYS if options.store[name])}
     run_id = log_bundle.asked_run_id(folder, options.run_id)
     scheduler_of(options.placement)(action, options).gather(run_id, nodes, hidden, *keep)
-    made = log_bundle.bundle(folder, folder.name, nodes, store, secrets)
-    lines = [f"logs of {made['nodes'] - len(made['without'])} of {made['nodes']} nodes: {made['path']}"]
-    lines += [f"- without: {node}: {message}" for node, message in list(made["without"].items())[:NAMED_NODES]]
-    if len(made["without"]) > NAMED_NODES:
-        lines.append(f"- and {len(made['without']) - NAMED_NODES} more, see nodes.json")
+    bundle = log_bundle.bundle(folder, folder.name, nodes, store, secrets)
+    lines = [f"logs of {bundle['nodes'] - len(bundle['without'])} of {bundle['nodes']} nodes: {bundle['path']}"]
+    lines += [f"- without: {node}: {message}" for node, message in list(bundle["without"].items())[:NAMED_NODES]]
+    if len(bundle["without"]) > NAMED_NODES:
+        lines.append(f"- and {len(bundle['without']) - NAMED_NODES} more, see nodes.json")
     action.display.display(*lines)
-    return {"changed": True, **made, "msg": lines[0]}
+    return {"changed": True, **bundle, "msg": lines[0]}

@@ -105,34 +105,34 @@ class SettingsCheck:
         except GpuvalError as error:
             extensions.use(())  # what must be done whatever is set goes on without
             return [str(error)], []
-        known, task_vars = settings.declared(), self.action.task_vars
+        specs, task_vars = settings.declared(), self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
-        wrong: dict[str, list[str]] = dict.fromkeys(_problems_of_extensions(known), hosts)
+        wrong: dict[str, list[str]] = dict.fromkeys(_problems_of_extensions(specs), hosts)
         sets: list[set[str]] = [set() for _ in range(4)]
-        placed, clusters, own, keys = sets
+        placed, clusters, site_patterns, keys = sets
         names: dict[str, tuple[str, Mapping]] = {}
-        seen: dict[str, list[str]] = {}
+        setting_problems: dict[str, list[str]] = {}
         for node in hosts:
             values = values_of(self.action, node, task_vars)
             names.update((name, (node, values)) for name in values if name not in names)
             if values.get(settings.OWN):
                 site_names = _templated(templar_of(self.action, values), values, settings.OWN)
                 # what is no list is a problem of that setting
-                own.update(map(str, site_names if isinstance(site_names, (list, tuple)) else ()))
+                site_patterns.update(map(str, site_names if isinstance(site_names, (list, tuple)) else ()))
             for name in injected_settings(values):
                 problem = f"{name} comes from the node's own facts: set inject_facts_as_vars = false"
                 wrong.setdefault(problem, []).append(node)
-            chosen = settings.changed(values, known)
+            chosen = settings.changed(values, specs)
             placed.add(str(values.get("gpuval_placement")))
             clusters.add(repr([values.get(name) for name in CLUSTER]))
             key = repr(sorted(chosen.items()))
             plain = "{{" not in key and "{%" not in key
-            if not (plain and key in seen):
-                seen[key] = [_placed(problem, values) for problem in self._problems(values, chosen, known)]
-            for problem in seen[key]:
+            if not (plain and key in setting_problems):
+                setting_problems[key] = [_placed(problem, values) for problem in self._problems(values, chosen, specs)]
+            for problem in setting_problems[key]:
                 wrong.setdefault(problem, []).append(node)
             self._look_at_key_file(values, keys)
-        for name, problem in settings.unknown(names, known, own).items():
+        for name, problem in settings.unknown(names, specs, site_patterns).items():
             node, values = names[name]
             if set_by_operator(node, values, name):
                 wrong[_placed(problem, values)] = hosts
@@ -153,7 +153,7 @@ class SettingsCheck:
         ]
         return problems, sorted(self._remarks)
 
-    def _look_at_key_file(self, values, seen):
+    def _look_at_key_file(self, values, key_files):
         """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
         or a password logs in, which only the login shows."""
         raw = values.get(KEY_FILE)
@@ -162,47 +162,47 @@ class SettingsCheck:
         if values.get("gpuval_placement") not in (None, "ssh") or values.get("ansible_connection", "ssh") not in SSH:
             return
         name = str(_templated(templar_of(self.action, values), values, KEY_FILE) or "")
-        if name and name not in seen:
-            seen.add(name)
+        if name and name not in key_files:
+            key_files.add(name)
             if problem := key_file_problem(name):
                 self._remarks.add(_placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
-    def _problems(self, values, chosen, known):
+    def _problems(self, values, chosen, specs):
         templar = templar_of(self.action, values)
-        found, templated, right = [], {}, {}
+        messages, templated, right = [], {}, {}
         for name, raw in chosen.items():
             try:
                 value = templar.template(raw)
             except AnsibleError as error:
                 # others may stand on facts, or on roles that this playbook leaves out
-                elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in known.shared
+                elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in specs.shared
                 if not (elsewhere or isinstance(error, AnsibleValueOmittedError)):
-                    found.append(f"{name}: its template fails, {error.message}")
+                    messages.append(f"{name}: its template fails, {error.message}")
                 continue
             if value is None:
                 continue
             templated[name] = value
-            wrong, converted = self._look_at(name, value, values, known)
-            found += wrong
+            wrong, converted = self._look_at(name, value, values, specs)
+            messages += wrong
             right |= {} if wrong else {name: converted}
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
-        found += settings.gang_problems(right, known, seconds)
+        messages += settings.gang_problems(right, specs, seconds)
         jobs = job_stages.names(self._jobs(values))
-        found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
-        found += self._job_problems(templar, values, right)
+        messages += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
+        messages += self._job_problems(templar, values, right)
         has_own_stages = {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys()
-        if not found and (has_own_stages or right.get("gpuval_profile") in extensions.own("profiles")):
-            found += self._unmet_needs(templar, values)
-        found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
+        if not messages and (has_own_stages or right.get("gpuval_profile") in extensions.own("profiles")):
+            messages += self._unmet_needs(templar, values)
+        messages += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
-            found.append(f"gpuval_store_address: {TWO_STORES}")
+            messages.append(f"gpuval_store_address: {TWO_STORES}")
         raw, confirmed = (right.get(f"storage_raw_devices{end}") or [] for end in ("", "_confirmed"))
         if sorted(raw) != sorted(confirmed):
             remedy = "name the same in storage_raw_devices_confirmed"
-            found.append(f"storage_raw_devices: their content is destroyed: {remedy}")
+            messages.append(f"storage_raw_devices: their content is destroyed: {remedy}")
         if right.get("gpuval_webhook_url") and not templated.get("gpuval_webhook_key"):
-            found.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
-        return found
+            messages.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
+        return messages
 
     def _jobs(self, values):
         """The files of jobs; what is no list is a problem of that setting."""
@@ -212,14 +212,14 @@ class SettingsCheck:
     def _job_problems(self, templar, values, right):
         chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
         files = self._jobs(values)
-        others = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
-        problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in others))
-        known = settings.stages(values)
-        twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
+        templated = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
+        problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in templated))
+        stage_names = settings.stages(values)
+        twice = [name for name in job_stages.names(files) if name in stage_names and f"{name}_workload" in values]
         several = [
             name for name in job_stages.names(files, together=True) if name in (right.get("gpuval_stages") or [])
         ]
-        declared = {*known, *job_stages.names(files)}
+        declared = {*stage_names, *job_stages.names(files)}
         problems += [
             f"gpuval_jobs: {path}: needs: no stage {name}{meant(name, declared)}"
             for path, name in job_stages.needs(files)
@@ -237,21 +237,21 @@ class SettingsCheck:
         if settings.OPENS_RUN not in values or self._tags["ansible_run_tags"] not in ([], ["all"]):
             return []
         names = ("run_stages", "run_workloads", "run_gang_stages", "run_gang_workloads")
-        own, declared_own, of_gangs, declared_of_gangs = (_templated(templar, values, name) for name in names)
+        node_stages, declared_own, of_gangs, declared_of_gangs = (_templated(templar, values, name) for name in names)
         declarations = {**(declared_own or {}), **(declared_of_gangs or {})}
         try:
-            own = plans.with_datasets(own or [], of_gangs or [], declarations)
+            node_stages = plans.with_datasets(node_stages or [], of_gangs or [], declarations)
         except plans.PlanError:  # it is reported where datasets are checked
             return []
-        return plans.unmet_needs(own, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
+        return plans.unmet_needs(node_stages, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 
-    def _look_at(self, name, value, values, known):
+    def _look_at(self, name, value, values, specs):
         """What is wrong with a value, and the value as its type: once, however many nodes have it."""
         key = (name, repr(value))
         if key not in self._looked_at:
-            wrong, converted = settings.problems({name: value}, known), None
+            wrong, converted = settings.problems({name: value}, specs), None
             if not wrong:
-                converted = settings.converted({name: value}, known)[name]
+                converted = settings.converted({name: value}, specs)[name]
                 wrong = self._meaning(name, converted, values) if converted else []
             self._looked_at[key] = wrong, converted
         return self._looked_at[key]
@@ -277,10 +277,10 @@ class SettingsCheck:
         return []
 
 
-def _problems_of_extensions(known):
+def _problems_of_extensions(specs):
     """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
-    found = criteria.problems_of_extensions()
+    messages = criteria.problems_of_extensions()
     uses = [
         actions.check_ladders,
         partial(plausible.range_of, ""),
@@ -291,14 +291,14 @@ def _problems_of_extensions(known):
         try:
             use()
         except GpuvalError as error:
-            found.append(str(error))
+            messages.append(str(error))
     for name, path in extensions.own("profiles").items():
         chosen = stages.profiles()[name].settings
         unusable = [setting for setting in chosen if setting not in usable]
-        found += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
-        right = {setting: value for setting, value in chosen.items() if setting in known.options}
-        found += [f"{path}: {problem}" for problem in settings.problems(right, known)]
-    return found
+        messages += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
+        right = {setting: value for setting, value in chosen.items() if setting in specs.options}
+        messages += [f"{path}: {problem}" for problem in settings.problems(right, specs)]
+    return messages
 
 
 def _templated(templar, values, name):
@@ -325,5 +325,5 @@ def _search_round_seconds(templar, values):
 
 def _placed(problem, values):
     """The problem, behind the file and line of the setting with which it begins."""
-    place = place_of(values, re.match(r"\w*", problem)[0])
-    return f"{place}: {problem}" if place else problem
+    origin = place_of(values, re.match(r"\w*", problem)[0])
+    return f"{origin}: {problem}" if origin else problem

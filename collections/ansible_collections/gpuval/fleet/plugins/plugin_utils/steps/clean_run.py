@@ -43,23 +43,23 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         return _report(action, options)
     results, run_id = options.results_dir, options.run_id
     store = origin.store_of(options.store)
-    found = cleanable.find(results, action.inventory, options.namespace, store)
-    action.display.display(*found.notes())
-    asked = found.active if options.all_runs else []
+    run_sets = cleanable.find(results, action.inventory, options.namespace, store)
+    action.display.display(*run_sets.notes())
+    requested = run_sets.active if options.all_runs else []
     latest = run_folder.latest_run(results, action.inventory)  # its run.json may be missing
-    if not run_id and not found.latest and (latest is None or latest.is_imported):
-        _ensure_may_end(action, options, results, asked)
-        _name_active(action, results, found.active)
-        nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}
+    if not run_id and not run_sets.latest and (latest is None or latest.is_imported):
+        _ensure_may_end(action, options, results, requested)
+        _name_active(action, results, run_sets.active)
+        nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": run_sets.active, "nodes": []}
         return {"changed": False, **nothing, "msg": "there is no run to close"}
-    folder = run_folder.resolve(results, run_id or found.latest, action.inventory, opened=True)
+    folder = run_folder.resolve(results, run_id or run_sets.latest, action.inventory, opened=True)
     run_id = folder.path.name
-    _ensure_may_end(action, options, results, [run_id, *asked])
-    active = [other for other in found.active if other != run_id]
+    _ensure_may_end(action, options, results, [run_id, *requested])
+    active = [other for other in run_sets.active if other != run_id]
     access = open_store(options.store)
-    known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
+    details = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
     if folder.is_imported or not folder.is_known:
-        return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
+        return {"changed": False, **details, "msg": f"run {run_id} is not known here"}
     try:
         if not action.check_mode:
             file_recovery.recover(folder, access, action.display.warning)
@@ -68,18 +68,18 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         action.display.warning(str(error))
         if not action.check_mode:
             _forget_keys(folder)
-        known |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
-        return {"changed": False, **known, "msg": f"run {run_id} is damaged"}
+        details |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
+        return {"changed": False, **details, "msg": f"run {run_id} is damaged"}
     run_folder.ensure_of(folder, action.inventory)
-    place = run.get("origin", {}).get("namespace", options.namespace)
-    if place != options.namespace:
+    namespace = run.get("origin", {}).get("namespace", options.namespace)
+    if namespace != options.namespace:
         raise run_folder.RunError(
-            f"run {run_id} is in namespace {place}, not {options.namespace}: clean with the settings that it had"
+            f"run {run_id} is in namespace {namespace}, not {options.namespace}: clean with the settings that it had"
         )
-    changed, seen = run["finished_at"] is None, folder.seen()
-    if changed and not seen.never_started:
-        what = "a clean would end" if action.check_mode else "this clean ends"
-        action.display.display(f"{what} {_described(folder, seen)}")
+    changed, state = run["finished_at"] is None, folder.seen()
+    if changed and not state.never_started:
+        phrase = "a clean would end" if action.check_mode else "this clean ends"
+        action.display.display(f"{phrase} {_described(folder, state)}")
     if not action.check_mode:
         _end(action, folder, run, access)
     _name_active(action, results, active)
@@ -88,15 +88,15 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         changed |= mad_jobs.remove_leftovers(project_path(options.store["state_dir"]), opened + 1) > 0
     run_ids = [run_id]
     if not options.run_id:  # what earlier runs left goes too
-        run_ids += [other for other in found.left if other not in (run_id, *active)]
+        run_ids += [other for other in run_sets.left if other not in (run_id, *active)]
     closed = [run_folder.find(results, other) for other in run_ids]
     for closed_folder in [] if action.check_mode else closed:  # the nodes' halves go with the runs' folders there
         changed |= _forget_keys(closed_folder)
-    earlier = [] if options.run_id else [one for one in found.all if one not in (run_id, *active)]
+    earlier = [] if options.run_id else [one for one in run_sets.all if one not in (run_id, *active)]
     deleted = 0
-    for other in (run_id, *earlier) if options.clean_store and not action.check_mode else ():
+    for cleaned_id in (run_id, *earlier) if options.clean_store and not action.check_mode else ():
         with contextlib.suppress(run_folder.RunError):  # another one's that was never whole
-            deleted += access.delete_run(run_folder.find(results, other).read_run()["folder"])
+            deleted += access.delete_run(run_folder.find(results, cleaned_id).read_run()["folder"])
     return {
         "changed": changed or deleted > 0,
         "run_ids": run_ids,
@@ -113,12 +113,12 @@ def _ensure_may_end(action, options, results, run_ids):
     for run_id in {} if options.force or action.check_mode else dict.fromkeys(run_ids):
         folder = run_folder.find(results, run_id)
         try:
-            run, seen = folder.read_run(), folder.seen()
+            run, state = folder.read_run(), folder.seen()
         except run_folder.RunError:  # damaged
             continue
-        if not (seen.attended and run_folder.is_open(run)):
+        if not (state.attended and run_folder.is_open(run)):
             continue
-        described = _described(folder, seen)
+        described = _described(folder, state)
         try:
             answer = action.display.prompt_until(f"End {described}? [y/N]", seconds=ANSWER_SECONDS).strip().lower()
         except AnsiblePromptInterrupt:
@@ -138,9 +138,9 @@ def _name_active(action, results, active):
 
 def _end(action, folder, run, access):
     """End the run for its controller, for one that would resume it, and for readers of the store."""
-    seen, ended = folder.seen(), run["finished_at"] is None
+    state, ended = folder.seen(), run["finished_at"] is None
     run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
-    if seen.attended is False and seen.name not in (run_state.JUDGED, run_state.FAILED):
+    if state.attended is False and state.name not in (run_state.JUDGED, run_state.FAILED):
         run["state"] = {**run["state"], "name": run_state.FAILED, "reason": run_state.CLEANED}
         ended = True
     if not ended:
@@ -193,20 +193,20 @@ def _outcome(hostvars, name):
     return cleaning.unreached(str(result.get("msg") or "the clean of this node did not take place"))
 
 
-def _described(folder, seen):
+def _described(folder, state):
     nodes = len(cleanable.launched(folder))
     work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
-    controller = "without a controller" if seen.attended is False else f"controller {seen.who() or 'not known'}"
-    return f"run {folder.path.name}, {seen.name} since {seen.since}{work}, {controller}"
+    controller = "without a controller" if state.attended is False else f"controller {state.who() or 'not known'}"
+    return f"run {folder.path.name}, {state.name} since {state.since}{work}, {controller}"
 
 
 def rounds_of(folder):
     """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
-    found = []
+    run_rounds = []
     for below in document.known_folders(folder):
         with contextlib.suppress(run_folder.RunError):  # damaged, or never whole: nothing goes on by it
-            found.append((below, below.read_run()))
-    return found
+            run_rounds.append((below, below.read_run()))
+    return run_rounds
 
 
 def round_ids_of(folder):

@@ -55,37 +55,37 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     mapping = node_ids.merged({id(mapping): mapping for mapping in mappings}.values())
     # nodes that the mapping of now lacks keep the id from the start of the run
     earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
-    held = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
-    ids = _ids(action, held, options.unmapped)
+    id_map = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
+    ids = _ids(action, id_map, options.unmapped)
     sensitive = _sensitive(options, variables)
-    place = destination.parse(options.destination) if options.destination else None
-    connection = _connection(action, options, place) if place and place[0] == "s3" else None
+    target_place = destination.parse(options.destination) if options.destination else None
+    connection = _connection(action, options, target_place) if target_place and target_place[0] == "s3" else None
     targets = scan.read_targets(run, hosts, {**vars(options), "store": dict(options.store)}, os.environ)
     request = build.Request(folder, name, options.format, ids, targets)
-    result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
+    result = {"path": str(request.target), "unmapped": id_map.unmapped, "unknown": id_map.unknown}
     if action.check_mode:
         report = run_folder.read_report(folder)
         build.check(request, sensitive)
         action.display.display(_verdict(run, report))
-        what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
-        return {**result, "changed": not request.target.exists(), "msg": what}
+        message = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
+        return {**result, "changed": not request.target.exists(), "msg": message}
     try:
         built = build.build(request, sensitive, action.display.display)
         source = built.path if request.form == "folder" else built.path.parent
         below = request.name if request.form == "folder" else ""
         sent = None
-        if place and connection is not None:
-            target = "/".join(part for part in (place[2], below) if part)
+        if target_place and connection is not None:
+            target = "/".join(part for part in (target_place[2], below) if part)
             sent = destination.send(connection, source, built.files, target, action.display.display)
-        elif place:
-            sent = destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
+        elif target_place:
+            sent = destination.send_to_folder(built.path, source, built.files, project_path(target_place[1]) / below)
     except OSError as error:
         folders = {"gpuval_results_dir": folder.results}
-        if place and place[0] == "folder":
-            folders["delivery_destination"] = project_path(place[1])
+        if target_place and target_place[0] == "folder":
+            folders["delivery_destination"] = project_path(target_place[1])
         problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"
         raise DeliveryError(problem) from None
-    lines = _summary(held, ids, built, sent, options.destination)
+    lines = _summary(id_map, ids, built, sent, options.destination)
     lines.insert(1, _verdict(run, run_folder.read_report(folder)))
     action.display.display(*lines)
     return {
@@ -108,21 +108,21 @@ def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
     return variables
 
 
-def _ids(action, held, unmapped):
-    if held.unknown:
+def _ids(action, nodes, unmapped):
+    if nodes.unknown:
         action.display.warning(
-            f"gpuval_node_ids names workers that are not in the run: {some_of(held.unknown, MAX_SHOWN)}"
+            f"gpuval_node_ids names workers that are not in the run: {some_of(nodes.unknown, MAX_SHOWN)}"
         )
-    if not held.unmapped:
-        return held.ids
+    if not nodes.unmapped:
+        return nodes.ids
     if unmapped == "fail":
         raise DeliveryError(
-            f"{len(held.unmapped)} node(s) without a unique id: {some_of(held.unmapped, MAX_SHOWN)}. Add them to "
+            f"{len(nodes.unmapped)} node(s) without a unique id: {some_of(nodes.unmapped, MAX_SHOWN)}. Add them to "
             "the mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
         )
-    action.display.warning(f"delivered under their own names, without unique ids: {some_of(held.unmapped, MAX_SHOWN)}")
+    action.display.warning(f"delivered under their own names, without unique ids: {some_of(nodes.unmapped, MAX_SHOWN)}")
     return node_ids.checked(
-        [*held.ids.items(), *((name, name) for name in held.unmapped)], "unique ids and names that are kept"
+        [*nodes.ids.items(), *((name, name) for name in nodes.unmapped)], "unique ids and names that are kept"
     )
 
 
@@ -140,9 +140,9 @@ def _sensitive(options, variables):
     return sensitive
 
 
-def _connection(action, options, place):
-    own = log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
-    if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *own}:
+def _connection(action, options, target_place):
+    run_secrets = log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
+    if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *run_secrets}:
         raise DeliveryError(
             "delivery_s3_secret_key is that of the run's store: use the destination's own keys, so that "
             "readers of deliveries cannot write evidence"
@@ -154,7 +154,7 @@ def _connection(action, options, place):
         )
     names = ("endpoint", "access_key", "secret_key", "session_token", "ca_file")
     values = {name: getattr(options, f"s3_{name}") or None for name in names}
-    connection = Connection(bucket=place[1], region=options.s3_region, **values)
+    connection = Connection(bucket=target_place[1], region=options.s3_region, **values)
     destination.check_keys(connection)
     return connection
 
@@ -166,12 +166,12 @@ def _verdict(run, report):
     return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"
 
 
-def _summary(held, ids, built, sent, where):
+def _summary(id_map, ids, built, sent, where):
     lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
     lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
     names = {
-        "under their own names": held.unmapped,
-        "in the mapping but not in the run": held.unknown,
+        "under their own names": id_map.unmapped,
+        "in the mapping but not in the run": id_map.unknown,
         "common words, converted as names of nodes but kept in running text": built.ordinary,
     }
     lines += [f"- {what}: {some_of(listed, MAX_SHOWN)}" for what, listed in names.items() if listed]

@@ -56,8 +56,8 @@ def _services(action, placements, hosts):
     rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
     if not rows:
         rows = [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
-    own = {kind: extensions.own(kind) for kind in extensions.KINDS}
-    if text := "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names):
+    extension_names = {kind: extensions.own(kind) for kind in extensions.KINDS}
+    if text := "; ".join(f"{kind} {', '.join(names)}" for kind, names in extension_names.items() if names):
         rows.append(DoctorRow("extensions", OK, text))
     for name in ("results_dir", "state_dir"):
         folder = _one(action, values, f"gpuval_{name}")

@@ -23,23 +23,23 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
     if options.store is None:
         return _found(action.own_folder(options))
     results = options.results_dir
-    own = run_folder.own(results, options.run_id, options.folder, action.inventory)
-    if own is not None:
+    own_folder = run_folder.own(results, options.run_id, options.folder, action.inventory)
+    if own_folder is not None:
         if not action.check_mode:
-            file_recovery.recover(own, open_store(options.store), action.display.warning)
-        action.name_newer(options.run_id, own)
-        run, seen = own.read_run(), own.seen()
-        if seen.attended and seen.name not in (run_state.JUDGED, run_state.FAILED):
+            file_recovery.recover(own_folder, open_store(options.store), action.display.warning)
+        action.name_newer(options.run_id, own_folder)
+        run, state = own_folder.read_run(), own_folder.seen()
+        if state.attended and state.name not in (run_state.JUDGED, run_state.FAILED):
             raise run_folder.RunError(
-                f"run {run['run_id']} is {seen.line()}: its report comes at its end. `make status` shows it now"
+                f"run {run['run_id']} is {state.line()}: its report comes at its end. `make status` shows it now"
             )
-        kept = run.get("origin", {}).get("store")
+        source = run.get("origin", {}).get("store")
         chosen = origin.store_of(options.store)
-        if kept and kept != chosen:
+        if source and source != chosen:
             raise run_folder.RunError(
-                f"run {run['run_id']} has its records in {kept}, and the settings name {chosen}: use those of the run"
+                f"run {run['run_id']} has its records in {source}, and the settings name {chosen}: use those of the run"
             )
-        return _found(own)
+        return _found(own_folder)
     if not (options.run_id or options.folder) and run_folder.known_runs(results):
         action.folder(options)  # the runs here are of other inventories, or none began; says so
     access = open_store(options.store)

@@ -42,12 +42,12 @@ def judge_run(action: RunAction, options: JudgeRunOptions) -> dict[str, Any]:
 def _judge(action, options):
     folder = action.folder(options)
     run = folder.read_run()
-    files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
+    files, baseline_path, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
     earlier, damaged = earlier_faults.read(folder, run, actions.shipped().window_days)
     for remark in [*remarks, *damaged]:
         action.display.warning(remark)
     checks = criteria.beside_shipped(files)
-    baseline_read = baseline.read(Path(held), run["run_id"]) if held else None
+    baseline_read = baseline.read(Path(baseline_path), run["run_id"]) if baseline_path else None
     judged = publishing.judged(folder)
     frozen = publishing.is_final(run, judged)
     abandoned = run_folder.is_abandoned(folder, run)

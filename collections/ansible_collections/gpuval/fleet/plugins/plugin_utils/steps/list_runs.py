@@ -22,24 +22,24 @@ def list_runs(
     if rerun:
         return _rerun(action, action.own_folder(options), jobs, Path(rerun))
     results = options.results_dir
-    found = overview.rows(results, action.inventory)
-    others = run_folder.of_others(results, action.inventory)
-    message = f"{len(found)} run(s) of {origin.shown(action.inventory) or 'all inventories'} in {results}"
-    message += "" if found else "; `make validate` starts one"
-    action.display.display(*(overview.lines(found) if found else ()), message)
-    if others:
-        action.display.display(f"runs of other inventories: {origin.others_line(others)}")
-    return {"changed": False, "runs": found, "msg": message}
+    run_rows = overview.rows(results, action.inventory)
+    other_runs = run_folder.of_others(results, action.inventory)
+    message = f"{len(run_rows)} run(s) of {origin.shown(action.inventory) or 'all inventories'} in {results}"
+    message += "" if run_rows else "; `make validate` starts one"
+    action.display.display(*(overview.lines(run_rows) if run_rows else ()), message)
+    if other_runs:
+        action.display.display(f"runs of other inventories: {origin.others_line(other_runs)}")
+    return {"changed": False, "runs": run_rows, "msg": message}
 
 
 def _rerun(action, folder, jobs, target):
     hosts = action.task_vars["hostvars"]
-    known = {*extensions.found("stages"), *job_stages.names(map(project_path, jobs))}
+    stage_names = {*extensions.found("stages"), *job_stages.names(map(project_path, jobs))}
     names, settings = overview.rest(
-        folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
+        folder, lambda stage: stage in stage_names or any(f"{stage}_workload" in hosts[name] for name in hosts)
     )
-    what = f"validating {some_of(names)} again" if names else overview.passed_line(folder)
-    message = f"run {folder.path.name}: {what}"
+    outcome = f"validating {some_of(names)} again" if names else overview.passed_line(folder)
+    message = f"run {folder.path.name}: {outcome}"
     action.display.display(message)
     if not action.check_mode:
         run_folder.write_bytes(target / "nodes", "".join(f"{name}\n" for name in names).encode())

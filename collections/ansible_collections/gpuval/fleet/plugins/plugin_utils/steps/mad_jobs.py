@@ -57,37 +57,37 @@ class MadJobsOptions(StepOptions):
 
 def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     _check(options)
-    place = options.state_dir / "mad"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    jobs_folder = options.state_dir / "mad"
+    jobs_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     jobs.remove_leftovers(options.state_dir, time.time() - KEPT_SECONDS)  # those of runs that are long over
-    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
-    found = repository.read(_root(options, folder))
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=jobs_folder))
+    models_repository = repository.read(_root(options, folder))
     secrets_file = None
     if options.secrets_file:  # the user's own
         secrets_file = project_path(options.secrets_file)
-    elif (found.root / checkout.CREDENTIALS_FILE).exists():
-        secrets_file = located(found.root, checkout.CREDENTIALS_FILE)
-    known = job_secrets.read(secrets_file) if secrets_file else {}
-    asked = context.parse(options.context)
+    elif (models_repository.root / checkout.CREDENTIALS_FILE).exists():
+        secrets_file = located(models_repository.root, checkout.CREDENTIALS_FILE)
+    secrets = job_secrets.read(secrets_file) if secrets_file else {}
+    requested_context = context.parse(options.context)
     scheduler = scheduler_of(options.placement)
     in_pods = scheduler.in_pods
-    if in_pods and not (options.registry or options.images or asked.image):
+    if in_pods and not (options.registry or options.images or requested_context.image):
         raise MadError(f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images")
-    models = repository.select(found, options.tags)
-    without = [model.name for model in models if model.data and found.data is None]
+    models = repository.select(models_repository, options.tags)
+    without = [model.name for model in models if model.data and models_repository.data is None]
     fetched = [f"{DATA_FILE} is missing: the scripts of {some_of(without)} fetch their data"] if without else []
-    for remark in (*found.remarks, *asked.remarks, *fetched):
+    for remark in (*models_repository.remarks, *requested_context.remarks, *fetched):
         action.display.warning(remark)
     set_here = [name for name, value in os.environ.items() if value]
     for_all = {
-        name for name in (*options.secrets, *job_secrets.flat(known), *set_here) if name.startswith(SECRETS_FOR_ALL)
+        name for name in (*options.secrets, *job_secrets.flat(secrets), *set_here) if name.startswith(SECRETS_FOR_ALL)
     }
     chosen = planning.MadOptions(
         timeout=options.timeout,
         vendor=_vendor(options.sku),
         runs_on_all=options.disable_skip_gpu_arch,
         datasets=[one.name for one in datasets.parse(options.datasets)],
-        credentials=known,
+        credentials=secrets,
         secrets_file=secrets_file,
         secrets=tuple(sorted(for_all)),
         named={tag.whole for tag in repository.parse_tags(options.tags)},
@@ -100,19 +100,19 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
         nodes=len(action.task_vars.get("ansible_play_hosts_all") or ()),
         registry=options.registry.rstrip("/"),
     )
-    made = jobs.write(found, models, asked, chosen, folder)
-    for remark in (*(f"left out: {problem}" for problem in made.left_out), *made.remarks):
+    written_jobs = jobs.write(models_repository, models, requested_context, chosen, folder)
+    for remark in (*(f"left out: {problem}" for problem in written_jobs.left_out), *written_jobs.remarks):
         action.display.warning(remark)
-    text = f"{len(made.jobs)} job(s) of {len(models)} model(s): {some_of(model.name for model in models)}"
-    text += f"; {len(made.left_out)} left out" if made.left_out else ""
+    text = f"{len(written_jobs.jobs)} job(s) of {len(models)} model(s): {some_of(model.name for model in models)}"
+    text += f"; {len(written_jobs.left_out)} left out" if written_jobs.left_out else ""
     action.display.display(text)
     return {
         "changed": True,
         "msg": text,
-        "jobs": [] if options.skip_run else list(made.jobs),
-        "images": dict(made.images),
+        "jobs": [] if options.skip_run else list(written_jobs.jobs),
+        "images": dict(written_jobs.images),
         "secrets_file": str(secrets_file or ""),
-        "deadline_seconds": made.deadline_seconds,
+        "deadline_seconds": written_jobs.deadline_seconds,
     }
 
 
@@ -132,22 +132,22 @@ def _check(options):
 
 def _root(options, folder):
     """The folder of the repository, cloned if it is an address."""
-    given, revision = options.repository, options.revision
-    if not checkout.is_address(given):
+    source, revision = options.repository, options.revision
+    if not checkout.is_address(source):
         if revision:
             remedy = "check it out there, or name its address"
             raise MadError(f"gpuval_mad_revision: gpuval_mad_repository is a folder: {remedy}")
-        return project_path(given)
-    if CREDENTIALS_IN_URL.match(given):
+        return project_path(source)
+    if CREDENTIALS_IN_URL.match(source):
         remedy = "use a credential helper or SSH"
         raise MadError(f"gpuval_mad_repository: credentials in an address end up in logs: {remedy}")
     target = folder / "repository"
-    checkout.clone(given, target, revision, what="gpuval_mad_repository", transports=checkout.ALL_TRANSPORTS)
+    checkout.clone(source, target, revision, what="gpuval_mad_repository", transports=checkout.ALL_TRANSPORTS)
     return target
 
 
 def _vendor(sku):
     """As Dockerfiles have it; empty where the inventory leaves it to the nodes."""
-    known = sku_catalogue.named(sku)
-    vendor = sku if sku in (*GPU_VENDORS, "cpu") else known.vendor if known else ""
+    declared_sku = sku_catalogue.named(sku)
+    vendor = sku if sku in (*GPU_VENDORS, "cpu") else declared_sku.vendor if declared_sku else ""
     return vendor.upper()

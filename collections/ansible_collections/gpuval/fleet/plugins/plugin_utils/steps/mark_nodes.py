@@ -31,38 +31,38 @@ class MarkNodesOptions(RunOptions, ClusterAccess):
 
 def mark_nodes(action: RunAction, options: MarkNodesOptions) -> dict[str, Any]:
     scheduler = scheduler_of(options.scheduler)
-    done = scheduler(action, options).mark()
-    message = f"{len(done.changes)} node(s) {'would be ' if action.check_mode else ''}changed"
-    left_alone = ("drained or down for others, left as they are", done.foreign)
-    for what, names in ((f"not in {scheduler.title}", done.missing), left_alone):
-        message += f"; {what}: {some_of(names)}" if names else ""
-    still = {name: sorted(checks) for name, checks in done.still.items()}
+    marks = scheduler(action, options).mark()
+    message = f"{len(marks.changes)} node(s) {'would be ' if action.check_mode else ''}changed"
+    left_alone = ("drained or down for others, left as they are", marks.foreign)
+    for reason, names in ((f"not in {scheduler.title}", marks.missing), left_alone):
+        message += f"; {reason}: {some_of(names)}" if names else ""
+    still = {name: sorted(checks) for name, checks in marks.still.items()}
     if still:
         state, remedy = scheduler.still_words
         open_checks = {
             name: ", ".join(entry.strip("/") for entry in checks if entry != failed_checks.UNKNOWN)
             for name, checks in still.items()
         }
-        shown = some_of(f"{name} ({one_line(text, MAX_SHOWN) or 'a whole run'})" for name, text in open_checks.items())
-        kept = f"{state}: {shown}: a run in which they pass all of it {remedy}"
-        action.display.warning(kept)
-        message += f"; {kept}, or mark_nodes with state: absent"
-    if done.problem:
-        message += f"; {done.problem}"
-    elif done.changes:
+        listed = some_of(f"{name} ({one_line(text, MAX_SHOWN) or 'a whole run'})" for name, text in open_checks.items())
+        open_text = f"{state}: {listed}: a run in which they pass all of it {remedy}"
+        action.display.warning(open_text)
+        message += f"; {open_text}, or mark_nodes with state: absent"
+    if marks.problem:
+        message += f"; {marks.problem}"
+    elif marks.changes:
         action.display.display(f"marks: {message}")
     return {
-        "changed": bool(done.changes or done.noted),
-        "failed": bool(done.problem),
-        "nodes": sorted(done.changes),
-        "missing": done.missing,
-        "busy": done.busy,
+        "changed": bool(marks.changes or marks.noted),
+        "failed": bool(marks.problem),
+        "nodes": sorted(marks.changes),
+        "missing": marks.missing,
+        "busy": marks.busy,
         "kept": sorted(still),
         "open": still,
         "diff": [
             {"before_header": name, "after_header": name, "before": before, "after": after}
-            for name, (before, after) in sorted(done.changes.items())
+            for name, (before, after) in sorted(marks.changes.items())
         ],
-        "foreign": done.foreign,
+        "foreign": marks.foreign,
         "msg": message,
     }

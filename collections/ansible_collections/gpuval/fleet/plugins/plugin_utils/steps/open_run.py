@@ -94,23 +94,23 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
                 f"{folder.path} is another controller's run, imported by `make report`: give another gpuval_run_id, or "
                 "none, to validate here"
             )
-        known = folder.read_run() if folder.is_known else None
-        if known:
+        frozen_run = folder.read_run() if folder.is_known else None
+        if frozen_run:
             run_folder.ensure_of(folder, action.inventory)
-        wanted = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
+        run_document = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
         # expressions of the collection's own roles
         template = templar_of(action, action.task_vars).template
         less = opening.shortened(
             [*stages, *gang_stages], action.task_vars, lambda text: template(trust_as_template(text))
         )
-        wanted |= {"shortened": less} if less else {}
+        run_document |= {"shortened": less} if less else {}
         if not together and options.gang_stages:
-            wanted["gang_stages"] = select(options.gang_stages)[1]
-        if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
-            rounds.check_run_id(results, wanted)
-        run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
-        changed = run != known
-        attended = folder.seen() if known else None
+            run_document["gang_stages"] = select(options.gang_stages)[1]
+        if frozen_run is None or not any(node.get("gang_stages") for node in frozen_run["nodes"].values()):
+            rounds.check_run_id(results, run_document)
+        run, joined = opening.merge(frozen_run, run_document, gangs_formed=folder.gangs_file.exists())
+        changed = run != frozen_run
+        attended = folder.seen() if frozen_run else None
         if not action.check_mode:
             run = _opened(action, folder, run, options)
         if left_alone:
@@ -119,21 +119,21 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
                 "are left out; choose others of its kind beside it"
             )
         if not action.check_mode:  # freeze what the run is judged by
-            _files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
+            _files, baseline_path, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
             for remark in remarks:
                 action.display.warning(remark)
-            if held:
-                baseline.read(Path(held), run["run_id"])
-            is_part = known is None and options.limit
+            if baseline_path:
+                baseline.read(Path(baseline_path), run["run_id"])
+            is_part = frozen_run is None and options.limit
             standings = applied_criteria.standings_before(folder.results, run) if is_part else []
             applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
-    summary = _summary(run, known, joined, attended)
+    summary = _summary(run, frozen_run, joined, attended)
     action.display.display(summary)
     return {
         "changed": changed,
         "run": run,
-        "resumed": known is not None,
-        "joined": joined if known else [],
+        "resumed": frozen_run is not None,
+        "joined": joined if frozen_run else [],
         "results": str(folder.path),
         "opened": "" if action.check_mode else str(folder.path),  # for the callback
         "msg": summary,
@@ -184,7 +184,7 @@ def _ensure_no_gang_asked(options, count):
 def _wanted(run_id, options, stages, narrowed, nodes):
     """The document of a run of these nodes, which all stages may run on."""
     workloads = options.workloads
-    wanted = {
+    run_document = {
         "schema": "gpuval.run/1",
         "version": version(),
         "run_id": run_id,
@@ -200,7 +200,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "nodes": nodes,
     }
     further = {"extensions": extensions.digests(), "only_idle": options.only_idle}
-    return {**wanted, **{key: value for key, value in further.items() if value}}
+    return {**run_document, **{key: value for key, value in further.items() if value}}
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):
@@ -215,7 +215,7 @@ def _expected(name, hostvars, stages, gang_stages, ids):
         raise run_folder.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
     expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
     try:
-        given = {
+        optional_fields = {
             "gang_stages": gang_stages,
             "versions": declared.parse_versions(hostvars.get("gpuval_versions")),
             "declared": declared.of_host(hostvars),
@@ -224,18 +224,18 @@ def _expected(name, hostvars, stages, gang_stages, ids):
         }
     except SettingError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
-    return {**expected, **{key: value for key, value in given.items() if value}}
+    optional_fields["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
+    return {**expected, **{key: value for key, value in optional_fields.items() if value}}
 
 
-def _summary(run, known, joined, attended):
-    what = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
-    if known is None:
-        return what
+def _summary(run, frozen_run, joined, attended):
+    summary = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
+    if frozen_run is None:
+        return summary
     if attended.attended:
-        return f"{what}; {attended.name} already, controller {attended.who()}: this console attaches to it"
+        return f"{summary}; {attended.name} already, controller {attended.who()}: this console attaches to it"
     if joined:
-        return f"{what}; joined by {', '.join(joined)}"
+        return f"{summary}; joined by {', '.join(joined)}"
     if run_folder.is_unreported(run):
-        return f"{what}, resumed at its collection: its nodes are done"
-    return f"{what}, resumed where it stopped (-e gpuval_run_id=new starts another one)"
+        return f"{summary}, resumed at its collection: its nodes are done"
+    return f"{summary}, resumed where it stopped (-e gpuval_run_id=new starts another one)"

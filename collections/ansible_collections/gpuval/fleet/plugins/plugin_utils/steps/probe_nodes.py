@@ -40,6 +40,6 @@ def probe_nodes(action: RunAction, options: ProbeNodesOptions) -> dict[str, Any]
     action.display.display(*probed.lines)
     away = [name for name, finding in findings.items() if finding.state != ssh_findings.REACHABLE]
     if away and options.required:
-        failure, shown = "not reachable" if scheduler.over_ssh else "cannot run work", some_of(away, ssh_findings.SHOWN)
-        raise AnsibleActionFail(f"{len(away)} of {len(nodes)} node(s) {failure}: {shown}")
+        failure, names = "not reachable" if scheduler.over_ssh else "cannot run work", some_of(away, ssh_findings.SHOWN)
+        raise AnsibleActionFail(f"{len(away)} of {len(nodes)} node(s) {failure}: {names}")
     return {"changed": False, "nodes": nodes, "away": away, "seconds": seconds, "msg": probed.lines[0], **probed.more}

@@ -41,17 +41,17 @@ def reach_node(action: RunAction, options: ReachNodeOptions) -> dict[str, Any]:
     folder = action.folder(options)
     run, node = folder.read_run(), options.node
     if node not in run["nodes"]:
-        known = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
+        node_names = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
         raise AnsibleActionFail(
-            f"{node!r} is no node of run {run['run_id']}: set run_reach_node (make: NODE=) to one of {known}"
+            f"{node!r} is no node of run {run['run_id']}: set run_reach_node (make: NODE=) to one of {node_names}"
         )
     of_run = run["nodes"][node]["stages"]
     folder = in_round(folder, node, options.stage) or folder
     run = folder.read_run()  # that of a round, where nodes are at work together
     stages = run["nodes"][node]["stages"]
     if options.stage and options.stage not in stages:
-        known = ", ".join(dict.fromkeys([*of_run, *stages]))
-        raise AnsibleActionFail(f"{options.stage!r} is no stage of this run on {node}: {known}")
+        stage_names = ", ".join(dict.fromkeys([*of_run, *stages]))
+        raise AnsibleActionFail(f"{options.stage!r} is no stage of this run on {node}: {stage_names}")
     try:
         words = scheduler_of(options.placement)(action, options).reach(folder, node, stages)
     except GpuvalError as error:

@@ -67,7 +67,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     return {**result, "changed": True, "path": str(path), "msg": message}
 
 
-def _placement(action, name, known, run, options, store):
+def _placement(action, name, description, run, options, store):
     order = KubernetesScheduler(action, options).order(run, name)
     path = None if action.check_mode else action.folder(options).plan_file(name)
     if path and path.exists():
@@ -77,8 +77,8 @@ def _placement(action, name, known, run, options, store):
         if path:  # the run continues with it, also when another user applies the file
             folder.write_json(path, plan)
     names = [stage["name"] for stage in plan["stages"]]
-    given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
-    return manifests.PodAttempt(manifests.target_of(name, known), order.settings, plan, order.sku, **given)
+    store_fields = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
+    return manifests.PodAttempt(manifests.target_of(name, description), order.settings, plan, order.sku, **store_fields)
 
 
 _Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

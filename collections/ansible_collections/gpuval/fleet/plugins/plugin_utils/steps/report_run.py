@@ -84,8 +84,8 @@ def _upload(action, store, folder, run, report_files):
         access = open_store(store)
         connection = access.connection()
         with access.held():  # another console of the run may end the nodes' URLs, which restarts the store
-            for files, place in ((report_files, f"{run['folder']}/report"), (criteria, run["folder"])):
-                uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
+            for files, prefix in ((report_files, f"{run['folder']}/report"), (criteria, run["folder"])):
+                uploaded = upload(connection, [str(path) for path in files], prefix, check_mode=False)
                 if uploaded.get("failed"):
                     action.display.warning(warning.format(uploaded["msg"]))
                     return

@@ -26,9 +26,9 @@ def run_gangs(action: RunAction, options: RunGangsOptions) -> dict[str, Any]:
     if action.check_mode:
         return {"changed": False, "skipped": True}
     folder, access = action.folder(options), open_store(options.store)
-    known = document.read(folder)
-    if known and known["ended_at"] and run_folder.is_unreported(folder.read_run()):
-        return {"changed": False, **session.summary(known)}
+    gang_document = document.read(folder)
+    if gang_document and gang_document["ended_at"] and run_folder.is_unreported(folder.read_run()):
+        return {"changed": False, **session.summary(gang_document)}
     folder.advance(run_state.WORKING)
     session.ensure_valid(options)
     limits = replace(options, **session.LIMITS)

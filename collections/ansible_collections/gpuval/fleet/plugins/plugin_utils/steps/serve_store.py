@@ -44,19 +44,19 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
     if options.run_id:
         _ensure_loadable(action, access, options)
     try:
-        found = preflight.examine(access, options.deadline_seconds)
+        preflight_outcome = preflight.examine(access, options.deadline_seconds)
     except StoreError as error:
         error.subject = "store"
         raise
-    if found.problems:
-        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
-        failure = StoreError(f"preflight: {found.problems[0]}")
+    if preflight_outcome.problems:
+        action.display.display(*(f"preflight: {problem}" for problem in preflight_outcome.problems[1:]))
+        failure = StoreError(f"preflight: {preflight_outcome.problems[0]}")
         failure.subject = "store"
         raise failure
     action.display.display("preflight: the store takes uploads by signed URL and can be read")
-    for remark in found.remarks:
+    for remark in preflight_outcome.remarks:
         action.display.warning(remark)
-    return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
+    return {"changed": preflight_outcome.changed, "endpoint": preflight_outcome.store.connection.endpoint}
 
 
 def _ensure_loadable(action, access, options):

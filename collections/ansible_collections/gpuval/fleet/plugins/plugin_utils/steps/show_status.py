@@ -63,8 +63,8 @@ class StatusDisplay:
         if self.own and not access.known() and (verdict := self._last_verdict()):
             return verdict
         if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
-            here = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
-            return self._concluded(run_status.status_of(self._with_own(here)))
+            stored = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
+            return self._concluded(run_status.status_of(self._with_own(stored)))
         store = access.store()
         run, lines = (self.own.read_run(), []) if self.own else stored_runs.find(store, options.run_id, options.folder)
         for line in lines:
@@ -102,15 +102,15 @@ class StatusDisplay:
         return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
 
     def _look(self):
-        known = self.reader.look()
-        age = (known.moment - known.watch_modified).total_seconds() if known.watch_modified else None
-        known = self._with_own(known) if self.own else replace(known, controller=run_state.seen(known.run, age))
-        return run_status.status_of(known)
+        stored = self.reader.look()
+        age = (stored.moment - stored.watch_modified).total_seconds() if stored.watch_modified else None
+        stored = self._with_own(stored) if self.own else replace(stored, controller=run_state.seen(stored.run, age))
+        return run_status.status_of(stored)
 
-    def _with_own(self, known):
+    def _with_own(self, stored):
         """On the controller of the run: with what it could not put into the store."""
-        run, seen = self.own.read_run(), self.own.seen()
-        if known.watch is None and seen.started:
+        run, state = self.own.read_run(), self.own.seen()
+        if stored.watch is None and state.started:
             launches, plans = self.own.read_launches(), self.own.read_plans()
             updates = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
             document = publishing.watch_document(
@@ -121,13 +121,13 @@ class StatusDisplay:
                 begun_seconds=folder.seconds_since(self.own.begun_at(run)),
                 window=(0, 0),
                 silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
-                ended=seen.name != run_state.WORKING,
+                ended=state.name != run_state.WORKING,
             )
             sign = timedelta(seconds=self.own.sign_age() or 0.0)
-            known = replace(known, watch=document, watch_modified=known.moment - sign)
+            stored = replace(stored, watch=document, watch_modified=stored.moment - sign)
         path = publishing.verdict_file(self.own)
-        verdict = (folder.read_object(path) if run["finished_at"] else {}) or known.verdict
-        return replace(known, run=run, verdict=verdict, controller=seen)
+        verdict = (folder.read_object(path) if run["finished_at"] else {}) or stored.verdict
+        return replace(stored, run=run, verdict=verdict, controller=state)
 
     def _watch(self, status):
         """Until the run is over or the deadline has come; what is new, and now and then that nothing is."""
@@ -168,8 +168,8 @@ class StatusDisplay:
         nodes = self._chosen(status)
         if status.never_started:  # the conclusion says all
             return
-        whole = self.options.whole or bool(self.options.nodes) or self.action.display.verbosity > 0
-        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, complete=whole)]
+        complete = self.options.whole or bool(self.options.nodes) or self.action.display.verbosity > 0
+        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, complete=complete)]
         if self.options.lines:
             lines += ["", *status_lines.done_lines(status, nodes)]
         refused = status.known.refused

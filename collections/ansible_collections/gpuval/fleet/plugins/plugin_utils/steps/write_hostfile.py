@@ -34,7 +34,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
     for remark in unsettled(run, document, report["nodes"]):
         action.display.warning(f"run {run['run_id']} {remark}")
     placed = session.placed(run["nodes"], action.task_vars["ansible_play_hosts_all"], action.task_vars["hostvars"])
-    known = session.properties(folder, run)
+    node_properties = session.properties(folder, run)
     bad = gang_document.bad_nodes(document)
     barred = {
         node["name"]: BAD if node["name"] in bad else f"its verdict is {node['verdict']}: {node['class']}"
@@ -43,7 +43,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
     }
     barred |= {name: forming.NOT_HERE for name in run["nodes"] if name not in placed and name not in barred}
     candidates = [
-        orchestrate.candidate(node, placed[node["name"]], known[node["name"]])
+        orchestrate.candidate(node, placed[node["name"]], node_properties[node["name"]])
         for node in report["nodes"]
         if node["name"] not in barred
     ]
@@ -55,27 +55,27 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
     target = project_path(options.path) if options.path else folder.path / "hostfile"
     if not formation.gangs:
         message = "no two nodes of the run may work together: see the warnings above"
-        gone = hostfiles.stale(results, target)
-        if gone and not action.check_mode:
-            hostfiles.write(results, {}, gone)
-            message += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
+        stale_files = hostfiles.stale(results, target)
+        if stale_files and not action.check_mode:
+            hostfiles.write(results, {}, stale_files)
+            message += f"; removed, since they are of earlier gangs: {', '.join(map(str, stale_files))}"
         raise run_folder.RunError(message)
     written = {}
     for gang, members in formation.gangs.items():
         path = hostfiles.path_of(target, gang, len(formation.gangs))
         written[path] = "".join(f"{member.address} slots={member.slots}\n" for member in members)
     changed = [path for path, text in written.items() if not hostfiles.same(path, text)]
-    gone = hostfiles.stale(results, target, written)
-    for path in gone:
+    stale_files = hostfiles.stale(results, target, written)
+    for path in stale_files:
         action.display.warning(f"{path} is of an earlier gang{'' if action.check_mode else ': it is removed'}")
     if not action.check_mode:
-        hostfiles.write(results, written, gone)
+        hostfiles.write(results, written, stale_files)
     lines = [f"{path}: {text.count(chr(10))} nodes" for path, text in written.items()]
     action.display.display(*lines)
     return {
-        "changed": bool(changed or gone),
+        "changed": bool(changed or stale_files),
         "paths": [str(path) for path in written],
-        "removed": [str(path) for path in gone],
+        "removed": [str(path) for path in stale_files],
         "left_out": formation.left_out,
         "msg": "; ".join(lines),
     }
@@ -91,11 +91,11 @@ def unsettled(
     unproven = [node["name"] for node in nodes if node["verdict"] == "PASS" and node.get("unproven")]
     if unproven:
         remarks.append(f"proves less than an acceptance needs: {some_of(unproven)} are not accepted by it")
-    asked = any(node.get("gang_stages") for node in run["nodes"].values())
-    if asked and (document is None or document["ended_at"] is None):
+    has_gang_stages = any(node.get("gang_stages") for node in run["nodes"].values())
+    if has_gang_stages and (document is None or document["ended_at"] is None):
         remarks.append("has not finished its gangs: what they say of its nodes is not known yet")
     elif run["finished_at"] is None:
         remarks.append("is not finished: its nodes may still fail")
-    if not asked:
+    if not has_gang_stages:
         remarks.append("had no stages of gangs: it is unknown whether its nodes can work together")
     return remarks
