@@ -125,9 +125,9 @@ class ControllerAction(OutputLimit, ActionBase):
     def execute_on_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The same, unchecked: whatever the node answers."""
         module = "node" if answers.is_node_step(name) else name
-        given = {"step": name, "arguments": json.dumps(arguments, default=str)} if module == "node" else None
+        module_arguments = {"step": name, "arguments": json.dumps(arguments, default=str)} if module == "node" else None
         answer: dict[str, Any] = self._execute_module(
-            module_name=f"gpuval.fleet.{module}", module_args=given, task_vars=self.task_vars
+            module_name=f"gpuval.fleet.{module}", module_args=module_arguments, task_vars=self.task_vars
         )
         return answer
 

@@ -175,11 +175,11 @@ class _ResultQueue:
     def send_task_result(self, *result: Any) -> None:
         """Send what is used: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
         values = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
-        kept = {name: values[name] for name in RETURNED if name in values}
+        returned = {name: values[name] for name in RETURNED if name in values}
         if python := (values.get("ansible_facts") or {}).get("discovered_interpreter_python"):
-            kept["interpreter"] = str(python)
+            returned["interpreter"] = str(python)
         states = {state: bool(values.get(state)) for state in ("failed", "unreachable")}
-        self._pipe.send(("result", {**states, "message": str(values.get("msg") or ""), "result": kept}))
+        self._pipe.send(("result", {**states, "message": str(values.get("msg") or ""), "result": returned}))
 
 
 class OutputLimit:

@@ -55,8 +55,8 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     if in_checkout() if checkout is None else checkout:
         chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
         return _MAKE.sub(lambda match: f"`make {match[1]}{'' if 'INVENTORY=' in match[2] else chosen}{match[2]}`", text)
-    own = [str(source).removeprefix(f"{Path.cwd()}/") for source in context.CLIARGS.get("inventory") or ()]
-    sources = _sources(inventory) if inventory else own
+    own_sources = [str(source).removeprefix(f"{Path.cwd()}/") for source in context.CLIARGS.get("inventory") or ()]
+    sources = _sources(inventory) if inventory else own_sources
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
 
     def playbook(match: re.Match[str]) -> str:

@@ -95,10 +95,10 @@ def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Inter
     """The class that implements the interface by this name (its attribute `name`), of the file or folder of the kind.
     One that ships needs no extension: nodes are cleaned although another user can write to one. Raises SettingError."""
     shipped = _SHIPPED[kind]()
-    known = shipped if name in shipped else found(kind)
-    if name not in known:
-        raise SettingError(f"{name}: must be one of {', '.join(known)}{meant(name, known)}")
-    path = known[name]
+    paths = shipped if name in shipped else found(kind)
+    if name not in paths:
+        raise SettingError(f"{name}: must be one of {', '.join(paths)}{meant(name, paths)}")
+    path = paths[name]
     for value in vars(_load_module(path)).values():
         if isinstance(value, type) and issubclass(value, interface) and getattr(value, "name", "") == name:
             return value
@@ -119,36 +119,36 @@ def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) ->
             name, end = path.name.removesuffix(KINDS[kind]), KINDS[kind]
             is_right = path.suffix == end and path.is_file() if end else path.is_dir()
             if not is_right or not NAME.fullmatch(name):
-                what = f"a file NAME{end}" if end else "a folder NAME"
+                pattern = f"a file NAME{end}" if end else "a folder NAME"
                 raise SettingError(
-                    f"{SETTING} {path}: {kind} has {what}, of small letters, digits and '_': rename or move it"
+                    f"{SETTING} {path}: {kind} has {pattern}, of small letters, digits and '_': rename or move it"
                 )
             reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
             if name in named or name in reserved:
-                other = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
-                raise SettingError(f"{SETTING} {path}: {other} by the name {name}: rename it")
+                clash = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
+                raise SettingError(f"{SETTING} {path}: {clash} by the name {name}: rename it")
             named[name] = path
     return named
 
 
 @cache
 def _stage_files(pattern: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> tuple[Path, ...]:
-    own = (folder for folder in _found("stages", folders, forbidden).values() if not is_shipped(folder))
-    return tuple(path for folder in own for path in sorted(folder.glob(pattern)))
+    stage_folders = (folder for folder in _found("stages", folders, forbidden).values() if not is_shipped(folder))
+    return tuple(path for folder in stage_folders for path in sorted(folder.glob(pattern)))
 
 
 @cache
 def _checked(folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Sequence[Path]:
     """The folders, each with its links resolved. Raises SettingError for one whose code others could change."""
     resolved: list[Path] = []
-    for given in folders:
-        if not given.is_dir():
-            raise SettingError(f"{SETTING} {given}: there is no such folder on the controller")
-        folder = given.resolve()
+    for source in folders:
+        if not source.is_dir():
+            raise SettingError(f"{SETTING} {source}: there is no such folder on the controller")
+        folder = source.resolve()
         for above in (folder, *folder.parents):
             if any(above == place.resolve() for place in forbidden) or (above / "run.json").is_file():
                 raise SettingError(
-                    f"{SETTING} {given}: {above} holds what nodes reported: move the extension elsewhere"
+                    f"{SETTING} {source}: {above} holds what nodes reported: move the extension elsewhere"
                 )
             _check_owner(above, is_way=above != folder)
         kinds = [entry.name for entry in folder.iterdir() if entry.is_dir() and not _is_ignored(entry)]
@@ -156,11 +156,11 @@ def _checked(folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Sequence
             if name not in KINDS and (remark := meant(name, KINDS, 0.8)):
                 raise SettingError(f"{SETTING} {folder / name}: no kind of extension{remark}")
         if not set(kinds) & KINDS.keys():
-            raise SettingError(f"{SETTING} {given}: no folder {', '.join(KINDS)} in it: name the folder above those")
+            raise SettingError(f"{SETTING} {source}: no folder {', '.join(KINDS)} in it: name the folder above those")
         for path in _contents(folder, with_bytecode=True):
             _check_owner(path)
         if folder.name in (other.name for other in resolved):
-            raise SettingError(f"{SETTING} {given}: two extensions have the name {folder.name}: rename one")
+            raise SettingError(f"{SETTING} {source}: two extensions have the name {folder.name}: rename one")
         resolved.append(folder)
     return tuple(resolved)
 

@@ -26,8 +26,8 @@ def place_of(values: Mapping[str, Any], name: str) -> str:
         path = Path(origin.path)
         if COLLECTION in path.parents:
             return ""
-        shown = os.path.relpath(path) if Path.cwd() in path.parents else str(path)
-        return f"{shown}:{origin.line_num}" if origin.line_num else shown
+        path_text = os.path.relpath(path) if Path.cwd() in path.parents else str(path)
+        return f"{path_text}:{origin.line_num}" if origin.line_num else path_text
     return ""
 
 

@@ -55,8 +55,8 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
 def by_halves(function: Callable[[Sequence[Item]], Result], nodes: Sequence[Item]) -> tuple[Result, Result]:
     """``function`` of the first half of the nodes, and of the others, which a child computes."""
     half = len(nodes) // 2
-    with beside(lambda: function(nodes[half:]), len(nodes)) as others:
-        return function(nodes[:half]), others()
+    with beside(lambda: function(nodes[half:]), len(nodes)) as second_half:
+        return function(nodes[:half]), second_half()
 
 
 class AbandonedError(AnsibleError):

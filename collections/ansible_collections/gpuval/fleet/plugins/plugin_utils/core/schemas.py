@@ -44,14 +44,14 @@ class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
         self.path = path
         self.key = key
         self.problem = problem
-        place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
-        super().__init__(f"{what}: {place}: {problem}" if place else f"{what}: {problem}")
+        key_path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        super().__init__(f"{what}: {key_path}: {problem}" if key_path else f"{what}: {problem}")
 
 
 def schema(name: str) -> dict[str, Any]:
     """The document ``schemas/<name>.schema.json``."""
-    found: dict[str, Any] = json.loads((COLLECTION / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((COLLECTION / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
+    return document
 
 
 @functools.cache
@@ -74,9 +74,9 @@ def problems(name: str, document: Any, *, what: str) -> list[Invalid]:
         return [error]
     kinds = jsonschema_rs.ValidationErrorKind
     best: dict[tuple[Any, ...], Any] = {}
-    for one in sorted(errors, key=_rank):
-        several = isinstance(one.kind, kinds.AdditionalProperties | kinds.Required)
-        best.setdefault((*one.instance_path, one.message if several else ""), one)
+    for failure in sorted(errors, key=_rank):
+        several = isinstance(failure.kind, kinds.AdditionalProperties | kinds.Required)
+        best.setdefault((*failure.instance_path, failure.message if several else ""), failure)
     return [problem for one in best.values() for problem in _invalid(name, document, what, one)]
 
 
@@ -108,14 +108,14 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
     for key in best.schema_path[:-1]:  # a reference is followed by the path of an error already
         declared = declared[key]
     if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
-        known = declared["properties"]
+        properties = declared["properties"]
         return [
-            Invalid(what, path, f"unknown key {unexpected[:MAX_SHOWN]!r}{meant(unexpected, known)}", unexpected)
+            Invalid(what, path, f"unknown key {unexpected[:MAX_SHOWN]!r}{meant(unexpected, properties)}", unexpected)
             for unexpected in best.kind.unexpected
         ]
     if isinstance(best.kind, kinds.Enum):
-        shown = [str(one) for one in declared["enum"]]
-        return [Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(shown)}{meant(value, shown)}")]
+        words = [str(one) for one in declared["enum"]]
+        return [Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(words)}{meant(value, words)}")]
     # The end of a message tells what is wrong; its start repeats the whole value.
     message = best.message
     return [Invalid(what, path, message if len(message) <= 300 else f"{message[:60]} ... {message[-235:]}")]
@@ -123,8 +123,8 @@ def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.Validation
 
 def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
     """The first errors. Raises ValueError for a value whose type is none of JSON's, subclasses included."""
-    known = validator(name)
-    return [] if known.is_valid(document) else list(itertools.islice(known.iter_errors(document), MAX_ERRORS))
+    checker = validator(name)
+    return [] if checker.is_valid(document) else list(itertools.islice(checker.iter_errors(document), MAX_ERRORS))
 
 
 def plain(value: Any) -> Any:

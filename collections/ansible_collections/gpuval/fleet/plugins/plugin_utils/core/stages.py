@@ -33,8 +33,8 @@ class Profile:
 def profiles() -> dict[str, Profile]:
     """By name those that ship, and those of extensions, the shortest first. Raises SettingError for a file that breaks
     its schema."""
-    known = {name: _profile(path) for name, path in extensions.found("profiles").items()}
-    return dict(sorted(known.items(), key=lambda named: named[1].effort))
+    by_name = {name: _profile(path) for name, path in extensions.found("profiles").items()}
+    return dict(sorted(by_name.items(), key=lambda named: named[1].effort))
 
 
 def variables(profile: str) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def variables(profile: str) -> dict[str, Any]:
         if clashes := defaults.keys() & declared.keys():
             raise SettingError(f"{folder}: {min(clashes)}: another stage has this setting, too: rename the stage")
         declared |= defaults
-    known = profiles()
-    return {**declared, **(known[profile].settings if profile in known else {})}
+    all_profiles = profiles()
+    return {**declared, **(all_profiles[profile].settings if profile in all_profiles else {})}
 
 
 def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:

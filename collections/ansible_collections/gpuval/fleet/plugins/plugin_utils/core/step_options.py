@@ -112,9 +112,9 @@ def group_spec(group: Any) -> dict[str, Any]:
     """The argument spec of a dataclass, an option per field."""
     hints = get_type_hints(group, include_extras=True)
     spec = {}
-    for each in fields(group):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        spec[each.name] = _option_spec(hints[each.name], default)
+    for option in fields(group):
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        spec[option.name] = _option_spec(hints[option.name], default)
     return spec
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str:
+def some_of(elements: Iterable[object], most: int = 8, between: str = ", ") -> str:
     """The first ``most``, and how many more there are: ``a, b and 3 more``."""
-    words = [str(thing) for thing in things]
+    words = [str(thing) for thing in elements]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
 
@@ -35,9 +35,9 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def meant(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """A remark that names the nearest of the known names, ``; is it NAME?``; empty where none is near."""
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+def meant(name: object, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """A remark that names the nearest of the names, ``; is it NAME?``; empty where none is near."""
+    near = difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)
     return f"; is it {near[0]}?" if near else ""
 
 

@@ -75,13 +75,13 @@ class ImageMaker:
             self.action.display.display(
                 "nothing to build: gpuval_images names no image to build, copy or take from an archive"
             )
-        changed, made, left = False, {}, []
+        changed, entries, skipped = False, {}, []
         for item in ordered:
             if item.way not in options.ways:
-                left.append(item.reference)
+                skipped.append(item.reference)
                 continue
             try:
-                done, made[item.reference] = self._make(item)
+                image_changed, entries[item.reference] = self._make(item)
             except AnsibleConnectionFailure as error:
                 if not options.publish:
                     raise
@@ -89,9 +89,9 @@ class ImageMaker:
                 raise images.ImagesError(
                     f"{item.reference} was not made, the builder cannot be reached: {error}"
                 ) from error
-            changed = changed or done
+            changed = changed or image_changed
             if options.publish:
-                outcome = "made" if done else "is up to date"
+                outcome = "made" if image_changed else "is up to date"
                 if self.action.check_mode:
                     outcome = "would be made, and put into the store if it is not there"
                 self.action.display.display(f"{item.reference}: {outcome}")
@@ -100,28 +100,28 @@ class ImageMaker:
             for declared in self.options.images
             for item in images.parse(declared)
         }
-        return {"changed": changed, "made": made, "left": left, "pushed": pushed}
+        return {"changed": changed, "made": entries, "left": skipped, "pushed": pushed}
 
     def _make(self, item):
         """Whether anything changed, and the entry of the catalogue; None in check mode."""
-        publish, changed, found = self.options.publish, False, None
+        publish, changed, image_facts = self.options.publish, False, None
         try:
             if item.way != "archive":
-                changed, found = self._build(item)
+                changed, image_facts = self._build(item)
             elif not self.action.check_mode:
-                found = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
+                image_facts = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
         except images.ImagesError as error:
             raise images.ImagesError(f"gpuval_images.{item.name}: {error}") from error
         if self.action.check_mode:
             return publish or changed, None
         entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}
         if self.options.push:  # nodes have it neither from the store nor from a build of their own
-            entry["build_seconds"] = found.get("build_seconds")
+            entry["build_seconds"] = image_facts.get("build_seconds")
             pushed = images.by_digest(item.reference, self.digests[item.reference])
             images.remember(self.state, {**entry, "reference": pushed})
             return changed, entry
         if publish:
-            entry |= {key: found.get(key) for key in MADE}
+            entry |= {key: image_facts.get(key) for key in MADE}
             entry["key"] = images.object_keys(item.name, entry["id"])[0]
             store = open_store(self.options.store)
             changed = image_upload.publish(store, self.state, entry, self.action.display.display) or changed
@@ -129,8 +129,8 @@ class ImageMaker:
 
     def _build(self, item):
         """Build or copy the image, unless it is there. Returns whether that was needed, and what is known of it."""
-        options, known = self.options, images.read_catalogue(self.state).get(item.reference, {})
-        kept = bool(known.get("sha256")) and images.archive_file(self.state, known["sha256"]).is_file()
+        options, catalogued = self.options, images.read_catalogue(self.state).get(item.reference, {})
+        ready = bool(catalogued.get("sha256")) and images.archive_file(self.state, catalogued["sha256"]).is_file()
         publish = self.options.publish
         arguments = {
             "reference": item.reference,
@@ -142,35 +142,35 @@ class ImageMaker:
         }
         context = None
         if item.way == "build":
-            given = (options.wheels, options.ca_file, options.pip_conf)
-            paths = [project_path(path) if path else None for path in given]
+            input_files = (options.wheels, options.ca_file, options.pip_conf)
+            paths = [project_path(path) if path else None for path in input_files]
             context = build_context.gather(options.folder, item.folder, *paths)
             arguments["digest"] = context.digest(item.base, arguments["arguments"])
             arguments["dockerfile"] = context.dockerfile
             arguments["no_cache"] = self.options.no_cache
-            if kept and publish and known.get("context") == arguments["digest"]:
-                arguments["built_base"] = known.get("base_id") or ""
-            if known.get("base") == item.base and not self.options.new_base:
-                arguments["base_digest"] = known.get("base_digest") or ""
+            if ready and publish and catalogued.get("context") == arguments["digest"]:
+                arguments["built_base"] = catalogued.get("base_id") or ""
+            if catalogued.get("base") == item.base and not self.options.new_base:
+                arguments["base_digest"] = catalogued.get("base_digest") or ""
         looked = self._module(arguments)
-        made = {
+        build_facts = {
             "context": arguments.get("digest"),
             "base": item.base or None,
             "base_id": looked["base_id"] or None,
-            "base_digest": looked["base_digest"] or known.get("base_digest"),
-            "build_seconds": known.get("build_seconds"),
+            "base_digest": looked["base_digest"] or catalogued.get("base_digest"),
+            "build_seconds": catalogued.get("build_seconds"),
         }
-        needed = looked["needed"] and not (item.way == "copy" and kept)  # the store has it, though the builder has not
+        needed = looked["needed"] and not (item.way == "copy" and ready)  # the store has it, though the builder has not
         if self.action.check_mode:
             return needed, None
         saved = (
-            kept
-            and known.get("context") == made["context"]
-            and (not looked["image_id"] or known.get("engine_id") == looked["image_id"])
+            ready
+            and catalogued.get("context") == build_facts["context"]
+            and (not looked["image_id"] or catalogued.get("engine_id") == looked["image_id"])
         )
         push = self.options.push
         if not needed and not push and (saved or not publish):
-            return False, known
+            return False, catalogued
         doing = "making the image" if needed else "pushing the image" if push else "saving the image"
         self.action.display.display(f"{item.reference}: {doing}")
         arguments["push"] = push
@@ -178,11 +178,11 @@ class ImageMaker:
         self.digests[item.reference] = outcome.get("pushed", "")
         base_digest = outcome["base_digest"] or None
         if "build_duration_seconds" in outcome:
-            made["build_seconds"] = outcome["build_duration_seconds"]
-        made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
+            build_facts["build_seconds"] = outcome["build_duration_seconds"]
+        build_facts.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
         if base_digest and "@" not in item.base:
             self.action.display.display(f"{item.reference} is built on {item.base}@{base_digest}")
-        return outcome["changed"] or not saved, {**made, **outcome.get("archive", {})}
+        return outcome["changed"] or not saved, {**build_facts, **outcome.get("archive", {})}
 
     def _on_builder(self, name, arguments, context):
         """Build on the builder, save there, and bring the archive into the controller's folder."""
@@ -190,36 +190,36 @@ class ImageMaker:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         local = self.action._connection.transport in HERE
         with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
-            here, there = Path(scratch), scratch if local else self.action._make_tmp_path()
+            local_folder, builder_folder = Path(scratch), scratch if local else self.action._make_tmp_path()
             try:
                 if context is not None:
-                    context.write(here / "context.tar")
-                    arguments["context"] = posixpath.join(there, "context.tar")
+                    context.write(local_folder / "context.tar")
+                    arguments["context"] = posixpath.join(builder_folder, "context.tar")
                     if not local:
-                        self.action._transfer_file(str(here / "context.tar"), arguments["context"])
-                        self.action._fixup_perms2([there, arguments["context"]], execute=False)
+                        self.action._transfer_file(str(local_folder / "context.tar"), arguments["context"])
+                        self.action._fixup_perms2([builder_folder, arguments["context"]], execute=False)
                 if self.options.publish:
-                    arguments["archive"] = posixpath.join(there, "archive.tar")
+                    arguments["archive"] = posixpath.join(builder_folder, "archive.tar")
                 if local:
                     arguments["log"] = str(folder / f"{name}.log")
                 outcome = self._module(arguments)
                 if self.options.publish:
-                    self._keep(arguments, outcome, here / "archive.tar", local)
+                    self._keep(arguments, outcome, local_folder / "archive.tar", local)
             finally:
                 if not local:
-                    self.action._remove_tmp_path(there)
+                    self.action._remove_tmp_path(builder_folder)
         return outcome
 
-    def _keep(self, arguments, outcome, here, local):
+    def _keep(self, arguments, outcome, archive_path, local):
         """Keep the archive, and the bill of materials beside it; an image without a shell has none."""
         archive, reference = outcome["archive"], arguments["reference"]
         if not local:
             self.action.display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
-            self.action._connection.fetch_file(arguments["archive"], str(here))
-            if image_archive.sha256_of(here) != archive["sha256"]:
+            self.action._connection.fetch_file(arguments["archive"], str(archive_path))
+            if image_archive.sha256_of(archive_path) != archive["sha256"]:
                 raise images.ImagesError("the archive arrived damaged from the builder: run again")
-        here.chmod(0o600)
-        here.replace(images.archive_file(self.state, archive["sha256"]))
+        archive_path.chmod(0o600)
+        archive_path.replace(images.archive_file(self.state, archive["sha256"]))
         if not outcome.get("listing"):
             self.action.display.warning(f"{reference} cannot list its packages, so there is no SBOM of it")
             return

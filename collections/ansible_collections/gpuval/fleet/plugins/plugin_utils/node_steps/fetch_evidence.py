@@ -50,7 +50,7 @@ def fetch_launched(action, folder, node, launch, options):
     by_store, returned = options.by_store, {}
     store = open_store(options.store).store() if by_store else None
     fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
-    held = run_folder.read_json_or({}, fetched_file) if by_store or not options.not_uploaded else {}
+    digests = run_folder.read_json_or({}, fetched_file) if by_store or not options.not_uploaded else {}
     answer, fetched, problems, size = {}, [], [], 0
 
     def add_problem(reason, stage=None):
@@ -58,7 +58,7 @@ def fetch_launched(action, folder, node, launch, options):
         action.display.warning(f"{node}: {stage or 'all stages'}: {reason}")
 
     for _round in range(MAX_ROUNDS):
-        answer = _ask(action, launch["directory"], held, options)
+        answer = _ask(action, launch["directory"], digests, options)
         if "error" in answer:
             contact = launch_errors.contact(answer["error"], launch.get("contact"))
             folder.write_launch(node, {**launch, "contact": contact})
@@ -74,8 +74,8 @@ def fetch_launched(action, folder, node, launch, options):
                     data = None
                 size += len(data or b"")
                 if data is None:
-                    what = "record refused" if kind == "records" else f"{kind} left out"
-                    add_problem(f"{what}: the node's answer is not base64", stage)
+                    subject = "record refused" if kind == "records" else f"{kind} left out"
+                    add_problem(f"{subject}: the node's answer is not base64", stage)
                 elif kind != "records" and size > MAX_NODE_BYTES:
                     add_problem(f"{kind} left out: the node sent more than {human_bytes(MAX_NODE_BYTES)}", stage)
                 elif by_store:  # unchecked, as the node itself would have written it: readers of the store check it
@@ -83,33 +83,33 @@ def fetch_launched(action, folder, node, launch, options):
                         store.put(key, data, CONTENT_TYPES[kind])
                 else:
                     returned[key] = item["base64"]
-            held[name] = item["digest"]
+            digests[name] = item["digest"]
             fetched.append(name)
         if by_store:
-            run_folder.write_json(fetched_file, held)
+            run_folder.write_json(fetched_file, digests)
         if not answer["more"]:
             break
     result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
     result["more"] = bool(answer.get("more"))
     if not by_store:  # what a fetch that is broken off would return is fetched again
-        run_folder.write_json(fetched_file, held)
+        run_folder.write_json(fetched_file, digests)
     if "error" in answer:
         return {**result, "msg": answer["error"]}
-    known = {**launch, "runner": "alive" if answer["running"] else "gone"}
-    known.pop("contact", None)
+    launched = {**launch, "runner": "alive" if answer["running"] else "gone"}
+    launched.pop("contact", None)
     ended = one_line(answer.get("ended", ""), 500)
     if ended and ended != launch.get("ended"):
         action.display.warning(f"{node}: its runner is gone: {ended}")
-    known["ended"] = ended
-    folder.write_launch(node, known)
+    launched["ended"] = ended
+    folder.write_launch(node, launched)
     return {**result, "running": answer["running"]}
 
 
-def _ask(action, directory, held, options):
+def _ask(action, directory, digests, options):
     not_uploaded = options.not_uploaded and options.by_store
     try:
         answer = action.ask_node(
-            "fetch_evidence", {"directory": directory, "since": held, "not_uploaded": not_uploaded}
+            "fetch_evidence", {"directory": directory, "since": digests, "not_uploaded": not_uploaded}
         )
     except AnsibleError as error:
         return {"error": str(error.message)}

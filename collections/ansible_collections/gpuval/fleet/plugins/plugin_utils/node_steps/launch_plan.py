@@ -64,9 +64,9 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
         plan = _plan(action, folder, options.run, node, options)
         diff = {"before": "", "after": launch_inputs.shown(plan), "after_header": node}
         return {"changed": True, "plan": plan, "diff": diff}
-    run, known = folder.read_run(), folder.read_launch(node)
-    if known.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
-        options = replace(options, attempt=known["attempt"], stages=known["stages"])
+    run, earlier_launch = folder.read_run(), folder.read_launch(node)
+    if earlier_launch.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
+        options = replace(options, attempt=earlier_launch["attempt"], stages=earlier_launch["stages"])
     launch = {"node": node, "attempt": options.attempt, "stages": options.stages, "at": run_folder.now()}
     try:
         plan = _plan(action, folder, run, node, options)
@@ -82,11 +82,11 @@ def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
         launch = _launch(action, folder, run, launch, plan, options)
     python = launch.pop("found_python", "")  # of the node, which answered it
     launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
-    launch = keep_started(known, launch)
+    launch = keep_started(earlier_launch, launch)
     folder.write_launch(node, launch)
     if launch["state"] not in LAUNCHED:
         action.display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
-    elif launch["at"] == known.get("at"):
+    elif launch["at"] == earlier_launch.get("at"):
         action.display.warning(f"{node}: {launch['message']}")
     result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
     if python:  # as modules do, so that the next one need not search
@@ -129,12 +129,12 @@ def _launch(action, folder, run, launch, plan, options):
     names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
     try:
         store = launch_inputs.NodeStore.of(options.store, run, action._connection.transport)
-        left = options.deadline_seconds or float(run["deadline_seconds"])
-        given = {**store.given(node, names, left), "folders": store.sizes(launch_inputs.folders(plan))}
-        given["secrets"] = store.secrets(plan)
+        seconds_left = options.deadline_seconds or float(run["deadline_seconds"])
+        store_inputs = {**store.given(node, names, seconds_left), "folders": store.sizes(launch_inputs.folders(plan))}
+        store_inputs["secrets"] = store.secrets(plan)
         if store.reachable and images.archives(plan.get("images", {})):
-            given["store"]["downloads"] = images.signed_downloads(
-                store.client, plan["images"], left + launch_inputs.SIGNED_SLACK_SECONDS
+            store_inputs["store"]["downloads"] = images.signed_downloads(
+                store.client, plan["images"], seconds_left + launch_inputs.SIGNED_SLACK_SECONDS
             )
     except plans.PlanError as error:
         return {**launch, "state": "refused", "message": str(error)}
@@ -144,7 +144,7 @@ def _launch(action, folder, run, launch, plan, options):
         "directory": options.directory,
         "plan": plans.with_members(plan, run),
         "controller": launch_inputs.controller_name(),
-        **given,
+        **store_inputs,
         "keys": keys.files_for(folder, node),
         "requirements": launch_inputs.requirements(run["nodes"][node], options.workloads, options.runtime)
         if plan["attempt"] == 1  # they were tried then
@@ -187,19 +187,19 @@ def _on_node(action, arguments):
     if environment:
         command = f"export {environment}; {command}"
     stream = node_program.data(arguments, **launch_inputs.archives())
-    done = action._low_level_execute_command(command, sudoable=True, in_data=stream)
-    return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
+    outcome = action._low_level_execute_command(command, sudoable=True, in_data=stream)
+    return node_program.answer(outcome["rc"], outcome["stdout"], outcome["stderr"], interpreter)
 
 
 def _interpreter(action, task_vars):
     """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
     configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
     try:  # the variable may be a template
-        wanted = str(action._templar.template(configured) or "").strip()
+        interpreter = str(action._templar.template(configured) or "").strip()
     except AnsibleValueOmittedError:
-        wanted = ""
-    if wanted and wanted not in DISCOVERED:
-        return wanted
+        interpreter = ""
+    if interpreter and interpreter not in DISCOVERED:
+        return interpreter
     return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")
 
 

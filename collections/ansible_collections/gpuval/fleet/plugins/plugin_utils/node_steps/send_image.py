@@ -70,12 +70,12 @@ def _send(action, options, state, image, deadline):
     }
     sent = 0
     for _ in range(TRIES):
-        found = _look(action, arguments)
-        if action.check_mode or found["state"] != "missing":
+        node_state = _look(action, arguments)
+        if action.check_mode or node_state["state"] != "missing":
             return sent
         if not path.is_file():
             raise images.ImagesError(f"{path} is gone: run the playbook gpuval.fleet.build again")
-        sent += _append(action, path, found["part"], found["have"], archive["bytes"], deadline)
+        sent += _append(action, path, node_state["part"], node_state["have"], archive["bytes"], deadline)
     if _look(action, arguments)["state"] == "missing":
         raise images.ImagesError("an archive came damaged several times")
     return sent
@@ -95,7 +95,7 @@ def _append(action, path, part, have, size, deadline):
     if not getattr(action._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
         action._connection.put_file(str(path), part)
         return size
-    at, shown = have, time.monotonic()
+    at, shown_at = have, time.monotonic()
     with path.open("rb") as stream:
         stream.seek(have)
         while piece := stream.read(PIECE_BYTES):
@@ -105,11 +105,11 @@ def _append(action, path, part, have, size, deadline):
                     "run_send_seconds more"
                 )
             command = f"dd of={shlex.quote(part)} oflag=seek_bytes seek={at} {DD}"
-            done = action._low_level_execute_command(command, in_data=piece)
-            if done["rc"] != 0:
-                raise images.ImagesError(f"the node cannot write {part}: {done['stderr'] or done['stdout']}")
+            outcome = action._low_level_execute_command(command, in_data=piece)
+            if outcome["rc"] != 0:
+                raise images.ImagesError(f"the node cannot write {part}: {outcome['stderr'] or outcome['stdout']}")
             at += len(piece)
-            if time.monotonic() - shown > PROGRESS_SECONDS:
-                shown = time.monotonic()
+            if time.monotonic() - shown_at > PROGRESS_SECONDS:
+                shown_at = time.monotonic()
                 action.display.display(f"{action._task.name}: {at / 1e9:.1f} of {size / 1e9:.1f} GB")
     return at - have
