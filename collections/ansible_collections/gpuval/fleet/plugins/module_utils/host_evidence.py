@@ -1,7 +1,7 @@
-"""Gather what a person needs to look into a node: state of the machine, of its accelerators, and of one run on it.
+"""Gathers evidence to investigate a node: state of the machine, of its accelerators, and of one run on it.
 
-Every command has a limit of time and of size, all together have a deadline, and the archive has a size that it does not
-exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest.
+Every command has limits of time and size, all together have a deadline, and the archive has a maximum size.
+Environment variables and arguments of processes are never read; secrets are redacted in the rest.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ BUG_REPORT_SECONDS = 180.0
 WORKERS = 6
 MAX_PART_BYTES = 4 << 20
 MAX_LOG_BYTES = 16 << 20
-#: Of each part in the archive, and of what is compressed.
+#: Overhead in bytes of each part in the archive, and of compression.
 TAR_OVERHEAD_BYTES, PACKED_BYTES = 1536, 64
 MAX_CONTAINERS = 40
 MAX_LISTED = 5000
 
-#: The runner puts it on every container of a run.
+#: Label that the runner puts on every container of a run.
 LABEL_RUN = "gpuval.run"
-#: The program of jobs. Engines keep its output with secrets of jobs; the log of its stage has it without them.
+#: Module that runs jobs. Engines keep its output with the jobs' secrets; the stage's log has it without secrets.
 JOB = "gpuval_workloads.job"
 
-#: Name in the archive, seconds, command. What is not installed is left out.
+#: Commands: name in the archive, time limit in seconds, command. Commands that are not installed are left out.
 COMMANDS = (
     ("system/uname.txt", COMMAND_SECONDS, ("uname", "-a")),
     ("system/uptime.txt", COMMAND_SECONDS, ("uptime",)),
@@ -79,14 +79,14 @@ COMMANDS = (
     ("gpu/hl-smi.txt", VENDOR_SECONDS, ("hl-smi",)),
     ("gpu/hl-smi-q.txt", VENDOR_SECONDS, ("hl-smi", "-q")),
 )  # fmt: skip
-#: Of each container engine: name in the archive behind the engine's, arguments.
+#: Commands of each container engine: name in the archive after the engine's, arguments.
 ENGINE_COMMANDS = (
     ("info", ("info",)),
     ("ps", ("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
     ("images", ("images", "--no-trunc", "--digests")),
 )
 
-#: Name in the archive, file.
+#: Files: name in the archive, path.
 FILES = (
     ("system/os-release.txt", "/etc/os-release"),
     ("system/meminfo.txt", "/proc/meminfo"),
@@ -104,14 +104,14 @@ CONTAINER_HOST = (
     *("NetworkMode", "OomKillDisable", "Privileged", "SecurityOpt", "ShmSize", "Ulimits"),
 )
 
-#: What lies in a run's folder, most telling first. Whatever else is there stays there.
+#: Files of a run's folder in the archive, the most informative first. No other files are included.
 RUN_FILES = ("state.json", "plan.json", "runner.log", "uploaded.json", "undo/*.json", "records/*.json", "logs/*.log",
              "series/*.json")  # fmt: skip
 
 
 @dataclass
 class Part:
-    """One file of the archive. `note` says why it is missing or cut."""
+    """One file of the archive. `note` says why the file is missing or cut."""
 
     name: str
     data: bytes = b""
@@ -119,8 +119,8 @@ class Part:
 
 
 def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False):
-    """Return the archive as bytes, and notes on what is not in it whole (name -> why). `directory` is a run's folder on
-    this node, None where there is no run."""
+    """Return the archive as bytes, and by name the reason why a part is missing or cut. `directory` is a run's folder
+    on this node, None without a run; `unit` its systemd unit."""
     deadline = time.monotonic() + seconds
     redact = SecretRedactor(secrets_of_run(directory) if directory else ())
     folder = Path(directory) if directory else None
@@ -147,7 +147,7 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
 
 
 def pack(parts, redact, limit_bytes, late=0, now=0.0):
-    """Return a tar.gz of at most `limit_bytes` with the parts in their order, and the notes."""
+    """Return a tar.gz of at most `limit_bytes` with the redacted parts in order, and the notes by name."""
     notes, chosen, used = {}, [], 4096
     if late:
         notes["deadline"] = f"{late} of the commands were not done in time"
@@ -177,17 +177,17 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
 
 
 def _work_off(jobs, deadline):
-    """Run the jobs beside each other; what is not done at the deadline is left behind. Keeps their order."""
+    """Run the jobs in parallel and return their parts in order; a job that is late at the deadline is left behind."""
 
     def run(number, job):
         seconds = deadline - time.monotonic()
         try:
             return job(max(0.1, seconds)) if seconds > 0 else None
-        except Exception as error:  # one that fails costs nothing but itself
+        except Exception as error:  # a failing job must not stop the others
             return [Part(f"failed-{number}", note=f"{type(error).__name__}: {error}")]
 
     tasks = {number: partial(run, number, job) for number, job in enumerate(jobs)}
-    # Tools end themselves by the deadline, a file system that hangs does not.
+    # Tools are ended at the deadline; a file system that hangs is left behind.
     answers = in_parallel(tasks, deadline + 5 - time.monotonic(), WORKERS)
     done = {number: parts for number, parts in sorted(answers.items()) if parts is not None}
     return [part for parts in done.values() for part in parts], len(jobs) - len(done)
@@ -222,7 +222,7 @@ def _list_run(directory, _seconds):
 
 
 def _listed(path, directory):
-    """A line as of `ls -l`; None for a file that has gone."""
+    """Return a line on a file as of `ls -l`; None for a file that has vanished."""
     try:
         status = path.lstat()
     except OSError:
@@ -232,7 +232,7 @@ def _listed(path, directory):
 
 
 def _read(name, path, limit):
-    """The end of a regular file; a link is not followed, for what it leads to is not ours to tell."""
+    """Return the end of a regular file as a part; a link is not followed, since it may lead outside the run."""
     try:
         handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as stream:
@@ -248,7 +248,7 @@ def _read(name, path, limit):
 
 
 def _describe_containers(engine, run_id, seconds):
-    """State and output of the run's containers that are still there."""
+    """Return state and output of the run's existing containers as parts."""
     deadline, run = time.monotonic() + seconds, toolbox()
     label = f"--filter=label={LABEL_RUN}={run_id}"
     listing = run(engine, "ps", "--all", "--quiet", "--no-trunc", label, timeout=min(COMMAND_SECONDS, seconds))
@@ -271,7 +271,7 @@ def _describe_containers(engine, run_id, seconds):
 
 
 def shown_container(text):
-    """The permitted fields of `inspect`, as JSON bytes."""
+    """Return the permitted fields of the output of `inspect`, as JSON bytes."""
     try:
         described = json.loads(text)[0]
         shown = {key: described.get(key) for key in CONTAINER_STATE}
@@ -284,7 +284,7 @@ def shown_container(text):
 
 
 def _bug_report(left):
-    """NVIDIA's own report, which is large and slow: only where it is asked for."""
+    """Return NVIDIA's bug report as a part; it is large and slow, so it is made only on request."""
     with tempfile.TemporaryDirectory(prefix="gpuval-bug-report-") as folder:
         target = f"{folder}/nvidia-bug-report.log"
         arguments = ("--safe-mode", "--extra-system-data", "--output-file", target)
@@ -304,7 +304,7 @@ def _bug_report(left):
 
 
 def _fit(data, limit):
-    """Data, or as much of its end as fits when compressed, and a note on what was cut."""
+    """Return data, or the part of its end that fits when compressed, and a note on the part that was cut."""
     size = len(data)
     while data and (packed := len(zlib.compress(data, 6)) + PACKED_BYTES) > limit:
         if limit < 2048:

@@ -1,4 +1,4 @@
-"""What is in an archive of container images (docker save), and saving one while it is hashed."""
+"""Reads archives of container images (docker save), and saves an archive and its hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ArchiveError(Exception):
 
 
 def contents(path):
-    """Images in an archive: dicts of id (digest of the configuration), architecture, os and references."""
+    """Return the images in an archive: dicts of id (digest of the configuration), architecture, os and references."""
     try:
         with tarfile.open(path) as tar:
             manifest = json.loads(_member(tar, "manifest.json"))
@@ -37,7 +37,7 @@ def contents(path):
 
 
 def image_of(path, reference):
-    """The image that a reference means: the one that carries it, else the only one there is."""
+    """Return the image in an archive that has the reference, else the only image in it."""
     images = contents(path)
     for image in images:
         if plain(reference) in (plain(name) for name in image["references"]):
@@ -49,7 +49,7 @@ def image_of(path, reference):
 
 
 def sha256_of(path):
-    """SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as stream:
         for block in iter(lambda: stream.read(BLOCK_BYTES), b""):
@@ -58,7 +58,7 @@ def sha256_of(path):
 
 
 def save(command, path, seconds):
-    """Write what a command gives out into a file. Returns its SHA-256 and its bytes."""
+    """Write the output of a command to a file, within `seconds`. Returns the SHA-256 and the size in bytes."""
     digest, count = hashlib.sha256(), 0
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)

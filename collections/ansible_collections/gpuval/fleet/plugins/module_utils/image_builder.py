@@ -1,4 +1,4 @@
-"""A container engine as a builder of images; every call has a deadline."""
+"""Builds, pulls and pushes images by a container engine; every call has a deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 ANSWER_SECONDS = 30
 MAX_LISTING_BYTES = 4 << 20
 LISTING_SECONDS = 300
-#: Prints what is in an image, a line each: kind, name, version and more, separated by tabs.
+#: Script that prints an image's packages, one a line: kind, name, version and more, separated by tabs.
 LISTING = r"""
 (. /etc/os-release; printf 'os\t%s\t%s\n' "$ID" "${VERSION_ID:-$VERSION_CODENAME}")
 dpkg-query -W -f 'deb\t${Package}\t${Version}\t${Architecture}\n' 2>/dev/null || true
@@ -32,12 +32,12 @@ done
 
 
 class BuildError(Exception):
-    """The image cannot be built; the message says what to do."""
+    """The image cannot be built, pulled or pushed; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image as the engine has it; `digests` are those of its manifest in registries, none of one made here."""
+    """An image in the engine's storage; `digests` are of its manifest in registries, empty for an image built here."""
 
     id: str
     labels: dict
@@ -49,7 +49,7 @@ class BuiltImage:
 
 
 class Builder:
-    """An engine that answers. Raises ``BuildError`` when there is none."""
+    """A container engine as a builder of images. Raises ``BuildError`` if no engine answers."""
 
     def __init__(self, engine="auto", seconds=7200):
         self._seconds = seconds
@@ -66,7 +66,7 @@ class Builder:
         )
 
     def image(self, reference):
-        """The image that a reference stands for on this machine, or None."""
+        """Return the image with a reference in the engine's storage, or None."""
         done = self._call([self.command, "image", "inspect", reference], ANSWER_SECONDS)
         if done.returncode != 0:
             return None
@@ -74,7 +74,7 @@ class Builder:
             image = json.loads(done.stdout)[0]
             identity = image["Id"] if image["Id"].startswith("sha256:") else f"sha256:{image['Id']}"
             labels = image.get("Labels") or (image.get("Config") or {}).get("Labels") or {}
-            # Engines give images that were built here a digest, too: of those each build has another.
+            # Engines also give a digest to images that were built here: each build has another.
             named = () if CONTEXT_LABEL in labels else image.get("RepoDigests") or ()
             return BuiltImage(identity, dict(labels), tuple(name.rpartition("@")[2] for name in named if "@" in name))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -82,14 +82,14 @@ class Builder:
 
     @staticmethod
     def outdated(here, base_here, digest, built_base):
-        """Whether a build is needed: another context or base than the image, or its archive, was made from."""
+        """Whether a build is needed: the image, or its archive, was made from another context or base."""
         base_id = base_here.id if base_here else ""
-        if here is None:  # removed here, but the store has the archive
+        if here is None:  # removed from this machine, but the store has its archive
             return not built_base or base_id not in ("", built_base)
         return here.labels.get(CONTEXT_LABEL) != digest or base_id not in ("", here.labels.get(BASE_LABEL))
 
     def pull(self, reference):
-        """Get an image from its registry."""
+        """Pull an image from its registry."""
         done = self._call([self.command, "pull", reference], self._seconds)
         if done.returncode != 0:
             raise BuildError(
@@ -98,7 +98,7 @@ class Builder:
             )
 
     def push(self, reference):
-        """Put an image into the registry of its reference. Returns the digest by which the registry has it."""
+        """Push an image to the registry in its reference. Returns the image's digest in the registry."""
         with tempfile.TemporaryDirectory(prefix="gpuval-push-") as folder:
             path = Path(folder) / "digest"
             done = self._call([self.command, "push", *self.engine.push_options(str(path)), reference], self._seconds)
@@ -112,7 +112,8 @@ class Builder:
         return digest[0]
 
     def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest="", no_cache=False):
-        """Build from an archive of files, on the base of this digest if one is given. Returns image and base."""
+        """Build an image from an archive of files, `context`; `base_digest` requires a digest of the base. Returns
+        image and base."""
         if self.image(base) is None:
             self.pull(base)
         base_here = self.image(base)
@@ -139,7 +140,7 @@ class Builder:
         return self.image(reference), base_here
 
     def listing(self, reference):
-        """What is in the image, as its own dpkg and Pythons list it; empty for an image without a shell."""
+        """Return the packages in an image, as its dpkg and Pythons list them; empty for an image without a shell."""
         command = [self.command, "run", "--rm", "--network", "none", "--entrypoint", "sh", reference, "-c", LISTING]
         done = self._call(command, LISTING_SECONDS)
         return done.stdout[:MAX_LISTING_BYTES] if done.returncode == 0 else ""

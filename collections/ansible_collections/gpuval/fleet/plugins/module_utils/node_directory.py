@@ -1,4 +1,4 @@
-"""The folder of a run on a node, as modules see it, and the runner in it."""
+"""The folder of a run on a node, its locks, and calls of the runner in it, for Ansible modules."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from pathlib import Path
 
 from .hardware.tree import read_text
 
-#: What a runner command may take before it counts as hanging.
+#: Seconds after which a runner command counts as hung.
 RUNNER_SECONDS = 120
 
-#: How long a launch or a clean waits for others on the same machine.
+#: Seconds that a launch or a clean waits for others on the same machine.
 ONE_AT_ONCE_SECONDS = 120
 MAKE_TRIES = 100
 MOST_OF_HOLDER = 300
 
-#: What a launch writes into the folder of a run, in this order.
+#: Files that a launch writes into the folder of a run.
 LAUNCH_FILES = frozenset(
     {"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json", "controller"}
 )
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-#: Folder with the SSH keys of the run; it can be there before a launch.
+#: Folder with the SSH keys of the run, which may exist before a launch.
 KEYS = "ssh"
 #: Folder with the secrets of jobs, a file for each stage until it ends.
 SECRETS = "secrets"
 
-#: The controller's own secrets do not travel into the runner where node and controller are one machine.
+#: Variables of the controller's secrets, which a runner on the controller's machine does not inherit.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
 
-#: What a stage inherits from the environment of the runner.
+#: Variables that a stage inherits from the runner.
 INHERITED = (
     *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
     *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
@@ -50,19 +50,19 @@ INHERITED = (
 
 
 class NodeError(Exception):
-    """The node cannot do what is asked; the message says what to change."""
+    """A request that the node cannot fulfil; the message says what to change."""
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the environment of the runner a stage may see."""
+    """Return the variables of the runner's environment that a stage inherits."""
     return {
         name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in INHERITED)
     }
 
 
 def base_directory(chosen):
-    """The folder of gpuval on this node. The default survives a reboot, belongs to the node alone (a home may be shared
-    by NFS), and needs no setting up."""
+    """Return gpuval's folder on this node: `chosen`, or a default that survives a reboot, is local to the node (a home
+    may be on NFS), and needs no setup."""
     if chosen:
         return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
@@ -72,7 +72,7 @@ def base_directory(chosen):
 
 
 def make_private(path):
-    """Create `path` with mode 0700, or check that it is a folder of ours that others cannot write."""
+    """Create `path` with mode 0700, or check that it is a folder of this user that others cannot write."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -82,7 +82,8 @@ def make_private(path):
 
 
 def check_private(path):
-    """See that `path` is a folder of ours that others cannot write: programs in it are run, and files are removed."""
+    """Check that `path` is a folder of this user that others cannot write: programs in it are run, and files removed.
+    Raises NodeError."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -92,7 +93,7 @@ def check_private(path):
 
 
 def run_folders(base, run_id=""):
-    """Folders base/run/node of one run or of all, as far as what lies in them says that they are."""
+    """Return the folders base/run/node of one run or of all runs, if files in them prove that they are a run's."""
     for parent in [base / run_id] if run_id else sorted(base.iterdir()):
         if parent.is_symlink() or not parent.is_dir() or not os.access(parent, os.R_OK | os.X_OK):
             continue
@@ -108,8 +109,8 @@ def run_folders(base, run_id=""):
 
 
 def runs_at_work(base, but):
-    """Other runs than `but` whose runner works on this node now (it holds the lock of its folder). By id since when,
-    and whose they are, as far as that is known."""
+    """Return by id, with start and owner if known, the runs other than `but` whose runner works on this node now (holds
+    the lock of its folder)."""
     holders = {}
     for path in run_folders(base):
         if path.parent.name == but or path.parent.name in holders or not _is_locked(path):
@@ -123,26 +124,26 @@ def runs_at_work(base, but):
 
 
 def _is_locked(path):
-    """Whether a runner works in the folder of a run."""
+    """Whether a runner holds the lock of a run's folder."""
     try:
         with (path / "lock").open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # no lock was ever made, or the folder is being removed
+        return False  # no lock was made yet, or the folder is being removed
     return False
 
 
 def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
-    """Other names under which this machine is, or was, at work in the same run: it is in the inventory more than once.
-    Raises NodeError if another machine works in `base`: its state would count as this machine's."""
+    """Return other node names under which this machine works or worked in the same run: the inventory lists the machine
+    more than once. Raises NodeError if another machine works in `base`, whose state would count as this machine's."""
     boot = boot_id(boot_id_file)
     names = []
     for path in run_folders(base, run_id):
         if path.name == node:
             continue
-        last_boot = str(read_document(path / "state.json").get("boot") or "")  # in which a runner last began there
+        last_boot = str(read_document(path / "state.json").get("boot") or "")  # when a runner last started
         if _is_locked(path):
             if boot and last_boot and last_boot != boot:
                 raise NodeError(f"{base} is shared with another machine, on which {path.name} is at work")
@@ -153,14 +154,14 @@ def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
 
 
 def boot_id(path: Path = BOOT_ID_FILE) -> str:
-    """Which boot of which machine this is; empty where the kernel does not tell."""
+    """Return the kernel's id of this boot of this machine; empty without one."""
     return (read_text(path) or "")[:64]
 
 
 @contextlib.contextmanager
 def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
-    """Launches and cleans on one machine, under whatever name, take turns: none sees another's half done. Raises
-    NodeError when the turn does not come, FileNotFoundError when `base` is gone."""
+    """Hold the lock of `base`: launches and cleans on one machine, under any node name, wait for each other. Raises
+    NodeError when the lock stays held for `seconds`, FileNotFoundError when `base` is gone."""
     deadline = time.monotonic() + seconds
     while True:
         descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
@@ -179,7 +180,7 @@ def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
 
 
 def take_lock(descriptor: int, deadline: float) -> bool:
-    """Lock an open file or folder until it is closed; False when the deadline, by the monotonic clock, comes first."""
+    """Lock an open file or folder until it is closed; False if that fails until the deadline (monotonic clock)."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,13 +194,13 @@ def take_lock(descriptor: int, deadline: float) -> bool:
 
 @contextlib.contextmanager
 def one_launch_at_once(base):
-    """`one_at_once` in a folder that is made for it."""
+    """Create the folder `base` and hold its lock, as `one_at_once`."""
     for _ in range(MAKE_TRIES):
         make_private(base)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(one_at_once(base))
-            except FileNotFoundError:  # a clean removed it again
+            except FileNotFoundError:  # a clean removed the folder again
                 continue
             yield
             return
@@ -207,19 +208,19 @@ def one_launch_at_once(base):
 
 
 def holds_only_launch(path):
-    """Whether a launch died here before it wrote the plan: nothing was ever started."""
+    """Whether a folder has files of a launch that died before it wrote the plan: nothing was ever started."""
     drafts = {f"{name}.new" for name in LAUNCH_FILES}
     return {entry.name for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | drafts | {KEYS, SECRETS}
 
 
 def _begun(path):
-    """Whether what lies there without a plan is ours: the first file of a launch, also half, or the keys of a run."""
+    """Whether a folder without a plan is a run's: it has a launch's first file, perhaps partial, or the run's keys."""
     ours = (path / "runner.pyz", path / "runner.pyz.new", path / KEYS / "gpuval.json")
     return any(file.is_file() and not file.is_symlink() for file in ours)
 
 
 def read_document(path):
-    """A JSON object in the folder of a run; empty where there is none that can be read."""
+    """Return the JSON object in a file of a run's folder; an empty one if the file is missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -247,8 +248,8 @@ def write_private(path, data):
 
 
 def within(seconds, function, *arguments):
-    """Call `function` in a process of its own for at most `seconds`: a file system or driver that hangs hangs it alone.
-    Returns what it returns, which must fit into JSON. Raises NodeError for its NodeError, or when the time is over."""
+    """Call `function` in a separate process for at most `seconds`: a file system or driver that hangs blocks only that.
+    Returns the function's result, which must fit into JSON. Raises the function's NodeError, or one after `seconds`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -256,7 +257,7 @@ def within(seconds, function, *arguments):
         try:
             os.close(reading)
             nothing = os.open(os.devnull, os.O_RDWR)
-            for handle in (0, 1, 2):  # the connection must not wait for what hangs
+            for handle in (0, 1, 2):  # the connection must not wait for a hung process
                 os.dup2(nothing, handle)
             try:
                 answer = {"value": function(*arguments)}
@@ -290,7 +291,7 @@ def within(seconds, function, *arguments):
 
 
 def _read_until(handle, deadline):
-    """All that comes until the writer closes; None when the deadline comes first."""
+    """Return all data of a file descriptor until its writer closes it; None when the deadline comes first."""
     data = b""
     with os.fdopen(handle, "rb", buffering=0) as stream:
         while True:
@@ -304,7 +305,7 @@ def _read_until(handle, deadline):
 
 
 def call_runner(directory, *arguments, text=None):
-    """Run the runner that lies in `directory`. Returns what it prints, as JSON."""
+    """Run a command of the runner in `directory`, with `text` as its input. Returns the JSON that it prints."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE_PREFIXES)}
     command = [sys.executable, str(directory / "runner.pyz"), *arguments]
     options = {"input": text, "text": True, "env": environment, "cwd": "/", "timeout": RUNNER_SECONDS}

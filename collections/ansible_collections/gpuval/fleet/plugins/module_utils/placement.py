@@ -1,7 +1,7 @@
-"""What a launch does on the node: write a run's files, unless other work is active, and start the runner.
+"""The launch on the node: writes a run's files, unless other work is active, and starts the runner.
 
-It arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the
-node what a module costs, and as a module (step `launch_plan`) where a connection or an escalation takes no such input.
+The launch arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which
+costs less than a module, or as a module (step `launch_plan`) if a connection or an escalation accepts no such input.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from .node_directory import (
     write_private,
 )
 
-#: Begins the one line of standard output that is the answer: a login may say other things.
+#: Begins the line of standard output with the answer: a login may print other lines.
 ANSWER = "gpuval-launch: "
-#: The whole launch on the node; the runner itself answers within seconds. Shorter than the controller's
-#: run_launch_seconds, which counts the connection too: otherwise the node's own word of what hangs would be lost.
+#: Time limit of the whole launch on the node; the runner itself answers within seconds. Shorter than the controller's
+#: run_launch_seconds, which includes the connection: otherwise the node's message about what hangs would be lost.
 LAUNCH_SECONDS = 140
 OLDEST_PYTHON = (3, 9)
 #: Exit code of a job whose node refused the plan.
 REFUSED = 96
 JOB_FETCH_BYTES = 1 << 20
 MOST_NAMED = 8
-#: Messages say what is wrong: the remedy of their class (failures/launch.yml) says what to do.
+#: Messages say what is wrong; the remedy of their failure class (failures/launch.yml) says what to do.
 IN_THE_WAY = "others use this node's accelerators or run here: {named}"
 BUSY = "run {run} is at work on this node{holder}"
 TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
-#: Imports may come from a shared file system.
+#: Time limit of a trial, whose imports may come from a slow shared file system.
 TRIAL_SECONDS = 90
 TRIALS_AT_ONCE = 4
-#: Levels of a home's hidden folders that a trial's home has as folders: programs create folders in them.
+#: Levels of hidden folders that a trial's home has as real folders, not as links: programs create folders in them.
 MIRRORED_LEVELS = 2
 MAX_SETTINGS_BYTES = 65536
 CACHES = (".cache", ".nv", ".triton")
 ENGINE_SECONDS = 30
 NO_ENGINE = "no container engine for the plan's images: {problems}"
-#: The remedy follows: that of the class no_package, or doctor's.
+#: The remedy of the failure class no_package, or of doctor, follows.
 LACKING = "stages need what this node lacks: {lacks}"
 NO_PYTHON = "{python} of gpuval_workload_python, which cannot be started ({why})"
-#: For logs and records, beside what is loaded.
+#: Bytes for logs and records, beside images and models.
 SPARE_BYTES = 256 << 20
 NO_SPACE = (
     "the node lacks space: its plan loads {needed:.2f} GB into {place}, where {free:.2f} GB are free, and logs and "
@@ -76,7 +76,7 @@ NO_SPACE = (
 
 
 def place(parameters, runner, workloads):
-    """Write the run's files. Returns the run's folder on the node."""
+    """Write the run's files on the node: plan, store file, `runner` and `workloads`. Returns the run's folder."""
     plan = parameters["plan"]
     directory = base_directory(parameters["directory"]) / plan["run_id"] / plan["node"]
     for folder in (directory.parents[1], directory.parent, directory):
@@ -86,14 +86,14 @@ def place(parameters, runner, workloads):
     texts["rclone.conf"] = parameters["rclone_config"]
     files |= {name: text.encode() for name, text in texts.items() if text}
     if attempt_of(read_document(directory / "plan.json")) < plan["attempt"]:
-        files["plan.json"] = json.dumps(plan, indent=1).encode()  # a plan under way is never replaced by itself
+        files["plan.json"] = json.dumps(plan, indent=1).encode()  # a plan under way is not replaced by the same plan
     keys = parameters.get("keys") or {}
     if keys:
         make_private(directory / KEYS)
         files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
     for stage, values in (parameters.get("secrets") or {}).items():
         record = read_document(directory / "records" / f"{stage}.json")
-        if not record.get("finished_at") or attempt_of(record) < plan["attempt"]:  # else they have gone
+        if not record.get("finished_at") or attempt_of(record) < plan["attempt"]:  # else its secrets are removed
             make_private(directory / SECRETS)
             files[f"{SECRETS}/{stage}.json"] = json.dumps(values).encode()
     for name, data in files.items():
@@ -102,7 +102,7 @@ def place(parameters, runner, workloads):
 
 
 def launch(parameters, runner, workloads, start=None):
-    """Start the plan unless other work is active. Returns the folder, the refusal, and the answer of `start`."""
+    """Start the plan unless other work is active. Returns the run's folder, the refusal, and the answer of `start`."""
     with one_launch_at_once(base_directory(parameters["directory"])):
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
         refusal = refusal or without_engine(parameters) or without_space(parameters)
@@ -113,7 +113,7 @@ def launch(parameters, runner, workloads, start=None):
 
 
 def runner_in(directory):
-    """Let this process import the runner that lies in `directory`, without secrets in its environment."""
+    """Make the runner in `directory` importable in this process, and remove secrets from the environment."""
     for name in [name for name in os.environ if name.startswith(PRIVATE_PREFIXES)]:
         del os.environ[name]
     os.umask(0o077)
@@ -127,8 +127,8 @@ def attempt_of(document):
 
 
 def start_runner(directory):
-    """Start the runner that lies in `directory`. Returns what its command `start` prints. `within` gave this process to
-    the launch alone: the command in a Python of its own would load everything again."""
+    """Start the runner in `directory` by a call within this process, which `within` made for the launch: a new Python
+    would load everything again. Returns the answer of the command `start`."""
     runner_in(directory)
     from gpuval_runner import errors, layout, start  # noqa: PLC0415 - the archive has just been written
 
@@ -139,7 +139,7 @@ def start_runner(directory):
 
 
 def in_the_way(parameters):
-    """Other work on this node, as part of the launch's outcome; empty if there is none."""
+    """Return the refusal because of other work on this node, as part of the launch's outcome; empty without any."""
     run_id = parameters["plan"]["run_id"]
     base = base_directory(parameters["directory"])
     for run, holder in (runs_at_work(base, run_id) if base.is_dir() else {}).items():
@@ -155,7 +155,7 @@ def in_the_way(parameters):
 
 
 def lacking(parameters):
-    """What stages need and do not find on this node, as part of the launch's outcome."""
+    """Return the refusal because stages need packages or commands that this node lacks; empty if it lacks none."""
     python, until = parameters["plan"]["python"], time.monotonic() + TRIAL_SECONDS
     with ThreadPoolExecutor(TRIALS_AT_ONCE) as pool:
         lacks = pool.map(lambda trial: _lacks_of(trial, python, until), parameters.get("requirements") or ())
@@ -171,7 +171,8 @@ def lacking(parameters):
 
 
 def _lacks_of(trial, python, until):
-    """What is lacking by a trial, as text, with the stages that need it. The node keeps nothing that a trial writes."""
+    """Return what the node lacks by a trial, as texts, with the stages that need it. Files that a trial writes are
+    removed."""
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
     try:
         mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)
@@ -181,7 +182,7 @@ def _lacks_of(trial, python, until):
 
 
 def _lacks_in(folder, needs, python, trial, until):
-    """The answer of a trial that works in `folder`, whose `home` is its home."""
+    """Return the answer of a trial with `folder` as working directory and its `home` as HOME."""
     source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     private = {"HOME": f"{folder}/home", "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -194,7 +195,7 @@ def _lacks_in(folder, needs, python, trial, until):
     except OSError as error:
         stages = [stage for need in needs for stage in need["stages"]]
         return [(NO_PYTHON.format(python=python, why=error.strerror), stages)]
-    except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
+    except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python will report its fault
         return []
     return [
         (f"{readable(need)} ({reason}: {_install(need, python)})", need["stages"])
@@ -204,12 +205,12 @@ def _lacks_in(folder, needs, python, trial, until):
 
 
 def mirror(source, folder, levels):
-    """Make a folder that shows all of `source` but caches. What programs write there is not in `source`, unless they
-    write below folders that are not hidden, or below the last level. A home counts for what is tried (programs below
-    ~/.local, files that they read): an empty one would not do."""
+    """Make a folder that shows all of the home `source` except caches, by links and copies. Programs that write there
+    do not change `source`, except below folders that are not hidden, or below the last of `levels`. A trial needs the
+    home's content (programs below ~/.local, settings)."""
     folder.mkdir()
     entries = []
-    with contextlib.suppress(OSError), os.scandir(source) as found:  # what the login cannot list shows nothing
+    with contextlib.suppress(OSError), os.scandir(source) as found:  # a folder that this user cannot list stays empty
         entries += found
     for entry in entries:
         is_inner = levels < MIRRORED_LEVELS or entry.name.startswith(".")
@@ -222,18 +223,18 @@ def mirror(source, folder, levels):
 
 
 def copied(entry, target):
-    """Copy a file as small as settings are, which programs write when they start. Returns whether it is one."""
+    """Copy a small file, such as settings, which programs write when they start. Returns whether it was copied."""
     try:
         if not entry.is_file(follow_symlinks=False) or entry.stat().st_size > MAX_SETTINGS_BYTES:
             return False
         shutil.copy(entry.path, str(target))
-    except (PermissionError, FileNotFoundError):  # one that the login may not read, or that went, is shown by its link
+    except (PermissionError, FileNotFoundError):  # a file that this user may not read, or that vanished, becomes a link
         return False
     return True
 
 
 def readable(need):
-    """A need in words: the command, or the module that each alternative begins with."""
+    """Return a need in words: the command, or the first module of each alternative."""
     if "start" in need:
         return need["start"].split()[0]
     return " or ".join(alternative.partition("+")[0].strip() for alternative in need["import"].split("|"))
@@ -247,7 +248,7 @@ def _install(need, python):
 
 
 def without_engine(parameters):
-    """That no engine answers which the plan's images need, as part of the launch's outcome."""
+    """Return the refusal because no container engine answers for the plan's images; empty if one does."""
     plan = parameters["plan"]
     runtime = plan["runtime"]
     if runtime in ("host", "pod") or not (plan.get("images") or any(stage["image"] for stage in plan["stages"])):
@@ -256,15 +257,15 @@ def without_engine(parameters):
     problems = []
     for engine in of_runtime(runtime):
         listing = run(engine.command, "ps", "--quiet", timeout=ENGINE_SECONDS)
-        if listing.ok or listing.timed_out:  # one that hangs is a fault of the node: the stages meet it
+        if listing.ok or listing.timed_out:  # an engine that hangs is a fault of the node, which the stages report
             return {}
         problems.append(listing.complaint)
     return {"class": "no_engine", "message": NO_ENGINE.format(problems="; ".join(problems))}
 
 
 def without_space(parameters):
-    """A file system that cannot hold what the plan loads, as part of the launch's outcome. What is there already counts
-    as loaded."""
+    """Return the refusal because a file system lacks space for the plan's images and models; empty if there is enough.
+    Files that are there already need no space."""
     plan, base = parameters["plan"], base_directory(parameters["directory"])
     models = Path(plan.get("models_dir") or base / "models")
     folders = parameters.get("folders") or {}
@@ -277,17 +278,17 @@ def without_space(parameters):
 
 
 def size_of(folder):
-    """Bytes of the files in a folder; 0 where there is none."""
+    """Return the bytes of all files in a folder; 0 for a missing folder."""
     total = 0
     for parent, _folders, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # a stage that is at work may rename it
+            with contextlib.suppress(OSError):  # a running stage may rename the file
                 total += os.lstat(f"{parent}/{name}").st_size
     return total
 
 
 def check_python():
-    """Raise NodeError unless the runner can work with this Python and system."""
+    """Raise NodeError unless the runner supports this Python and system."""
     if sys.version_info < OLDEST_PYTHON:
         raise NodeError(f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: {sys.executable}")
     if not sys.platform.startswith("linux"):
@@ -295,7 +296,7 @@ def check_python():
 
 
 def answer(parameters, runner, workloads):
-    """Launch, within a bound, and return what the module RETURNs. Raises NodeError."""
+    """Launch within LAUNCH_SECONDS and return the module's result. Raises NodeError."""
     check_python()
     directory, refusal, answered = within(LAUNCH_SECONDS, launch, parameters, runner, workloads)
     if refusal:
@@ -308,7 +309,7 @@ def answer(parameters, runner, workloads):
 
 
 def main(runner, stream):
-    """Answer on standard output. The stream holds the parameters as a line of JSON, then the workloads."""
+    """Launch and print the answer. `stream` holds the parameters as a line of JSON, then the workloads."""
     parameters = json.loads(stream.readline())
     try:
         result = answer(parameters, runner, stream.read())
@@ -319,9 +320,9 @@ def main(runner, stream):
 
 
 def main_in_job(runner, stream, refuse):
-    """Run the plan in this process, which a scheduler's job is; then remove the run's folder. Returns the exit code.
-    The stream is that of `main`; that of a gang has `members`, parameters by node. A refusal, as in a launch's outcome,
-    is given to `refuse`. What the store lacks stays in the folder."""
+    """Run the plan in this process, a scheduler's job, then remove the run's folder. Returns the exit code. `stream` is
+    as in `main`; for a gang it has `members`, parameters by node. A refusal, as in a launch's outcome, is passed to
+    `refuse`. If the store lacks results, the folder stays."""
     parameters = json.loads(stream.readline())
     if "members" in parameters:
         parameters = parameters["members"][os.environ["SLURMD_NODENAME"]]
@@ -353,7 +354,7 @@ def main_in_job(runner, stream, refuse):
 
 
 def earlier_records(records, directory):
-    """Put the records of an earlier attempt where the runner continues them."""
+    """Write the records of earlier attempts into the run's folder, where the runner continues them."""
     make_private(directory / "records")
     for stage, record in records.items():
         path = directory / "records" / f"{stage}.json"

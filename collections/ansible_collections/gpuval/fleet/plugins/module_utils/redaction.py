@@ -1,7 +1,7 @@
-"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one.
+"""The redactor: hides secrets in text: known secrets in every usual encoding, and text that looks like a secret.
 
-It also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python
-is too old for the runner.
+It also redacts the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose
+Python is too old for the runner.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from urllib.parse import quote, quote_plus, urlsplit
 from .visible_text import visible
 
 HIDDEN = "***"
-#: Files of a run that hold secrets. They are read for what to hide, and never leave the node.
+#: Files of a run that hold secrets. The redactor reads them; they never leave the node.
 PRIVATE_FILES = ("store.json", "rclone.conf", "environment.json")
 SHORTEST_SECRET = 8
-#: Of a line of a secret, and of a part of its base64.
+#: Minimum characters of a secret's line, and of a part of its base64, that are hidden alone.
 SHORTEST_PART = 8
 BASE64_LINE = 76
 MAX_FILE_BYTES = 4 << 20
-#: Doubled characters of a secret of which all combinations may be printed over each other; of more all.
+#: Doubled characters of a secret up to which all combinations of overprinting are searched; beyond, only all at once.
 MAX_DOUBLED = 6
-#: What begins an escape; a line of so many characters waits for its end no longer.
+#: Start of an escape sequence, and the length of a line from which a stream waits no longer for the line's end.
 _ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]|[^\n\r\x08]\x08")
 MAX_LINE = 1 << 16
 
@@ -39,7 +39,7 @@ _NAMES = (
     r"(?:pass(?:word|wd|phrase)|secret|secret_?(?:access_?)?key|token|api[_-]?key|access_?key(?:_?id)?|private[_-]?key"
     r"|credentials?|signature|cookie)"
 )
-# Each has a fixed beginning and bounded repetitions: a long line costs no more than its length.
+# Each pattern has a fixed start and bounded repetitions: its work is linear in the length of a line.
 _URL = re.compile(r"https?://[^\s\"'<>]{1,16384}", re.I)
 _SIGNED = re.compile(r"(?:signature|credential|token|sig)=", re.I)
 _KEY = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
@@ -54,8 +54,8 @@ _PATTERNS = (
     (re.compile("(" + _NAMES + r"[\"']?\s{0,8}[=:]\s{0,8})([\"'])(?:(?!\2)[^\n]){0,4096}\2", re.I), r"\1\2***\2"),
     (re.compile("(" + _NAMES + r"\s{0,8}[=:]\s{0,8})[^\s,;&{}\[\]\"'*][^\s,;&{}\"']{0,4096}", re.I), r"\1***"),
 )
-#: What each match of a pattern has near its beginning, in lower case: the patterns see nothing but the lines around it.
-#: One for each word, since a fixed beginning is found ten times as fast as one of several.
+#: Texts, in lower case, of which each match of a pattern has one near its start: only lines around these are searched.
+#: One expression for each, since a fixed start is found ten times as fast as an alternative.
 _TRIGGERS = (
     *map(re.compile, ("://", "authorization", "bearer", "akia", "asia", "hf_", "gh[pousr]_")),
     *(
@@ -66,18 +66,18 @@ _TRIGGERS = (
 #: Characters between a trigger and the value, which may be on the next line.
 _GAP = 20
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.I)
-#: Parts of a signature's value: the first is the signature or the key's id; dates are shorter.
+#: Parts of a signature's value; the first is the signature or the key's id, and dates are shorter.
 _SIGNATURE_PART = re.compile(r"[A-Za-z0-9]{8,}")
 SHORTEST_SIGNATURE_PART = 16
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable of that name may hold a secret."""
+    """Whether a variable may hold a secret, by its name."""
     return bool(re.search(_NAMES, name, re.I))
 
 
 def secret_forms(secret: str) -> set[bytes]:
-    """How a secret may occur in text: plain, by line, escaped, quoted for URLs (also twice) and shells, base64, hex."""
+    """Return all forms of a secret in text: plain, lines, escaped, quoted for URLs (twice) and shells, base64, hex."""
     text = secret.strip()
     raw = text.encode("utf-8", "surrogateescape")
     quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
@@ -95,7 +95,7 @@ def secret_forms(secret: str) -> set[bytes]:
 
 
 def overprinted_forms(form: bytes) -> set[bytes]:
-    """What a reader sees of text in which doubled characters were printed over each other, as bold text is."""
+    """Return what a reader sees of a secret's form when doubled characters are printed over each other, as in bold."""
     doubled = [index for index in range(1, len(form)) if form[index] == form[index - 1]]
     numbers = range(1, len(doubled) + 1) if len(doubled) <= MAX_DOUBLED else [len(doubled)]
     visible_forms = (
@@ -107,7 +107,7 @@ def overprinted_forms(form: bytes) -> set[bytes]:
 
 
 def base64_forms(raw: bytes) -> set[bytes]:
-    """What base64 of any text with these bytes in it must contain, at each offset and in both alphabets."""
+    """Return the texts that base64 of any data with these bytes contains: for each offset, in both alphabets."""
     forms = set()
     for offset in range(3):  # in bytes; characters at both ends also depend on the neighbouring bytes
         first, last = -(-offset * 8 // 6), (offset + len(raw)) * 8 // 6
@@ -117,8 +117,8 @@ def base64_forms(raw: bytes) -> set[bytes]:
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern that matches the longest of the words at a position, as fast for a thousand of them as for a few. It is
-    a tree of common prefixes: Python would try flat alternatives one by one. Without words it matches nothing."""
+    """Return a pattern that matches the longest of the words at a position, as fast for a thousand words as for a few:
+    it is a tree of common prefixes, since Python would try flat alternatives one by one. No words: matches nothing."""
     tree: dict[str, Any] = {}
     for word in words:
         branch = tree
@@ -140,7 +140,7 @@ def _word_pattern(tree: dict[str, Any]) -> str:
 
 
 class SecretMatcher:
-    """Replaces byte strings by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
+    """Replaces byte strings by ``***`` in a stream of pieces; holds back a piece's end that may begin such a string."""
 
     def __init__(self, forms: set[bytes]) -> None:
         self._pattern = re.compile(any_of(form.decode("latin-1") for form in forms).encode("latin-1"))
@@ -151,7 +151,7 @@ class SecretMatcher:
             self._by_first[form[0]].append(form)
 
     def feed(self, data: bytes) -> bytes:
-        """What of the stream so far can be shown now."""
+        """Add a piece of the stream; return the redacted data that can be shown now."""
         text, self._held = self._held + data, b""
         parts, start, hold = [], 0, self._first_held(text, 0)
         while True:
@@ -174,7 +174,7 @@ class SecretMatcher:
         return self._pattern.sub(HIDDEN.encode(), data)
 
     def _first_held(self, text: bytes, start: int) -> int:
-        """From where on the text may be the beginning of a secret that the next piece continues."""
+        """Return the position from which the text may begin a secret that the next piece continues."""
         start = max(start, len(text) - self._longest + 1, 0 if self._has_lines else text.rfind(b"\n") + 1)
         for position in range(start, len(text)):
             if any(form.startswith(text[position:]) for form in self._by_first.get(text[position], ())):
@@ -183,7 +183,7 @@ class SecretMatcher:
 
 
 class VisibleStream:
-    """Takes out of a stream what no reader sees; a line waits from its first escape on."""
+    """Removes from a stream what no reader sees; holds back a line from its first escape on."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -199,8 +199,8 @@ class VisibleStream:
 
 
 class SecretRedactor:
-    """Replaces secrets by ``***``: known ones (also within escapes that hide them), and what the patterns find.
-    ``signatures`` are of signed URLs, which occur in no other form. ``shortest`` is in characters."""
+    """Replaces secrets by ``***``: known secrets (even between escapes), and matches of the patterns. ``signatures``
+    are those of signed URLs, which occur in no other form. ``shortest`` is the minimum length in characters."""
 
     def __init__(
         self, secrets: Iterable[str] = (), signatures: Iterable[str] = (), shortest: int = SHORTEST_SECRET
@@ -214,10 +214,10 @@ class SecretRedactor:
         self._visible = VisibleStream()
 
     def __call__(self, text: str) -> str:
-        """A text of any length: known secrets, and what looks like one."""
+        """Return a text without known secrets and without text that looks like a secret."""
         text = self.known(text)
         signatures = _signature_parts(_SIGNATURE.findall(text))
-        if signatures:  # also where one occurs alone
+        if signatures:  # also a signature outside of a URL
             text = _SIGNATURE_PART.sub(lambda match: HIDDEN if match.group() in signatures else match.group(), text)
         if "-----BEGIN " in text:
             return _hide_patterns(text)
@@ -228,11 +228,11 @@ class SecretRedactor:
         return "".join([*parts, text[end:]])
 
     def data(self, data: bytes) -> bytes:
-        """The content of a file, without secrets."""
+        """Return the content of a file without secrets."""
         return self(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
     def known(self, text: str) -> str:
-        """A text of any length without known secrets."""
+        """Return a text without known secrets."""
         if not self._has_known:
             return text
         text = self._as_printed.whole(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
@@ -242,7 +242,7 @@ class SecretRedactor:
         return self._as_read.whole(printed.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def document(self, value: Any) -> Any:
-        """What was read as JSON, with known secrets hidden in its names and texts."""
+        """Return a JSON value with known secrets hidden in its names and texts."""
         if isinstance(value, str):
             return self.known(value)
         if isinstance(value, dict):
@@ -250,7 +250,7 @@ class SecretRedactor:
         return [self.document(item) for item in value] if isinstance(value, list) else value
 
     def feed(self, data: bytes) -> bytes:
-        """What of a stream of any pieces can be shown so far, without known secrets."""
+        """Add a piece of a stream; return the data that can be shown now, without known secrets."""
         return self._as_read.feed(self._visible.feed(self._as_printed.feed(data))) if self._has_known else data
 
     def end(self) -> bytes:
@@ -260,8 +260,8 @@ class SecretRedactor:
 
 
 def _suspicious_lines(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each group of lines in which a pattern may match."""
-    lower, first, last = text.replace("\u0130", "i").lower(), 0, 0  # that letter's lower case are two characters
+    """Yield start and end of each group of lines in which a pattern may match."""
+    lower, first, last = text.replace("\u0130", "i").lower(), 0, 0  # its lower case would be two characters
     spans = sorted(match.span() for trigger in _TRIGGERS for match in trigger.finditer(lower))
     for trigger_start, trigger_end in spans:
         if trigger_end + _GAP <= last:
@@ -284,13 +284,13 @@ def _hide_patterns(text: str) -> str:
 
 
 def _unsigned(url: str) -> str:
-    """Nothing of a signed URL beyond its path."""
+    """Return a URL, cut off after its path if it is signed."""
     path, _mark, query = url.partition("?")
     return f"{path}?{HIDDEN}" if _SIGNED.search(query) else url
 
 
 def _signature_parts(values: Iterable[str]) -> set[str]:
-    """The secret parts of signatures, as a set for fast lookup."""
+    """Return the secret parts of signatures, as a set for fast lookup."""
     secret_parts = set()
     for value in values:
         parts = _SIGNATURE_PART.findall(value)
@@ -299,7 +299,8 @@ def _signature_parts(values: Iterable[str]) -> set[str]:
 
 
 def secrets_of_run(directory: Path | str) -> set[str]:
-    """The secrets in a run's folder on a node: signatures of URLs, keys, jobs' own. What cannot be read hides none."""
+    """Return the secrets in a run's folder on a node: signatures of URLs, keys, secrets of jobs. Unreadable files are
+    skipped."""
     secrets: set[str] = set()
     folder = Path(directory)
     for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):
@@ -320,12 +321,12 @@ def _of_ini(text: str) -> set[str]:
 
 
 def _of_json(text: str, secrets_only: bool) -> set[str]:
-    """Signatures in URLs; all texts of a file that holds nothing but secrets (`secrets_only`)."""
+    """Return the signatures in URLs of a JSON text; with `secrets_only`, all texts in it."""
     try:
         document = json.loads(text)
     except ValueError:
         return set()
-    if secrets_only and isinstance(document, dict):  # names of users are words of any text
+    if secrets_only and isinstance(document, dict):  # user names are common words
         document = {name: value for name, value in document.items() if not name.endswith("_USERNAME")}
     secrets: set[str] = set()
     waiting: list[object] = [document]

@@ -1,4 +1,4 @@
-"""Try what stages need by importing and starting it, in the Python and the environment of the workloads.
+"""Tries modules and programs that stages need, by import or start, in the workloads' Python and environment.
 
 Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
 each with ``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts.
@@ -17,26 +17,27 @@ from pathlib import Path
 
 START_SECONDS = 20
 MAX_REASON = 200
-#: By which a loader says that a program cannot start here, whatever its exit code.
+#: Messages of a loader about a program that cannot start here, whatever its exit code.
 LOADER = re.compile(r"error while loading shared libraries|version `\S+' not found|cannot execute")
 CANNOT_START = (126, 127)
 
 
 def main(document):
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what modules print while they are imported is no answer
+    os.dup2(2, 1)  # output of imported modules is no part of the answer
     print("\n" + json.dumps([problem_of(need)[:MAX_REASON] for need in document]), file=answer)
 
 
 def problem_of(need):
-    """Why a need is not met here; empty where it is, or where the node has not what it is for (``where``)."""
+    """Return why a need is not met here; empty if it is met, or the node lacks the path ``where``."""
     if need.get("where") and not glob.glob(need["where"]):  # noqa: PTH207 - it may be absolute
         return ""
     return import_problem(need["import"]) if "import" in need else start_problem(need["start"].split())
 
 
 def import_problem(text):
-    """``a+b|c``: all of the first alternative whose first module is installed. ``a>=2`` wants a version."""
+    """Return why modules cannot be imported. ``a+b|c``: all modules of the first alternative whose first module is
+    installed. ``a>=2`` requires a version."""
     alternatives = [alternative.replace(" ", "").split("+") for alternative in text.split("|")]
     chosen = [parts for parts in alternatives if importlib.util.find_spec(re.split(r"[.>]", parts[0])[0])]
     if not chosen:
@@ -51,7 +52,7 @@ def module_problem(name, minimum):
         from importlib.metadata import version  # noqa: PLC0415 - Python 3.7 has none
 
         installed = version(name) if minimum else ""
-    except RuntimeError:  # maybe the GPU's: the stage shows it
+    except RuntimeError:  # may be the GPU's fault, which the stage will show
         return ""
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]

@@ -1,11 +1,11 @@
 """The root cause of a stage that failed: the first failure in its log, and what the text proves about it.
 
-Which lines mean what is data (``root_causes.json``), which travels with the runner. A line in it is plain text as a
+The meaning of lines is data (``root_causes.json``), which is sent with the runner. A line in it is plain text as a
 program prints it, with placeholders: ``*`` any text, ``{a|b}`` either, ``{package}``, ``{command}``, ``{file}``,
 ``{rank}``, ``{local}``, ``{code}``, ``{number}``; ``^`` and ``$`` stand for the line's start and end. The first
-matching line counts. The rules are these: the first failure by time counts, of those that explain most; of a chain of
-exceptions the first, unless programs expect it; the rank is that of the line's prefix, or what a launcher's summary
-says for certain.
+matching line counts. The rules: of the failures that explain most, the first by time is the cause; of a chain of
+exceptions the first, unless programs expect that; the rank is that in the line's prefix, or in a launcher's summary
+if that is certain.
 
 A log is untrusted and may be large: memory and work are bounded.
 """
@@ -21,12 +21,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-#: The class of a text that proves nothing about whose fault the failure is.
+#: The failure class of a text that does not show whose fault the failure is.
 UNPROVEN = "crash"
 TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
 
 _LEVEL = "ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL|FATAL"
-#: What denies that a line which sounds like a failure is one: it counts.
+#: Words that sound like a failure, except in counts such as "0 errors".
 _GUESS = r"\b(?:{words})\b(?!\w*\s*[:=]\s*[\d.])(?<!0 error)(?<!0 failed)(?<!no error)"
 _PLACES = {
     "*": ".{0,200}?",
@@ -42,7 +42,7 @@ _PLACES = {
 _PLACE = re.compile(r"(\*+|\{[^}]*\}|')")
 
 HARDWARE = "hardware"
-#: Of a line: its beginning, and its end.
+#: Characters that are read of a long line: at its start, and at its end.
 LINE_HEAD, LINE_TAIL = 1000, 400
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -52,22 +52,22 @@ HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
 MAX_FAILURES = 256
 MAX_SHAPES = 20_000
 MAX_STREAMS = 4096
-#: So many lines are compared with the data, beside those of exceptions.
+#: Maximum lines that are compared with the data, beside lines of exceptions.
 MAX_COMPARED = 40_000
-#: So many lines of progress after an error show that the program survived it.
+#: Lines of progress after an error which show that the program survived the error.
 SURVIVED = 20
-#: In the order in which they explain a failure.
+#: Weights of a line, from that which explains a failure best.
 WEIGHTS = ("first", "error", "hint", "weak", "effect", "summary", "guess", "echo")
 FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO = WEIGHTS
-#: Of the data: no failure; what a launcher reports about a process, which weighs what the exit code says; that it ends
-#: the others.
+#: Weights in the data: no failure; a launcher's report of a process, whose exit code gives the weight; a launcher's
+#: report that it ends the other processes.
 NONE, EXIT, STOP = "none", "exit", "stop"
 
 _CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _RULE = " \t=-*_#"
 _DIGITS = re.compile(r"\d+")
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
-#: The first line of a traceback, or one of its frames, where its head is lost.
+#: The first line of a traceback, or a frame of a traceback whose start is lost.
 _TRACEBACK = re.compile(
     r"(?:(?P<source>[\w.:-]+): (?=Traceback|  File)|.*?) *"
     r"(?:Traceback \(most recent|(?P<frame>(?<!\S)File \".*, line \d+, in ))"
@@ -75,31 +75,31 @@ _TRACEBACK = re.compile(
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
 _ERROR_NAME = re.compile(r"(?:(?!^)Error|Exception|Exit|Interrupt|Failure|\.(?:exc|errors?|exceptions?)\.\w+)$")
 _FIGURE = re.compile(r" ?:\s*[-+]?[\d.,]+(?:e[-+]?\d+)?\s*%?", re.IGNORECASE)
-#: How the next exception belongs to the one before; one that is ignored explains nothing.
+#: Line between two exceptions of a chain; and the line before an exception that is ignored, which explains nothing.
 _HANDLING, _IGNORED = "During handling of the above exception", "Exception ignored in"
 _CHAINS = ("The above exception was the direct cause of the following exception", _HANDLING, _IGNORED)
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _LAST_ERROR = "Last error:"
-#: Of torchrun's summary, which has these for each process.
+#: Fields of each process in torchrun's summary.
 _FIELD = re.compile(
     rf"time *: (?P<time>{TIME})|rank *: (?P<rank>\d{{1,6}}) \(local_rank: (?P<local>\d{{1,6}})\)"
     r"|exitcode *: (?P<code>-?\d{1,6})|traceback *: (?P<words>.*)|(?P<heading>Root Cause \(first|Failures:)"
 )
-#: Where a launcher starts several ranks, a task of srun or MPI is none of them.
+#: Launchers that start several ranks in a task of srun or MPI, so that the task's number is no rank.
 _LAUNCHER = re.compile(
     r"torchrun|elastic|distributed[./](?:run|launch)|accelerate[./]|deepspeed[./]launcher|\[launch\.py|local_rank: "
 )
 
 
-#: What launchers, shells and gpuval itself say about the end of the work.
+#: Weights of lines in which launchers, shells and gpuval report the end of the work.
 _ABOUT_THE_END = (NONE, EXIT, STOP, EFFECT, SUMMARY, ECHO)
 _STEP = "== step "
 
 
 class CausePatterns:
-    """The compiled data. A line of a failure has one of `words`; `prefix` stands before a line's own text; `guess` is
-    in unknown lines that sound like a failure; `exceptions` gives the classes of those whose text matches no line;
-    programs expect and handle those of `handled`."""
+    """The compiled data. Each line of a failure contains one of `words`. `prefix` matches what stands before a line's
+    text, `guess` unknown lines that sound like a failure. `exceptions` has the failure classes of exceptions whose text
+    matches no line; `handled` are exceptions that programs expect and handle."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.words: tuple[str, ...] = tuple(document["words"])
@@ -108,7 +108,7 @@ class CausePatterns:
         self.exceptions = {kind: name for name, kinds in document["exceptions"].items() for kind in kinds}
         self.handled = frozenset(document["handled"])
         self._lines: list[tuple[re.Pattern[str], str, str]] = []
-        #: Which lines a text with a certain part may match: few parts are in a text, and few lines have each.
+        #: By text part, the lines of the data that need it: a text has few parts, and a part few lines.
         self._by_part: dict[str, list[int]] = {}
         for group in document["lines"]:
             for line in group["lines"]:
@@ -118,7 +118,7 @@ class CausePatterns:
                 self._lines.append((pattern, group["weight"], group.get("class", UNPROVEN)))
 
     def look_up(self, text: str) -> tuple[Optional[re.Match[str]], str, str]:
-        """The first line of the data that the text matches, with its weight and class."""
+        """Return a text's match with the first fitting line of the data, and that line's weight and failure class."""
         for index in sorted({index for part, indices in self._by_part.items() if part in text for index in indices}):
             pattern, weight, name = self._lines[index]
             match = pattern.search(text)
@@ -128,8 +128,8 @@ class CausePatterns:
 
 
 def data() -> dict[str, Any]:
-    """What the lines of known failures mean."""
-    loader: Any = __spec__.loader  # the runner is a zip
+    """Return the data on lines of known failures (root_causes.json)."""
+    loader: Any = __spec__.loader  # the runner is a zip file
     document: dict[str, Any] = json.loads(loader.get_data(str(Path(__file__).with_name("root_causes.json"))))
     return document
 
@@ -140,7 +140,7 @@ def patterns() -> CausePatterns:
 
 
 def _compiled(line: str) -> tuple[list[str], re.Pattern[str]]:
-    """Of a line of the data the texts of which one must be there, and the expression for the whole of it."""
+    """Return for a line of the data the texts of which a match contains one, and the regular expression."""
     begins, ends = line.startswith("^"), line.endswith("$")
     pieces = _PLACE.split(line[begins : len(line) - ends])
     choices = [[piece] for piece in pieces[::2]]
@@ -150,7 +150,7 @@ def _compiled(line: str) -> tuple[list[str], re.Pattern[str]]:
         if regex is None:
             choices.append(piece[1:-1].split("|"))
             regex = f"(?:{'|'.join(map(re.escape, choices[-1]))})"
-        elif regex.startswith("(?P<") and regex in expression:  # a group has its name once
+        elif regex.startswith("(?P<") and regex in expression:  # a group's name may occur once
             regex = re.sub(r"\?P<\w+>", "?:", regex)
         expression += regex
     return max(choices, key=lambda choice: min(map(len, choice))), re.compile(expression + "$" * ends)
@@ -158,11 +158,11 @@ def _compiled(line: str) -> tuple[list[str], re.Pattern[str]]:
 
 @dataclass
 class LineHead:
-    """What stands before a line's own text: which process prints it, when and how loudly."""
+    """The prefix of a log line: which process printed the line, when, and at which log level."""
 
     source: str = ""
     rank: Optional[int] = None
-    #: On its node; of MPI or srun.
+    #: Local rank on its node, and task of MPI or srun.
     local: Optional[int] = None
     task: Optional[int] = None
     level: str = ""
@@ -171,7 +171,7 @@ class LineHead:
 
 
 def text_lines(text: str) -> Iterator[str]:
-    """The lines of a log. A bar of progress ends where the next process prints."""
+    """Yield the lines of a log. A progress bar ends where the next process prints."""
     for end in ("\r", "it/s]", "/it]"):
         text = text.replace(end, f"{end}\n")
     for piece in text.split("\n"):
@@ -183,7 +183,7 @@ def text_lines(text: str) -> Iterator[str]:
 
 
 def _unwrapped(line: str) -> list[str]:
-    """The text in a line of a log whose lines are JSON, as container engines write them."""
+    """Return the text in a log line that is JSON, as container engines write, split into lines."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -193,7 +193,7 @@ def _unwrapped(line: str) -> list[str]:
 
 
 def split_head(line: str, sources: Collection[str] = ()) -> tuple[LineHead, str]:
-    """What stands before a line's own text, and the text. `sources`: hosts that prefix their lines."""
+    """Return the prefix of a log line, and its text. `sources`: hosts whose names prefix lines."""
     head, position = LineHead(), 0
     for _ in range(8):
         match = patterns().prefix.match(line, position)
@@ -220,7 +220,7 @@ def split_head(line: str, sources: Collection[str] = ()) -> tuple[LineHead, str]
 
 
 class RootCause(NamedTuple):
-    """What made a stage fail: a class of failures, one line of text, and the rank and package that it names."""
+    """What made a stage fail: failure class, one line of text, and the rank and package that the line names."""
 
     name: str
     text: str
@@ -230,7 +230,7 @@ class RootCause(NamedTuple):
 
     @property
     def is_primary(self) -> bool:
-        """Whether a program or the machine says it, not a launcher or another process that lost its peer."""
+        """Whether the cause is from a program or the machine, not from a launcher or a process that lost its peer."""
         return self.weight in (FIRST, ERROR)
 
     @property
@@ -238,7 +238,7 @@ class RootCause(NamedTuple):
         return self.weight != GUESS
 
     def document(self) -> dict[str, Any]:
-        """The cause as a record's environment has it."""
+        """Return the cause as a JSON object for a record's environment."""
         package = {"package": self.package} if self.package else {}
         return {"class": self.name, "text": self.text, "rank": self.rank, **package}
 
@@ -262,25 +262,25 @@ class _LoggedFailure:
 
 @dataclass
 class _ProcessStream:
-    """Where the output of one process stands."""
+    """The parser's state for the output of one process."""
 
     in_traceback: bool = False
-    #: Whether the last line is indented; whether it names a file and the next one is its source.
+    #: Whether the last line is indented; whether it names a file, so that the next line is source code.
     in_frame: bool = False
     is_frame: bool = False
-    #: The exception before this line; the failure before it, and whether this line belongs to its text.
+    #: The exception before this line; the last failure, and whether this line continues the failure's text.
     before: Optional[_LoggedFailure] = None
     last: Optional[_LoggedFailure] = None
     continues: bool = False
-    #: Of the next exception: how it follows the one before, how far its traceback is indented, and its rank.
+    #: For the next exception: how it is chained to the exception before, the indent of its traceback, and its rank.
     chain: str = ""
     indent: int = 0
     rank: Optional[int] = None
 
 
 def last_words(text: str) -> str:
-    """The last line that the work itself wrote: what launchers, and frames of theirs, say below it does not count.
-    Empty where the last step of a job wrote nothing; the last line where there is no other."""
+    """Return the last line that the work itself wrote, without later lines of launchers and their tracebacks. Empty if
+    the last step of a job wrote nothing; the last line if all are of launchers."""
     lines = list(text_lines(text))
     rules = [index for index, line in enumerate(lines) if not line.strip(_RULE)]
     framed: set[int] = set()
@@ -301,8 +301,8 @@ def _is_about_the_end(line: str) -> bool:
 
 
 def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:
-    """The root cause in a log; None without one, or where it cannot be read. `attempt`: the text of the last line
-    before the stage's own output. `local_is_global`: whether all ranks are on this node."""
+    """Return the root cause in a log file; None without a cause, or if the file cannot be read. `attempt`: text of the
+    last line before the stage's own output. `local_is_global`: whether all ranks are on this node."""
     tail, marker = b"", attempt.encode()
     try:
         with path.open("rb") as stream:
@@ -314,13 +314,13 @@ def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optio
                 text = head + b"\n" + tail
     except OSError:
         return None
-    if marker:  # where it is in neither, the head is that of an earlier attempt
+    if marker:  # if the marker is in neither, the head is of an earlier attempt
         text = text[text.rindex(marker) + len(marker) :] if marker in text else tail or head
     return in_text(text.decode("utf-8", "replace"), local_is_global)
 
 
 def in_text(text: str, local_is_global: bool = True) -> Optional[RootCause]:
-    """The root cause in the output of a stage; None where no line of it reports a failure."""
+    """Return the root cause in the output of a stage; None if no line reports a failure."""
     reader = _CauseReader()
     for line in text_lines(text):
         reader.read(line)
@@ -328,7 +328,7 @@ def in_text(text: str, local_is_global: bool = True) -> Optional[RootCause]:
 
 
 def read_cause(document: Any) -> Optional[RootCause]:
-    """The cause that a record's environment has, which comes from a node; None for what is none."""
+    """Return the cause in a record's environment, which is from a node and untrusted; None for anything else."""
     if not isinstance(document, dict):
         return None
     name, text, rank, package = (document.get(key) for key in ("class", "text", "rank", "package"))
@@ -343,7 +343,7 @@ def _plain(text: str) -> str:
 
 
 def _shortened(text: str, start: int = 0) -> str:
-    """A text of bounded length, which begins at `start` where that is far from its beginning."""
+    """Return a text cut to bounded length; the cut text begins at `start` if that is far from the text's start."""
     text = text if len(text) <= MAX_TEXT or start < MAX_TEXT // 3 else text[start:]
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 105]} ... {text[-100:]}"
 
@@ -355,17 +355,17 @@ class _CauseReader:
         self._patterns = patterns()
         self._failures: dict[str, list[_LoggedFailure]] = {weight: [] for weight in WEIGHTS}
         self._streams: dict[str, _ProcessStream] = {}
-        #: The sources of streams whose next line counts, whatever its words are.
+        #: Sources of streams whose next line is read, whatever its words are.
         self._open: set[str] = set()
-        #: What prefixes the lines of hosts, as pdsh does.
+        #: Names of hosts that prefix lines, as with pdsh.
         self._sources: set[str] = set()
-        #: Lines that mean nothing, without their digits; that of the present line.
+        #: Lines known to be harmless, with their digits removed.
         self._innocent: set[str] = set()
         self._shape = ""
         self._compared = self._progress = 0
-        #: The last line of a program before a launcher reports its end: maybe its reason.
+        #: The last line of a program before a launcher reports the program's end: perhaps the reason.
         self._words = ""
-        #: What torchrun's summary says about processes.
+        #: The processes in torchrun's summary: value by field.
         self._ended: list[dict[str, str]] = []
         self._is_root = self._has_launcher = self._is_stopping = False
 
@@ -398,7 +398,7 @@ class _CauseReader:
         return self._streams.setdefault(source, _ProcessStream())
 
     def _read_traceback(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
-        """Whether the line is a part of a traceback; the line that ends one is a failure."""
+        """Return whether a line is part of a traceback; the line that ends a traceback is kept as a failure."""
         may_begin = text.startswith("Traceback") or not stream.continues
         begin = _TRACEBACK.match(text) if may_begin and ("Traceback (most" in text or 'File "' in text) else None
         chain = next((chain for chain in _CHAINS if chain in text), "")
@@ -420,7 +420,7 @@ class _CauseReader:
             return True
         if self._take_detail(stream, text.strip(), head.source):
             return True
-        if text[:1] == "^":  # the marks of another process, whose traceback is printed at the same time
+        if text[:1] == "^":  # marks in the traceback of another process that prints at the same time
             text = text.replace("^", "").lstrip()
         text = text[min(stream.indent, len(text) - len(text.lstrip())) :]
         was_frame, stream.in_frame, stream.is_frame = stream.in_frame or stream.is_frame, text[:1] in " │|╭╰~", False
@@ -437,7 +437,7 @@ class _CauseReader:
         return True
 
     def _take_detail(self, stream: _ProcessStream, text: str, source: str) -> bool:
-        """Whether the line ends the text of the failure before: what follows a colon, or NCCL's "Last error:"."""
+        """Return whether a line completes the text of the last failure: it follows a colon, or NCCL's "Last error:"."""
         is_last = text.startswith(_LAST_ERROR)
         expected, stream.continues = stream.continues, text == _LAST_ERROR
         detail = text[len(_LAST_ERROR) :].strip() if is_last else text
@@ -452,7 +452,7 @@ class _CauseReader:
         return True
 
     def _note(self, text: str, head: LineHead, stream: _ProcessStream, exception: str = "") -> None:
-        """Keep a line that reports a failure, by its weight. `exception`: the name of the one that it ends with."""
+        """Keep a line that reports a failure, by its weight. `exception`: name of the exception in the line."""
         is_loud, text = head.level[:1] in ("E", "F", "C") and not text[:1].isspace(), text.strip()
         self._compared += not exception
         if self._compared > MAX_COMPARED and not exception:
@@ -493,7 +493,7 @@ class _CauseReader:
         self._keep(failure)
 
     def _chain(self, stream: _ProcessStream, failure: _LoggedFailure) -> None:
-        """Of two exceptions of a chain the first explains the second, unless a program expects such a first one."""
+        """Chain a failure to the exception before, which explains it, unless programs expect that exception."""
         before, chain = stream.before, stream.chain
         stream.before, stream.chain = failure, ""
         if chain == _IGNORED:
@@ -515,7 +515,7 @@ class _CauseReader:
             self._failures[failure.weight].append(failure)
 
     def _read_summary(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
-        """Whether the line is a part of torchrun's summary. The last field of a process tells how it ended."""
+        """Return whether a line is part of torchrun's summary. A process's last field there says how it ended."""
         match = _FIELD.match(text.strip())
         if match is None:
             return False
@@ -528,7 +528,7 @@ class _CauseReader:
         ended = self._ended[-1]
         ended.update(fields)
         words, rank = fields.get("words", ""), int(ended["rank"]) if "rank" in ended else None
-        if "Traceback" in words:  # that of the program, which follows
+        if "Traceback" in words:  # the program's traceback follows
             stream.indent, stream.rank = len(text) - len(text.lstrip()), rank
             return False
         if words and rank is not None and "code" in ended:
@@ -538,7 +538,7 @@ class _CauseReader:
         return True
 
     def cause(self, local_is_global: bool) -> Optional[RootCause]:
-        """The first failure of the greatest weight that the log has."""
+        """Return the first failure of the greatest weight in the log; None without a failure."""
         failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
         if not failures:
             return None
@@ -550,7 +550,7 @@ class _CauseReader:
         root, globals_of = self._root_rank()
         ranks = {self._rank(failure, globals_of, local_is_global): failure for failure in reversed(failures)}
         if root in ranks and ranks[root].kind == first.kind:
-            first = ranks[root]  # all ranks failed alike, and torchrun has seen this one first
+            first = ranks[root]  # all ranks failed alike: torchrun saw this rank fail first
         rank = self._rank(first, globals_of, local_is_global)
         if rank is None and first.weight not in (EFFECT, ECHO) and first.head.local is None:
             is_same = all(failure.kind == first.kind for failure in failures if failure.head.rank is None)
@@ -562,7 +562,7 @@ class _CauseReader:
         return RootCause(first.name, text, rank, first.package, first.weight)
 
     def _root_rank(self) -> tuple[Optional[int], dict[int, int]]:
-        """The rank that torchrun names as the first, and the rank of each local rank where that is certain."""
+        """Return the rank that torchrun names as the first to fail, and rank by local rank if that is certain."""
         ended = [(fields, int(fields["rank"]), int(fields["local"])) for fields in self._ended if "rank" in fields]
         pairs = {(local, rank) for _, rank, local in ended}
         certain = {local: rank for local, rank in pairs if [first for first, _ in pairs].count(local) == 1}
@@ -579,14 +579,14 @@ class _CauseReader:
         return globals_of.get(head.local, head.local if local_is_global else None)
 
     def _only_rank(self) -> Optional[int]:
-        """The one rank that mpirun or srun names, where each of their processes is a rank."""
+        """Return the only rank that mpirun or srun names, if each of their processes is a rank; else None."""
         failures = (failure for weight in (ERROR, HINT, SUMMARY) for failure in self._failures[weight])
         ranks = {failure.head.rank for failure in failures} - {None}
         return ranks.pop() if len(ranks) == 1 and not self._has_launcher else None
 
 
 def _of_exit_code(code: int, local: Optional[str], text: str) -> tuple[str, str, int]:
-    """The weight and the text of what a launcher reports about a process, and its place in the text."""
+    """Return weight, text and position in the text, for a launcher's report that a process exited with `code`."""
     number = -code if code < 0 else code - 128
     name = f"Signal {number} ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
     weight = ECHO if number == signal.SIGTERM else HINT if name else SUMMARY

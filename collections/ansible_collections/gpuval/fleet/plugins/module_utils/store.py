@@ -31,24 +31,24 @@ try:
     from urllib3.exceptions import HTTPError
 
     BOTO3_ERROR = None
-except ImportError as error:  # reported by the caller, with the name of the library
+except ImportError as error:  # the caller reports it, with the library's name
     BOTO3_ERROR = error
     BotoCoreError = ClientError = Boto3Error = NoCredentialsError = PartialCredentialsError = OSError
     HTTPError = OSError  # type: ignore[misc, assignment]
 
-#: Store raises StoreError for them. boto3 lets those of urllib3 through where the body of an error breaks off.
+#: Errors for which Store raises StoreError. boto3 passes on urllib3's errors when an error's body breaks off.
 CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error, HTTPError)
 
 #: AWS signature version 4 allows at most seven days.
 MAX_SIGNED_SECONDS = 7 * 24 * 3600
-#: A body is read in pieces; one that takes longer than its first timeout, and then comes slower, counts as no answer.
+#: A body is read in pieces. One that takes longer than the timeout and is slower than this speed counts as no answer.
 PIECE_BYTES, MIN_BYTES_PER_SECOND = 1 << 14, 1 << 12
 #: S3's code of a request whose time is too far from the store's.
 SKEWED = "RequestTimeTooSkewed"
 
 
 class StoreError(GpuvalError):
-    """The store cannot be used; the message says what to do. `code`: S3's, where it answered."""
+    """The store cannot be used; the message says what to do. `code`: S3's error code, if the store answered."""
 
     code: str | None = None
 
@@ -58,7 +58,7 @@ def as_store_error() -> Iterator[None]:
     try:
         yield
     except CLIENT_ERRORS as error:
-        answer = getattr(error, "response", None) or {}  # empty after a timeout
+        answer = getattr(error, "response", None) or {}  # no response after a timeout
         code = answer.get("Error", {}).get("Code")
         messages = {"NoSuchBucket": "the store has no such bucket: correct gpuval_bucket", SKEWED: _skew_in(answer)}
         raised = StoreError(messages.get(code) or str(error))
@@ -68,7 +68,7 @@ def as_store_error() -> Iterator[None]:
 
 @cache
 def session() -> Any:
-    """The session of all clients of this process, with botocore's descriptions of S3: both take a third of a second."""
+    """Return this process's cached boto3 session, with botocore's S3 descriptions: it takes a third of a second."""
     botocore_session = botocore.session.get_session()
     botocore_session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
     loader = botocore_session.get_component("data_loader")
@@ -81,10 +81,9 @@ def session() -> Any:
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role).
-    `public_endpoint` is what nodes call the same service, where that differs: signed URLs name it. `signing` is the
-    pair of keys that signs them, where that is another one. A `direct` connection goes past the proxies of the
-    controller's environment."""
+    """How to reach a bucket. `endpoint` None is AWS; keys None use boto3's chain (environment, profile, role).
+    `public_endpoint` is the service's URL for nodes, if it differs: signed URLs contain it. `signing` is another pair
+    of keys for signed URLs. A `direct` connection ignores the proxies in the controller's environment."""
 
     bucket: str
     endpoint: str | None = None
@@ -112,17 +111,17 @@ class Entry:
 
     @property
     def stamp(self) -> str:
-        """Changes whenever the object is written. Some services give no ETag, and times are in milliseconds."""
+        """A text that changes whenever the object is written. Some services give no ETag; times are in milliseconds."""
         return f"{self.etag} {self.size} {self.modified.isoformat()}"
 
 
-#: Store.list hides the built-in one in annotations.
+#: In annotations of Store, `list` would be the method Store.list.
 Entries = list[Entry]
 Names = list[str]
 
 
 class Store:
-    """A bucket, with only the operations gpuval needs."""
+    """A bucket of the object store, with the operations that gpuval needs."""
 
     def __init__(self, connection: Connection, *, timeout: float = 10.0, attempts: int = 3) -> None:
         if BOTO3_ERROR is not None:
@@ -151,7 +150,7 @@ class Store:
             verify=connection.ca_file,
             config=Config(
                 signature_version="s3v4",
-                user_agent="gpuval",  # botocore's own is put together for each request, which takes a seventh of it
+                user_agent="gpuval",  # botocore would compose its own for each request, a seventh of the request's time
                 s3={"addressing_style": "path"},
                 connect_timeout=self._timeout,
                 read_timeout=self._timeout,
@@ -166,20 +165,20 @@ class Store:
         return client
 
     def _send(self, client: Any, request: Any, **_: Any) -> Any:
-        """The answer to a listing. botocore alone waits for ever for a body that hardly comes."""
+        """Send a listing's request and read its answer in bounded time: botocore waits for ever for a stalled body."""
         request.stream_output = True
         answer = client._endpoint.http_session.send(request)
         data = self._read(StreamingBody(answer.raw, answer.headers.get("content-length")))
-        body = SimpleNamespace(stream=lambda: iter([data]))  # that was read, as botocore reads one
+        body = SimpleNamespace(stream=lambda: iter([data]))  # the data, in the form that botocore reads
         return AWSResponse(answer.url, answer.status_code, answer.headers, body)
 
     def _read(self, body: Any, limit: float = inf) -> bytes:
-        """The first `limit` bytes of an answer. Raises StoreError for a body that hardly comes."""
+        """Return the first `limit` bytes of an answer's body. Raises StoreError for a body that stalls."""
         stream, data = body._raw_stream, bytearray()
-        stream.read = getattr(stream, "read1", stream.read)  # that of urllib3 waits for the whole piece; read1 is of 2
+        stream.read = getattr(stream, "read1", stream.read)  # urllib3's read waits for all; read1 is of version 2
         began = monotonic()
         try:
-            while piece := body.read(int(min(PIECE_BYTES, limit - len(data)))):  # an empty one checks the length
+            while piece := body.read(int(min(PIECE_BYTES, limit - len(data)))):  # reading the end checks the length
                 data += piece
                 if monotonic() - began > self._timeout + len(data) / MIN_BYTES_PER_SECOND:
                     raise StoreError(f"the store sends fewer than {MIN_BYTES_PER_SECOND} bytes per second")
@@ -189,7 +188,7 @@ class Store:
 
     @as_store_error()
     def ensure_bucket(self, *, create: bool) -> bool:
-        """See that the bucket is there. Returns whether it was created. Raises StoreError without one."""
+        """Check that the bucket exists, or create it. Returns whether it was created. Raises StoreError."""
         bucket, region = self.connection.bucket, self.connection.region
         try:
             self.client.head_bucket(Bucket=bucket)
@@ -214,13 +213,13 @@ class Store:
         return False
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """All objects under `prefix`, in key order."""
+        """Yield all objects under `prefix`, in key order."""
         for page in self._pages(Prefix=prefix):
             yield from _entries(page)
 
     def listing(self, prefix: str) -> tuple[Entries, datetime | None]:
-        """All objects under `prefix`, in key order, and what time the store has: their times are by its clock, not by
-        ours. None where it does not say."""
+        """Return all objects under `prefix`, in key order, and the store's present time (or None): the objects' times
+        are by the store's clock."""
         entries, moment = [], None
         for page in self._pages(Prefix=prefix):
             entries += _entries(page)
@@ -228,7 +227,7 @@ class Store:
         return entries, moment
 
     def level(self, prefix: str = "") -> tuple[Names, Entries]:
-        """What lies directly under `prefix`, which is empty or ends in a slash: folders, as prefixes, and objects."""
+        """Return store folders (as prefixes) and objects directly under `prefix`, which is empty or ends in a slash."""
         folders, entries = [], []
         for page in self._pages(Prefix=prefix, Delimiter="/"):
             folders += [item["Prefix"] for item in page.get("CommonPrefixes", ())]
@@ -240,7 +239,7 @@ class Store:
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, **arguments)
 
     def get_if_there(self, key: str, *, max_bytes: int) -> bytes | None:
-        """As `get`; None for an object that is not there."""
+        """Return an object's content as `get` does; None for a missing object."""
         try:
             return self.get(key, max_bytes=max_bytes)
         except StoreError as error:
@@ -250,13 +249,13 @@ class Store:
 
     @as_store_error()
     def get(self, key: str, *, max_bytes: int) -> bytes:
-        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large. Raises
-        StoreError for a body that ends early or hardly comes."""
+        """Return an object's first `max_bytes` + 1 bytes: the extra byte shows that the object is too large. Raises
+        StoreError for a body that ends early or stalls."""
         return self._read(self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], max_bytes + 1)
 
     @as_store_error()
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """The object's bytes from `start` up to, not with, `end`."""
+        """Return an object's bytes from `start` up to, but without, `end`."""
         span = f"bytes={start}-{end - 1}"
         answer = self.client.get_object(Bucket=self.connection.bucket, Key=key, Range=span)
         return self._read(answer["Body"], end - start)
@@ -266,35 +265,35 @@ class Store:
         self.client.put_object(Bucket=self.connection.bucket, Key=key, Body=data, ContentType=content_type)
 
     def delete_prefix(self, prefix: str) -> int:
-        """Delete every object under `prefix` (which must not be empty). Returns how many."""
+        """Delete every object under `prefix` (which must not be empty). Returns how many were deleted."""
         if not prefix.strip("/"):
             raise ValueError("refusing to delete the whole bucket")
         return self.delete(entry.key for entry in self.list(prefix))
 
     @as_store_error()
     def delete(self, keys: Iterable[str]) -> int:
-        """Delete objects by their keys. Returns how many. Raises StoreError for those that the service keeps."""
+        """Delete objects by key. Returns how many. Raises StoreError for objects that the service did not delete."""
         keys, errors = list(keys), []
         for start in range(0, len(keys), 1000):
             chunk = [{"Key": key} for key in keys[start : start + 1000]]
             answer = self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
-            errors += answer.get("Errors", ())  # the answer is HTTP 200 all the same
+            errors += answer.get("Errors", ())  # reported in an answer with HTTP 200
         if errors:
             reason = f"{errors[0].get('Key')}: {errors[0].get('Message') or errors[0].get('Code')}"
             raise StoreError(f"the store keeps {len(errors)} of {len(keys)} objects that were to be deleted: {reason}")
         return len(keys)
 
     def sign_put(self, key: str, seconds: int) -> str:
-        """A URL that allows exactly one thing: writing this key, for so many seconds."""
+        """Return a URL that allows only to write this key, for `seconds`."""
         return self._sign(self.signer, "put_object", key, seconds)
 
     def sign_own_put(self, key: str, seconds: int) -> str:
-        """As `sign_put`, by the endpoint that the controller uses."""
+        """Return a URL as `sign_put` does, but with the endpoint that the controller uses."""
         client = self._client(self.connection.endpoint, self.connection.signing)
         return self._sign(client, "put_object", key, seconds)
 
     def sign_get(self, key: str, seconds: int) -> str:
-        """A URL that allows exactly one thing: reading this key, for so many seconds."""
+        """Return a URL that allows only to read this key, for `seconds`."""
         return self._sign(self.signer, "get_object", key, seconds)
 
     @as_store_error()
@@ -309,7 +308,7 @@ def _entries(page: dict[str, Any]) -> Entries:
 
 
 def _moment(text: Any) -> datetime:
-    """The time of an answer. botocore's own parser takes any form of time, and half of the time for a listing."""
+    """Return the time in an answer. botocore's parser for any form of time would take half of a listing's time."""
     try:
         if text.endswith("Z"):
             return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
@@ -321,7 +320,7 @@ def _moment(text: Any) -> datetime:
 
 
 def _skew_in(answer: dict[str, Any]) -> str:
-    """A refusal for the time of a request, with how far the clocks are apart."""
+    """Return by how much the clocks differ, for a request that was refused because of its time; else an empty text."""
     moment = _date(answer)
     if moment is None:
         return f"the clocks of this controller and of the store differ ({SKEWED})"
@@ -331,7 +330,7 @@ def _skew_in(answer: dict[str, Any]) -> str:
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:
-    """The time at which the store answered, in whole seconds."""
+    """Return the store's time in an answer, in whole seconds; None without one."""
     try:
         moment = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, TypeError, ValueError):
@@ -340,7 +339,8 @@ def _date(answer: dict[str, Any]) -> datetime | None:
 
 
 def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check_mode: bool) -> dict[str, Any]:
-    """Put what is not there yet; return the result of a task, with the keys that were written and those left alone."""
+    """Upload new and changed files or folders (`sources`) under `prefix`; return a task's result with the keys that
+    were uploaded and those that were unchanged."""
     prefix = prefix.strip("/")
     uploaded: list[str] = []
     unchanged: list[str] = []
@@ -365,7 +365,7 @@ def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check
 
 
 def _files_below(sources: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Pairs of path and key below the prefix."""
+    """Yield path and key (below the prefix) of all files in `sources`, which are files or folders."""
     for source in map(Path, sources):
         if source.is_dir():
             for directory, _folders, names in sorted(os.walk(source)):
@@ -377,7 +377,7 @@ def _files_below(sources: Iterable[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _is_same(store: Store, entry: Entry | None, path: Path) -> bool:
-    """Whether an object holds the file: by its ETag, the MD5 of what was put in one piece, else by reading it."""
+    """Whether an object equals a file: by ETag (the MD5 of an object uploaded in one piece), else by content."""
     if entry is None or entry.size != path.stat().st_size:
         return False
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What of a text a reader sees: secrets are looked for in that, on nodes and on the controller alike.
+"""Reduces a text to what a reader sees, in which secrets are searched, on nodes and on the controller.
 
 Also packed into the runner, as the package `gpuval_node`.
 """
@@ -25,17 +25,17 @@ _SPACES = re.compile(r"\s+")
 
 
 def visible(text: str) -> str:
-    """Text without terminal escapes, control, invisible and bidirectional characters; line ends and tabs stay."""
+    """Return text without terminal escapes, control, invisible and bidirectional characters; line ends, tabs stay."""
     if not _SUSPECT.search(text):
         return text
     text = _ANSI.sub("", text)
-    # each character is looked up once: a hostile log has millions of them
+    # looks up each distinct character once: a hostile log has millions of characters
     suspects = (character for character in set(text) if _SUSPECT.match(character))
     return text.translate({ord(one): None for one in suspects if unicodedata.category(one) in _UNSAFE_CATEGORIES})
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return text on one line of at most `limit` characters, without escape sequences and control characters."""
+    """Return a text on one line of at most `limit` characters, without escape sequences and control characters."""
     text = _ESCAPES.sub("", text[: 16 * limit])
     text = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text)
     text = _SPACES.sub(" ", text).strip()

@@ -1,1 +1,1 @@
-"""The network of a node: what it is, what was declared, how to get there and back again."""
+"""The network of a node: its state, its declaration, the changes between both, and their undoing."""

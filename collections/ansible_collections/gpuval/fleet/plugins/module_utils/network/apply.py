@@ -1,4 +1,4 @@
-"""Make the changes of a plan in order, with a deadline; verify them; roll all back on any failure."""
+"""Applies the changes of a network plan in order, with a deadline; verifies them; rolls all back on any failure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def apply_plan(
     ledger: ChangeLedger,
     link_seconds: float,
 ) -> ApplyOutcome:
-    """Configure the node as declared; its changes stay pending in the ledger. After a failure there are none."""
+    """Configure the node's network as declared; the changes are pending in the ledger. A failure undoes all."""
     outcome = ApplyOutcome()
     hop = host.way_to(management.peer) if management.peer else None
     try:
-        # all are down and have their MTU, which some drivers accept only then, before the first comes up
+        # set all interfaces down and their MTU before the first comes up: some drivers accept an MTU only while down
         early = [change for change in plan.changes if change.is_down or change.kind == "mtu"]
         _make(early, host, ledger)
         flaps = [change for change in early if change.kind == "flap"]
@@ -52,7 +52,7 @@ def apply_plan(
     except (NodeError, OSError) as error:
         outcome.failures.append(str(error))
     if outcome.failures:
-        host.deadline = Deadline(ROLL_BACK_SECONDS)  # the first one may be the failure
+        host.deadline = Deadline(ROLL_BACK_SECONDS)  # the first deadline may have been the failure
         outcome.rolled_back = bool(ledger.pending)
         outcome.left = ledger.roll_back(host)["left"]
     return outcome
@@ -61,7 +61,7 @@ def apply_plan(
 def wait_for_links(
     plan: NetworkPlan, host: NetworkHost, declaration: NetworkDeclaration, seconds: float
 ) -> NetworkState:
-    """The state once every link is up and every address was tested for duplicates, or after so many seconds."""
+    """Return the state once all links are up and all addresses are tested for duplicates, at latest after `seconds`."""
     end = time.monotonic() + min(seconds, max(0.0, host.deadline.left()))
     while True:
         state = host.state(declaration.sysctls)

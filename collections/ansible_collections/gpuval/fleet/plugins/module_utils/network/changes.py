@@ -1,4 +1,4 @@
-"""What to change so that a node's network is as declared, in order; pure."""
+"""Plans the changes that make a node's network as declared, in order; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NetworkChange:
     """One setting that goes from `before` to `after`, by `kind`:
 
     state, mtu   of an interface
-    flap         down and up; `before`: what is lost by that, `after`: the boot in which it happened
+    flap         down and up; `before`: addresses and routes lost by that, `after`: id of the boot in which it happened
     address      on an interface: True is present, None absent
     route        routes as `ip -json` has them; None is none
     sysctl       values
@@ -38,19 +38,19 @@ class NetworkChange:
 
     @property
     def sysctls(self) -> list[str]:
-        """Kernel parameters that a state must have for `value_in`."""
+        """Return the kernel parameters that `value_in` reads from a state."""
         return [self.subject] if self.kind == "sysctl" else []
 
     @property
     def is_down(self) -> bool:
-        """True if an interface goes down, if only for a moment."""
+        """Whether the change sets an interface down, even for a moment."""
         return self.kind == "flap" or (self.kind == "state" and self.after == "down")
 
     def inverse(self) -> NetworkChange:
         return NetworkChange(self.kind, self.subject, self.after, self.before, self.interface)
 
     def value_in(self, state: NetworkState) -> Any:
-        """The present value, comparable with `before` and `after`; of a flap whether the interface is up or down."""
+        """Return a state's value of the setting, comparable with `before` and `after`; for a flap, up or down."""
         if self.kind == "route":
             route = self.after or self.before
             return find_route(state, route["dst"], route["metric"])
@@ -104,10 +104,10 @@ class NetworkPlan:
 def plan_changes(
     declaration: NetworkDeclaration, state: NetworkState, flapped: frozenset[str] = frozenset()
 ) -> NetworkPlan:
-    """The difference between declaration and state; `flapped` interfaces went down and up in this boot already."""
+    """Return the changes from state to declaration; interfaces in `flapped` went down and up in this boot already."""
     plan = NetworkPlan()
     for entry, interfaces in _selected(declaration, state, plan):
-        # all interfaces of an entry flap, or none
+        # either all interfaces of an entry flap, or none
         is_flapping = entry.flap and any(
             not (
                 interface.name in flapped and interface.up and interface.carrier and entry.mtu in (None, interface.mtu)
@@ -128,7 +128,7 @@ def plan_changes(
                 if address not in interface.addresses:
                     plan.add("address", address, None, True, name)
             _add_routes(name, entry, state, plan)
-    # all down before the first comes up: ends of one link may be on this machine, and both must let go
+    # all down before the first comes up: both ends of a link may be on this machine, and both must be down
     plan.changes.sort(key=lambda change: 0 if change.is_down else {"mtu": 1, "state": 2}.get(change.kind, 3))
     for name, declared in declaration.sysctls.items():
         present = state.sysctls.get(name)
@@ -151,7 +151,7 @@ def plan_changes(
 def _selected(
     declaration: NetworkDeclaration, state: NetworkState, plan: NetworkPlan
 ) -> list[tuple[DeclaredInterfaces, list[HostInterface]]]:
-    """Each entry with the interfaces that it selects."""
+    """Return each declared entry with the interfaces that it selects; adds a problem for a wrong count."""
     selected = []
     entry_by_name: dict[str, DeclaredInterfaces] = {}
     for entry in declaration.interfaces:
@@ -174,7 +174,7 @@ def _selected(
 
 
 def _lost_by_down(interface: HostInterface, state: NetworkState) -> dict[str, Any]:
-    """What the kernel drops when the interface goes down and does not restore by itself."""
+    """Return addresses and routes that the kernel drops when the interface goes down and does not restore."""
     return {
         "addresses": [text for text in interface.addresses if ":" in text and text not in interface.dynamic],
         "routes": [

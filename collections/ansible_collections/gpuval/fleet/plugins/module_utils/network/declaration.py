@@ -1,4 +1,4 @@
-"""What is declared for a node's network, checked before anything is changed; pure."""
+"""Parses and checks the declaration of a node's network; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 from ..node_directory import NodeError
 from .state import DEFAULT_METRIC, HostInterface
 
-#: Below 1280 the kernel takes IPv6 off an interface; above 65535 no interface goes but loopback.
+#: Valid MTUs: below 1280 the kernel disables IPv6 on an interface; above 65535 only loopback can go.
 MTU_RANGE = range(1280, 65536)
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 SYSCTL = re.compile(r"(?!.*\.\.)[A-Za-z0-9_-]+([./][A-Za-z0-9_:@-]+)+")
@@ -29,7 +29,7 @@ class RouteOptions:
 
 @dataclass(frozen=True)
 class DeclaredInterfaces:
-    """One entry of `interfaces`: those that it selects, and what they are to be. Routes are as `ip -json` has them."""
+    """One entry of `interfaces`: which interfaces it selects, and their settings. Routes are as in `ip -json`."""
 
     name: str = ""
     pattern: str = ""
@@ -70,7 +70,7 @@ class NetworkDeclaration:
 
 
 def parse_declaration(parameters: dict[str, Any]) -> NetworkDeclaration:
-    """The declaration in the options of the module. Raises NodeError naming the wrong entry."""
+    """Return the declaration in the module's options. Raises NodeError naming the wrong entry."""
     hosts, sysctls = ((parameters.get(name) or {}).items() for name in ("hosts", "sysctls"))
     return NetworkDeclaration(
         interfaces=tuple(map(_parse_interfaces, parameters.get("interfaces") or [])),
@@ -132,7 +132,7 @@ def _parse_route(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interface_address(text: str) -> str:
-    """`10.0.0.1/24`; without a length it would be a network of one address."""
+    """Return an address with prefix length, such as `10.0.0.1/24`. Raises NodeError without a length."""
     _require("/" in text, f"address {text}: give its prefix length too, as in {text}/24")
     try:
         return str(ipaddress.ip_interface(text))

@@ -1,6 +1,6 @@
-"""How far named services are: name, TCP, TLS with its certificate, and bytes of one HTTP GET or PUT.
+"""Measures the path to named services: name lookup, TCP, TLS with its certificate, speed of one HTTP GET or PUT.
 
-Any answer of HTTP counts as there; where a size was declared, all of it has to pass. Bounded in bytes and seconds.
+Any HTTP answer counts as reachable; with a declared size, all bytes must pass. Bounded in bytes and seconds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..node_directory import NodeError
 from .tcp import connect, resolve
 
 TRIES = 3
-#: A smaller answer says how long the service thinks, not how much the way carries.
+#: Minimum bytes for a speed: a smaller answer measures the service's latency, not the path's bandwidth.
 LEAST_BYTES = 65536
 BLOCK = bytes(65536)
-#: A handshake that takes longer lost a packet: TCP repeats its first one after a second.
+#: Seconds after which a handshake lost a packet: TCP repeats its first packet after a second.
 REPEATED_SECONDS = 0.9
-#: Between handshakes, so that they do not fill the queue of the service.
+#: Seconds between handshakes, so that they do not fill the service's queue.
 APART_SECONDS = 0.01
-#: Options of IPv4 and IPv6 sockets that the module `socket` does not name on Linux: the path MTU that the kernel knows.
+#: Socket options for the kernel's path MTU, by IP version, which the module `socket` does not name on Linux.
 PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
-#: OpenSSL's numbers of what is wrong with a certificate, in words, and what helps.
+#: By OpenSSL's error number: what is wrong with a certificate, and the remedy.
 CERTIFICATES = {
     9: ("is not yet valid", "correct the clock of the node or of the service"),
     10: ("expired", "renew it on the service, or correct the clock of the node"),
@@ -56,12 +56,12 @@ class Endpoint:
     proxy: Optional[tuple[str, int]]
     ca_file: Optional[str]
     method: str = "GET"
-    #: What has to pass whole; without it any answer counts.
+    #: Bytes that must be transferred completely; None accepts any answer.
     size_bytes: Optional[int] = None
 
 
 def parse(entry: dict[str, Any]) -> Endpoint:
-    """An endpoint from `url` or `address` (host:port)."""
+    """Return the endpoint of an entry with `url` or `address` (host:port)."""
     name = entry["name"]
     try:
         parts = urlsplit(entry.get("url") or f"tcp://{entry.get('address') or ''}")
@@ -78,7 +78,8 @@ def parse(entry: dict[str, Any]) -> Endpoint:
 
 
 def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> dict[str, Any]:
-    """What was measured; `state` is `ok`, or where it ended: name, tcp, tls, http."""
+    """Return the measurements of an endpoint, reading `size` bytes; `state` is `ok` or the step that failed: name, tcp,
+    tls, http."""
     result: dict[str, Any] = {
         **dict.fromkeys(FIGURES),
         "host": endpoint.host,
@@ -186,7 +187,7 @@ def _http(
 
 
 def _send(link: socket.socket, size: int, end: float) -> int:
-    """How many of `size` bytes were sent. A service may answer, and close, before it took all."""
+    """Send `size` bytes until the time `end`; returns how many were sent: a service may answer and close before all."""
     sent = 0
     with contextlib.suppress(ConnectionError):
         while sent < size and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""The machine itself: what its network is, and the commands that change it. Every command has a deadline."""
+"""The machine's network: reads its state and runs the commands that change it. Every command has a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYSCTLS = Path("/proc/sys")
 
 
 class Deadline:
-    """What is left of the time for all that is to be done."""
+    """A time limit in seconds for several steps together."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -35,14 +35,14 @@ class Deadline:
 
 
 class NetworkHost:
-    """This machine. `deadline` bounds everything that is asked of it."""
+    """The network of this machine. `deadline` limits all its commands together."""
 
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = deadline
         self._run = toolbox()
 
     def ip(self, *words: str) -> str:
-        """Output of an `ip` command. Raises NodeError with what it complained of."""
+        """Return the output of an `ip` command. Raises NodeError with its error text."""
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
@@ -79,21 +79,21 @@ class NetworkHost:
         )
 
     def way_to(self, address: str) -> Optional[dict[str, Any]]:
-        """Device and gateway that packets to the address take."""
+        """Return device and gateway of the route to an address; None without a route."""
         try:
             return next_hop(self.ip("-json", "route", "get", address))
         except NodeError:
             return None
 
     def make(self, change: NetworkChange) -> None:
-        """Set `change.after`."""
+        """Apply a change: set its value `after`."""
         link = ("link", "set", "dev", change.interface)
         if change.kind in ("flap", "state"):
             self.ip(*link, "down" if change.kind == "flap" else change.after)
         elif change.kind == "mtu":
             self.ip(*link, "mtu", str(change.after))
         elif change.kind == "address":
-            # without, IPv4 has no broadcast address; the kernel refuses one for /31 and /32
+            # `broadcast +` sets IPv4's broadcast address, which the kernel refuses for /31 and /32
             is_wide = "." in change.subject and int(change.subject.rpartition("/")[2]) < 31
             broadcast = ["broadcast", "+"] if change.after and is_wide else []
             verb = "add" if change.after else "del"
@@ -116,7 +116,7 @@ class NetworkHost:
             raise NodeError(f"unknown kind of change: {change.kind}")
 
     def bring_up(self, interface: str, lost: dict[str, Any]) -> None:
-        """Set an interface up and restore the addresses and routes that it lost by going down."""
+        """Set an interface up and restore the addresses and routes (`lost`) that it lost when it went down."""
         state = self.state()
         if interface not in state.interfaces:
             raise NodeError(f"{interface} is gone: its driver does not show it any more, see dmesg")
@@ -126,20 +126,20 @@ class NetworkHost:
         for address in lost.get("addresses", []):
             if address not in state.interfaces[interface].addresses:
                 self.ip("address", "add", address, "dev", interface)
-        # a gateway needs its network first
+        # routes to networks first: a gateway needs one
         for route in sorted(lost.get("routes", []), key=lambda route: "gateway" in route):
             if not find_route(state, route["dst"], route["metric"]):
                 self.ip(f"-{route['version']}", "route", "replace", *route_words(route))
 
 
 def sysctl_path(name: str) -> Path:
-    """`net.ipv4.conf.eth0/1.mtu` and `net/ipv4/conf/eth0.1/mtu` name the same file, as sysctl(8) has it."""
+    """Return a kernel parameter's file: as in sysctl(8), `net.ipv4.conf.eth0/1.mtu` is `net/ipv4/conf/eth0.1/mtu`."""
     first = next((letter for letter in name if letter in "./"), ".")
     return SYSCTLS / (name if first == "/" else name.translate(str.maketrans("./", "/.")))
 
 
 def write_file(path: Path, text: Optional[str]) -> None:
-    """Atomically where that can be; what a container engine mounted is written in place. None removes the file."""
+    """Write a file, atomically unless a container engine mounted it; a `text` of None removes the file."""
     try:
         if text is None:
             path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def write_file(path: Path, text: Optional[str]) -> None:
 
 def _read_text(path: Path, strip: bool = True) -> Optional[str]:
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")  # as it is, line ends too
+        text = path.read_bytes().decode("utf-8", "surrogateescape")  # unchanged, also its line ends
     except OSError:
         return None
     return text.strip() if strip else text

@@ -1,6 +1,6 @@
-"""The marked block in /etc/hosts; pure.
+"""Reads and sets gpuval's marked block in /etc/hosts; pure.
 
-What is outside of it is never touched, and taking it out gives the old bytes back.
+Lines outside the block are never changed, and removing the block restores the old bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-#: What has to be undone besides the block stands in its first line.
+#: Begins the block's first line, which also notes what else must be undone with the block.
 BEGIN = "# BEGIN gpuval"
 NO_NEWLINE = "# BEGIN gpuval (the line before had no end)"
 END = "# END gpuval"
@@ -16,7 +16,7 @@ BLOCK = re.compile(rf"(?P<begin>{re.escape(BEGIN)}[^\n]*)\n(?P<lines>.*?){re.esc
 
 
 def block_of(entries: dict[str, str]) -> str:
-    """Lines of the block: one for each address, with its names."""
+    """Return the lines of the block: one for each address, with its names."""
     names: dict[str, list[str]] = {}
     for name, address in entries.items():
         names.setdefault(address, []).append(name)
@@ -29,7 +29,7 @@ def read_block(text: str) -> Optional[str]:
 
 
 def set_block(text: str, lines: Optional[str]) -> str:
-    """The text with this block instead of the one it has; None takes it out."""
+    """Return the text of the hosts file with these lines as its block; None removes the block."""
     match = BLOCK.search(text)
     if match is None:
         if lines is None:
@@ -46,7 +46,7 @@ def set_block(text: str, lines: Optional[str]) -> str:
 
 
 def other_addresses(text: str, entries: dict[str, str]) -> dict[str, str]:
-    """Names that lines outside the block give another address: the first line of a name wins."""
+    """Return the address of names that a line outside the block maps differently: a name's first line wins."""
     addresses = {}
     for line in set_block(text, None).splitlines():
         address, *names = line.partition("#")[0].split() or [""]

@@ -1,7 +1,7 @@
-"""The values before each change of this node's network, in one file on it, and the way back to them.
+"""The ledger: a file on the node with the values before each change of its network, to restore them.
 
-Changes are pending until the controller has confirmed them over a new connection. `clean` goes back to the values
-before the first change, whichever run made it. Nothing here needs the controller.
+Changes are pending until the controller has confirmed them over a new connection. `clean` restores the values before
+the first change of any run. Nothing here needs the controller.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROLL_BACK_SECONDS = 30
 RESTORE_SECONDS = 60
 POLL_SECONDS = 0.2
 
-#: By outcome: `restored`, `kept` (others changed it since, so it stays), `left` (it could not be put back).
+#: Changes by outcome: `restored`, `kept` (changed by others since, so left alone), `left` (could not be restored).
 PutBack = dict[str, list[str]]
 
 
 class ChangeLedger:
-    """The changes of this node, oldest first, each written before it is made. `attempt` names the pending ones."""
+    """The changes of this node's network, oldest first, each recorded before it is made. `attempt` has the pending."""
 
     def __init__(self, base: Path) -> None:
         self._base, self._folder = base, base / listener.FOLDER
@@ -43,21 +43,21 @@ class ChangeLedger:
         self._read()
 
     def flapped(self, boot_id: str) -> frozenset[str]:
-        """Interfaces that went down and up in this boot."""
+        """Return the interfaces that went down and up in the boot `boot_id`."""
         changes = (*self.confirmed, *self.pending)
         return frozenset(change.interface for change in changes if change.kind == "flap" and change.after == boot_id)
 
     def begin(self, confirm_seconds: float) -> None:
-        """Start an attempt. It is rolled back unless it is confirmed within so many seconds after its changes.
+        """Start an attempt, which is rolled back unless it is confirmed within `confirm_seconds` after its changes.
 
-        A process of its own does that. It waits for the lock of the module that makes the changes, which ends with the
-        module, however that ends, and for those of others: unconfirmed changes never stay.
+        A separate process rolls back. It waits for the lock of the module that makes the changes, which ends with the
+        module in any case, and for locks of others: unconfirmed changes never stay.
         """
         self.attempt = attempt = secrets.token_hex(8)
         self._write()
 
         def roll_back_unless_confirmed() -> None:
-            os.closerange(3, 1024)  # the module's lock is among them
+            os.closerange(3, 1024)  # the module's lock, too
             with one_at_once(self._base, math.inf):
                 end = time.monotonic() + confirm_seconds
             while ChangeLedger(self._base).attempt == attempt:
@@ -67,7 +67,7 @@ class ChangeLedger:
                 with one_at_once(self._base, math.inf):
                     ledger = ChangeLedger(self._base)
                     if ledger.attempt == attempt:
-                        ledger.attempt = ""  # what cannot be put back must not be confirmed as if all were there
+                        ledger.attempt = ""  # changes that cannot be undone must not be confirmed
                         ledger._write()
                         ledger.roll_back(NetworkHost(Deadline(ROLL_BACK_SECONDS)))
                 return
@@ -75,12 +75,12 @@ class ChangeLedger:
         run_detached(roll_back_unless_confirmed)
 
     def note(self, change: NetworkChange) -> None:
-        """Remember a change that is about to be made."""
+        """Record a change that is about to be made."""
         self.pending.append(change)
         self._write()
 
     def confirm(self) -> None:
-        """Keep the pending changes. The value to go back to is that before the first change of a setting."""
+        """Make the pending changes final. A later restore uses the value before a setting's first change."""
         changes = {change.identity: change for change in self.confirmed}
         for change in self.pending:
             before = changes.get(change.identity, change).before
@@ -96,9 +96,9 @@ class ChangeLedger:
     def roll_back(
         self, host: NetworkHost, is_forced: bool = True, has_confirmed: bool = False, dry: bool = False
     ) -> PutBack:
-        """Put back the values before the pending changes, with `has_confirmed` before all.
+        """Restore the values before the pending changes; with `has_confirmed`, before all changes.
 
-        `is_forced`: also where others changed them since. `dry` only lists them.
+        `is_forced` also restores settings that others changed since. `dry` only lists the changes.
         """
         result: PutBack = {"restored": [], "kept": [], "left": []}
         for changes in [self.pending, self.confirmed] if has_confirmed else [self.pending]:
@@ -118,7 +118,7 @@ class ChangeLedger:
         return result
 
     def _write(self) -> None:
-        """Write the file, or remove it and the folders around it where there is nothing to go back to."""
+        """Write the ledger file; without changes, remove it and its empty folders."""
         if self.confirmed or self.pending or self.attempt:
             make_private(self._base)
             make_private(self._folder)
@@ -140,10 +140,10 @@ class ChangeLedger:
             return
         except OSError as error:
             raise NodeError(f"{self.path} cannot be read: {error.strerror}; use the user that it belongs to") from error
-        check_private(self._folder)  # commands are made of its content
+        check_private(self._folder)  # commands are made from its content
         try:
             document = json.loads(text)
-            # release 1.0 wrote `changes`, which were final
+            # release 1.0 wrote final changes as `changes`
             confirmed = document["changes" if "changes" in document else "confirmed"]
             confirmed = confirmed if document["schema"] == SCHEMA else document[SCHEMA]
             self.confirmed = [NetworkChange(**entry) for entry in confirmed]
@@ -156,19 +156,19 @@ class ChangeLedger:
 
 
 def is_changed(base: Path) -> bool:
-    """True if values of this node's network are to be put back."""
+    """Whether the ledger below `base` has changes of the network to restore."""
     return (base / listener.FOLDER / NAME).is_file()
 
 
 def is_touched(base: Path) -> bool:
-    """True if changes or a listener are left on this node."""
+    """Whether network changes or a listener are left on this node."""
     return (base / listener.FOLDER).is_dir()
 
 
 def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = False) -> PutBack:
-    """End the listener and put back all values of the ledger below `base`; `dry` only lists them.
+    """End the listener and restore all values in the ledger below `base`; `dry` only lists them.
 
-    What is left stays in the file, so that it can be tried again.
+    Changes that could not be restored stay in the file for a retry.
     """
     ended: list[str] = []
     try:
@@ -184,7 +184,7 @@ def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = Fa
 
 
 def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: bool) -> tuple[str, str]:
-    """Go back to the value before the change. Returns the outcome (empty: that is the present value) and its text."""
+    """Restore the value before a change. Returns the outcome (empty if the value is the same already) and its text."""
     state = host.state(change.sysctls)
     present = change.value_in(state)
     if change.interface and change.interface not in state.interfaces:

@@ -1,4 +1,4 @@
-"""Listeners on declared ports, for the other nodes to try: they end by themselves, however the play goes on.
+"""Listeners on declared ports, which other nodes connect to; they end by themselves, even if the play fails.
 
 They end when every measuring node has reported completion, at the latest at their deadline.
 """
@@ -29,7 +29,7 @@ STOP_SECONDS = 5
 
 
 def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
-    """Listening sockets, and why there is none: `in_use` by a service is as good."""
+    """Return listening sockets by port, and why other ports have none: `in_use` by a service is as good."""
     sockets, refused = {}, {}
     for port in ports:
         try:
@@ -40,7 +40,7 @@ def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, st
 
 
 def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: float, askers: set[str]) -> None:
-    """Serve in a process of its own, which this one does not wait for."""
+    """Serve the sockets in a separate process, for `seconds` or until all nodes in `askers` are done."""
     make_private(base)
     make_private(base / FOLDER)
     path = base / FOLDER / NAME
@@ -60,7 +60,7 @@ def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: f
 
 
 def stop(base: Path) -> bool:
-    """End the listener of this node. Returns whether there was one."""
+    """End the listener of this node. Returns whether a listener was running."""
     path = base / FOLDER / NAME
     state = _read(path)
     if state is None:
@@ -76,7 +76,7 @@ def stop(base: Path) -> bool:
 
 
 class GreetingService:
-    """Greets with the node's name; on `bulk N` sends N bytes; on `bye NAME` crosses that node off."""
+    """Greets each connection with the node's name; on `bulk N` sends N bytes; on `bye NAME` marks that node as done."""
 
     def __init__(self, node: str, listening: dict[int, socket.socket], askers: set[str]) -> None:
         self.node = node
@@ -130,7 +130,7 @@ class GreetingService:
 
 
 def _listen(port: int) -> socket.socket:
-    """On all addresses of both IP versions, or of IPv4 where there is no other."""
+    """Return a socket that listens on all addresses of both IP versions, or of IPv4 without IPv6."""
     dualstack = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dualstack else socket.AF_INET
     return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dualstack)
@@ -145,7 +145,7 @@ def _read(path: Path) -> Any:
 
 
 def _start_time(pid: int) -> Any:
-    """What tells a process from a later one of the same number."""
+    """Return the start time of a process, which distinguishes it from a later process with the same pid."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The connection to the controller: what carries it, and which changes would cut it; pure but for `ssh_connection`."""
+"""The connection to the controller: its interfaces, and which changes would cut it; pure except `ssh_connection`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, Optional
 from .changes import NetworkChange
 from .state import NetworkState
 
-#: Metric of the route to its own network that an address brings, by IP version.
+#: Metric of the route that the kernel adds for an address's network, by IP version.
 CONNECTED_METRIC = {4: 0, 6: 256}
 
 
 @dataclass(frozen=True)
 class ManagementConnection:
-    """`carriers` lead to the controller's address `peer`; `interfaces` are these and all that they depend on."""
+    """The connection to the controller: interfaces `carriers` lead to its address `peer`; `interfaces` are these and
+    all that they depend on."""
 
     carriers: tuple[str, ...] = ()
     interfaces: frozenset[str] = frozenset()
@@ -26,7 +27,7 @@ class ManagementConnection:
     reason: str = ""
 
     def refusals(self, changes: Iterable[NetworkChange], state: NetworkState) -> list[str]:
-        """Why changes would cut the connection."""
+        """Return the reasons why changes would cut the connection to the controller; empty if none would."""
         refusals = []
         for change in changes:
             if change.interface in self.interfaces:
@@ -60,9 +61,10 @@ class ManagementConnection:
 def find_management(
     state: NetworkState, device_to_peer: Optional[str], connection: Optional[str], declared: str
 ) -> ManagementConnection:
-    """`connection` is SSH_CONNECTION, `declared` the address in the inventory. Without both it is the default route.
+    """Return the connection to the controller, by SSH_CONNECTION (`connection`), else by the inventory's address
+    (`declared`), else by the default route.
 
-    `device_to_peer`: the interface that packets to the other end of `connection` leave by.
+    `device_to_peer`: the interface of the route to the other end of `connection`.
     """
     carriers, reasons = set(), []
     peer = peer_of(connection)
@@ -82,13 +84,13 @@ def find_management(
 
 
 def peer_of(connection: Optional[str]) -> Optional[str]:
-    """The controller's address in SSH_CONNECTION."""
+    """Return the controller's address in the text of SSH_CONNECTION."""
     words = (connection or "").split()
     return _plain_address(words[0]) if len(words) == 4 else None
 
 
 def ssh_connection() -> Optional[str]:
-    """SSH_CONNECTION of this process or of one above it: sudo takes it out of the environment."""
+    """Return SSH_CONNECTION of this process or an ancestor: sudo removes it from the environment."""
     if os.environ.get("SSH_CONNECTION"):
         return os.environ["SSH_CONNECTION"]
     process = os.getppid()
@@ -108,7 +110,7 @@ def ssh_connection() -> Optional[str]:
 
 
 def with_dependencies(state: NetworkState, carriers: Iterable[str]) -> frozenset[str]:
-    """These interfaces and all that they depend on: members of the bond or bridge, the port below the VLAN."""
+    """Return the interfaces and all that they depend on: members of a bond or bridge, the port below a VLAN."""
     names: set[str] = set()
     waiting = [name for name in carriers if name in state.interfaces]
     while waiting:
@@ -122,7 +124,7 @@ def with_dependencies(state: NetworkState, carriers: Iterable[str]) -> frozenset
 
 
 def _is_preferred(to: str, metric: int, state: NetworkState, peer: Any) -> bool:
-    """Whether a route to this network would replace the peer's present route."""
+    """Whether a route to the network `to` would be preferred to the present route to the peer."""
     network = ipaddress.ip_network(to)
     present = [(ipaddress.ip_network(route["dst"]), route["metric"]) for route in state.routes]
     best = max(((known.prefixlen, -cost) for known, cost in present if peer in known), default=(-1, 0))

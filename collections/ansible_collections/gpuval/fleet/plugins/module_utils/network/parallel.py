@@ -1,4 +1,4 @@
-"""Many waits at a time with one deadline, and processes that outlive the module, its connection and the controller."""
+"""Runs tasks in parallel with one deadline, and processes that outlive the module and its connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TaskName = TypeVar("TaskName")
 def in_parallel(
     tasks: Mapping[TaskName, Callable[[], Any]], seconds: float, at_once: int = AT_ONCE
 ) -> dict[TaskName, Any]:
-    """Results by key, without those of tasks that are late: nothing waits for them. A task must not raise."""
+    """Run tasks in parallel; return their results by key after at most `seconds`. Late tasks are left out and go on. A
+    task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     answers: queue.SimpleQueue = queue.SimpleQueue()
     for item in tasks.items():
@@ -44,7 +45,7 @@ def in_parallel(
 
 
 def run_detached(work: Callable[[], None]) -> None:
-    """Call `work` in a process with a session of its own and without the module's files, locks among them."""
+    """Call `work` in a separate process and session that does not inherit the module's open files and locks."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

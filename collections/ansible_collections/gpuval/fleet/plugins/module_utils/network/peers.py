@@ -1,4 +1,4 @@
-"""One node asks its peers: does it reach them, how fast, whole packets, which ports."""
+"""Measures the network from one node to its peers: reachability, latency, speed, packet size, ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .state import NetworkState
 RESOLVE_SECONDS = 10
 BULK_SECONDS = 2
 SHORTEST_SECONDS = 0.001
-#: What is measured of a peer; None is what was not measured.
+#: The measurements of a peer; None is not measured.
 BLANK = {
     **dict.fromkeys(
         ("address", "tcp_minimum_seconds", "tcp_median_seconds", "mtu_bytes", "ping", "bytes_per_second"), None
@@ -27,12 +27,12 @@ BLANK = {
     "state": "not_asked",
     "message": "",
 }
-#: What `ping` prints.
+#: Lines of `ping`'s output.
 COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = ([\d.]+)/([\d.]+)/([\d.]+)")
-#: Usual sizes of packets, tried from the top where the interface's own does not go through.
+#: Usual packet sizes in bytes, tried from the largest if the interface's MTU does not pass.
 SIZES = (9000, 8000, 4200, 4096, 2044, 1500, 1450, 1400, 1280)
-#: Headers of IP and ICMP, by IP version.
+#: Bytes of the IP and ICMP headers, by IP version.
 HEADERS = {4: 28, 6: 48}
 
 
@@ -40,27 +40,27 @@ HEADERS = {4: 28, 6: 48}
 class Peer:
     name: str
     address: str
-    port: int = 22  # where latency is measured: of its SSH server; refused is as good as accepted
+    port: int = 22  # for the latency of TCP, SSH's; a refused connection is as good as an accepted one
 
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """A service to which the path is measured; without a URL only TCP is."""
+    """A service to which the path is measured: HTTP with a URL, else TCP alone."""
 
     name: str
-    #: What it answers is read up to a limit. Any status counts as there.
+    #: The answer is read up to a limit. Any HTTP status counts as reachable.
     url: Optional[str] = None
     #: Host and port, as registry.example.com:5000.
     address: Optional[str] = None
-    #: URL of an HTTP proxy to go through; without it the way is direct.
+    #: URL of an HTTP proxy; None connects directly.
     proxy: Optional[str] = None
-    #: Certificate authority on the node; without it the system's own.
+    #: File of a certificate authority on the node; None uses the system's.
     ca_file: Optional[str] = None
 
 
 @dataclass(frozen=True)
 class PeerProbeOptions:
-    #: Name of this node, as the others know it.
+    #: Name of this node in the inventory.
     node: str
     #: `listen` starts listeners and returns; `ask` measures.
     phase: Literal["listen", "ask"] = "ask"
@@ -69,20 +69,20 @@ class PeerProbeOptions:
     askers: Sequence[str] = ()
     #: Ports that must be open between nodes.
     ports: Sequence[int] = ()
-    #: Of the listeners.
+    #: Port of the listeners that greet and send bytes.
     probe_port: int = 47600
-    #: To receive from each peer; 0 is none.
+    #: Bytes to receive from each peer; 0 is no measurement of speed.
     bulk_bytes: int = 0
     #: Also send packets of the interface's MTU.
     check_size: bool = True
-    #: TCP connections to each peer.
+    #: Number of TCP connections to each peer.
     tries: int = 5
-    #: Of one answer, of all measurements, and of the listeners.
+    #: Time limits of one answer, of all measurements, and of the listeners.
     timeout_seconds: float = 2.0
     deadline_seconds: float = 60.0
     listen_seconds: float = 120.0
     endpoints: Sequence[Annotated[dict[str, Any], EndpointOptions]] = ()
-    #: Of an answer, and of each service.
+    #: Limits of an endpoint's answer in bytes, and of its measurement.
     endpoint_bytes: int = 16777216
     endpoint_seconds: float = 5.0
     directory: str = ""
@@ -91,7 +91,7 @@ class PeerProbeOptions:
 def ask(
     questions: PeerProbeOptions, deadline: Deadline, state: NetworkState, host: NetworkHost
 ) -> dict[str, dict[str, Any]]:
-    """What was found, by peer. Each has all keys of BLANK, and `ports`."""
+    """Measure all peers; return the results by peer, each with all keys of BLANK, and `ports`."""
     peers = [Peer(**peer) for peer in questions.peers]
     answers: dict[str, dict[str, Any]] = {peer.name: {**BLANK, "ports": {}} for peer in peers}
     names = {peer: functools.partial(tcp.resolve, peer.address) for peer in peers}
@@ -107,7 +107,7 @@ def ask(
     for peer, result in in_parallel(first, deadline.left()).items():
         resolved[peer]["state"] = result
     answered = {peer: answer for peer, answer in resolved.items() if answer["state"] in tcp.ANSWERED}
-    for peer, answer in answered.items():  # one after the other: the network is measured, not this machine at work
+    for peer, answer in answered.items():  # one after the other, to measure the network and not this machine's load
         answer.update(_latency(answer["address"], peer.port, questions, deadline))
     pings = {}
     for peer, answer in resolved.items():
@@ -134,7 +134,7 @@ def ask(
 
 
 def say_bye(questions: PeerProbeOptions, answers: dict[str, dict[str, Any]], deadline: Deadline) -> None:
-    """Tell the peers' listeners that this node needs them no more."""
+    """Report to the peers' listeners that this node is done with them."""
     calls = {
         name: functools.partial(tcp.say, answer["address"], questions.probe_port, f"bye {questions.node}\n", 1)
         for name, answer in answers.items()
@@ -144,7 +144,7 @@ def say_bye(questions: PeerProbeOptions, answers: dict[str, dict[str, Any]], dea
 
 
 def _first(address: str, port: int, questions: PeerProbeOptions) -> str:
-    """The state of the first try that got an answer, else of the last."""
+    """Return the state of a TCP port at the first of two tries that got an answer, else at the last."""
     for _try in range(2):
         state = tcp.handshake(address, port, questions.timeout_seconds)[0]
         if state in tcp.ANSWERED:
@@ -164,7 +164,8 @@ def _latency(address: str, port: int, questions: PeerProbeOptions, deadline: Dea
 
 
 def ping(address: str, mtu: int, check_size: bool) -> dict[str, Any]:
-    """Small packets, then whole ones of the interface's size, then smaller ones until they go through."""
+    """Ping with small packets, then with packets of the interface's MTU, then smaller ones until they pass. Returns the
+    measurements."""
     small = run_ping(ping_command(address, 3))
     sizes: dict[str, Any] = {"small": small, "large": None, "path_mtu_bytes": None}
     if not (check_size and small and small["received"]):
@@ -187,7 +188,7 @@ def ping_command(address: str, count: int, packet_bytes: Optional[int] = None) -
 
 
 def run_ping(words: list[str]) -> Optional[dict[str, Any]]:
-    """What was sent and received, and round trips; None without a `ping` that can do it."""
+    """Return packets sent and received, and round trips; None without a `ping` that supports the options."""
     text = toolbox()(*words).stdout
     counts, times = COUNTS.search(text), TIMES.search(text)
     if counts is None:

@@ -1,4 +1,4 @@
-"""What the network of a node is, from what `ip -json` says; pure."""
+"""The state of a node's network, parsed from `ip -json`; pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, Optional
 
 from ..node_directory import NodeError
 
-#: Of what is shown of a node, at most.
+#: Maximum numbers of interfaces and addresses to show of a node.
 MOST_INTERFACES, MOST_ADDRESSES = 128, 32
 
-#: What a metric that is not shown stands for.
+#: Metric of a route that is listed without one, by IP version.
 DEFAULT_METRIC = {4: 0, 6: 1024}
 
-#: Keys of a route that `route_words` can give back to the kernel. Routes with others are not replaced.
+#: Keys of a route that `route_words` can restore. Routes with other keys are not replaced.
 ROUTE_KEYS = {"type", "dst", "gateway", "dev", "protocol", "scope", "prefsrc", "metric", "flags", "pref"}
 
 
 @dataclass(frozen=True)
 class HostInterface:
     name: str
-    up: bool = False  # what the administrator wants
-    carrier: bool = False  # what the link says
+    up: bool = False  # set up by the administrator
+    carrier: bool = False  # the link works
     mtu: int = 0
     addresses: tuple[str, ...] = ()  # with prefix length, link-local ones left out
-    dynamic: frozenset[str] = frozenset()  # of these, what DHCP or router advertisements gave
+    dynamic: frozenset[str] = frozenset()  # the addresses from DHCP or router advertisements
     pending: frozenset[str] = frozenset()  # duplicate address detection is under way
-    duplicate: frozenset[str] = frozenset()  # another machine has it
+    duplicate: frozenset[str] = frozenset()  # addresses that another machine has, too
     link_local: tuple[str, ...] = ()
-    above: Optional[str] = None  # bond or bridge that it is a member of
-    below: Optional[str] = None  # interface that a VLAN or macvlan stands on
+    above: Optional[str] = None  # bond or bridge of which the interface is a member
+    below: Optional[str] = None  # interface on which the VLAN or macvlan is
     driver: Optional[str] = None
     physical: bool = False
 
@@ -44,16 +44,16 @@ class HostInterface:
 class NetworkState:
     interfaces: dict[str, HostInterface] = field(default_factory=dict)
     routes: tuple[dict[str, Any], ...] = ()
-    sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None: the kernel does not know it
+    sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None: unknown to the kernel
     hosts_block: Optional[str] = None
     limits: Optional[str] = None
     boot_id: str = ""
 
 
 def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
-    """Interfaces by name, to be shown and compared with other nodes'.
+    """Return the interfaces by name, to be shown and compared with other nodes'.
 
-    Where many are not hardware (containers' ends), those without hardware are left out.
+    If many are virtual (of containers), interfaces without hardware are left out.
     """
     chosen = [interface for interface in state.interfaces.values() if interface.name != "lo"]
     if len(chosen) > MOST_INTERFACES:
@@ -72,7 +72,7 @@ def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
 
 
 def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, HostInterface]:
-    """Interfaces by name, from `ip -json -details address show`."""
+    """Return interfaces by name, from `ip -json -details address show`."""
     interfaces = {}
     for entry in _json(text, "ip address"):
         name = entry.get("ifname")
@@ -91,7 +91,7 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
             duplicate=frozenset(_cidr(info) for info in plain if info.get("dadfailed")),
             link_local=tuple(_cidr(info) for info in listed if info.get("scope") == "link"),
             above=entry.get("master"),
-            # the other end of a veth pair is also called its link
+            # for a veth pair, `link` is the other end
             below=entry.get("link") if entry.get("linkinfo", {}).get("info_kind") != "veth" else None,
             driver=drivers.get(name),
             physical=name in physical,
@@ -100,7 +100,7 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
 
 
 def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
-    """Routes of the main table, from `ip -4|-6 -json -details route show`, with a whole `dst` and a `metric` always."""
+    """Return the main table's routes, from `ip -4|-6 -json -details route show`, each with full `dst` and `metric`."""
     everything = "0.0.0.0/0" if version == 4 else "::/0"
     routes = []
     for entry in _json(text, "ip route"):
@@ -112,7 +112,7 @@ def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
 
 
 def next_hop(text: str) -> Optional[dict[str, Any]]:
-    """Device and gateway of `ip -json route get`; None when there is no way."""
+    """Return device and gateway in the output of `ip -json route get`; None without a route."""
     try:
         entry = json.loads(text)[0]
     except (ValueError, LookupError):
@@ -130,7 +130,7 @@ def find_route(state: NetworkState, to: str, metric: Optional[int]) -> Optional[
 
 
 def route_words(route: dict[str, Any]) -> list[str]:
-    """The route as `ip route replace` takes it."""
+    """Return a route as arguments of `ip route replace`."""
     words = [route["type"]] if route.get("type", "unicast") != "unicast" else []
     words.append(route["dst"])
     for key, word in (("gateway", "via"), ("dev", "dev"), ("protocol", "proto"), ("prefsrc", "src")):
@@ -149,7 +149,7 @@ def is_restorable(route: dict[str, Any]) -> bool:
 
 
 def normal_value(value: Optional[str]) -> Optional[str]:
-    """A kernel parameter without the tabs that it separates its numbers by."""
+    """Return the value of a kernel parameter with its tabs replaced by blanks."""
     return None if value is None else " ".join(value.split())
 
 

@@ -1,4 +1,4 @@
-"""One TCP connection: whether it comes about, how long that takes, and who is at the other end."""
+"""One TCP connection: its state, the time of its handshake, and which node is at the other end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STATES = {
     errno.EPERM: "forbidden",
     errno.ETIMEDOUT: "timeout",
 }
-#: The host at the other end answered, even if it only refused.
+#: States in which the other host answered, even by refusing.
 ANSWERED = ("open", "closed")
 
 
 def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[float], Optional[socket.socket]]:
-    """State, seconds of the handshake, and the socket if it is open. No name is asked for."""
+    """Connect to an IP address; return state, seconds of the handshake, and the socket if open. Looks up no name."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     link = socket.socket(family, socket.SOCK_STREAM)
     link.settimeout(seconds)
@@ -41,7 +41,7 @@ def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[floa
 
 
 def handshake(address: str, port: int, seconds: float) -> tuple[str, Optional[float]]:
-    """State and seconds of a connection that is closed at once."""
+    """Connect and close at once; return state and seconds of the handshake."""
     state, spent, link = connect(address, port, seconds)
     if link is not None:
         link.close()
@@ -49,7 +49,7 @@ def handshake(address: str, port: int, seconds: float) -> tuple[str, Optional[fl
 
 
 def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
-    """An IP address of the name and the seconds that took; None when there is none."""
+    """Return an IP address of a name and the seconds of the lookup; None for a name without an address."""
     begin = time.perf_counter()
     try:
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -59,7 +59,8 @@ def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
 
 
 def port_state(address: str, port: int, seconds: float, node: str) -> str:
-    """`open`, also when a service listens there; `other_node` when our listener says that it is another node."""
+    """Return a port's state: `open`, also for any service; `other_node` if gpuval's listener has another name than
+    `node`."""
     state, _spent, link = connect(address, port, seconds)
     if link is None:
         return state
@@ -73,7 +74,7 @@ def port_state(address: str, port: int, seconds: float, node: str) -> str:
 
 
 def receive(address: str, port: int, size: int, seconds: float) -> Optional[float]:
-    """Bytes per second that our listener at the other end sends; None when it does not."""
+    """Receive `size` bytes from gpuval's listener at the other end; return bytes per second, None without them."""
     _state, _spent, link = connect(address, port, seconds)
     if link is None:
         return None

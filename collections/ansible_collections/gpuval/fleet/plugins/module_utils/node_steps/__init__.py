@@ -1,1 +1,1 @@
-"""The halves on nodes of the steps that run there: each file has a function of its name."""
+"""The parts of steps that run on nodes: each file has a function with the file's name."""

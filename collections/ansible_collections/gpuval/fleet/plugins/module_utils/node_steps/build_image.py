@@ -1,4 +1,4 @@
-"""Build an image, or copy it from its registry, and save it as an archive that both engines load."""
+"""Builds an image, or copies it from its registry, and saves it as an archive that all engines can load."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ class SavedArchive(TypedDict, total=False):
 class BuildAnswer(TypedDict, total=False):
     #: Whether a build is needed.
     needed: bool
-    #: The engine that was used, and the ids that it gives the image and its base; empty where it does not have them.
+    #: The engine that was used, and its ids of the image and the base; empty if the engine does not have them.
     engine: str
     image_id: str
     base_id: str
-    #: Digest of the base in its registry; empty where it is not from one.
+    #: Digest of the base in its registry; empty for a base without a registry.
     base_digest: str
     archive: SavedArchive
-    #: Packages in the image that was saved, a line each.
+    #: Packages in the saved image, one a line.
     listing: str
-    #: Digest by which the registry has the image.
+    #: Digest of the pushed image in its registry.
     pushed: str
     build_duration_seconds: float
 
 
 def build_image(module: Any, **options: Any) -> BuildAnswer:
-    """Build or copy unless the engine has it. Options as `build`; without a `context` it only says what is needed."""
+    """Build or copy an image unless the engine has it. Options are those of `build`; without `context` it only reports
+    whether a build is needed."""
     try:
         return build(module.check_mode, **options)
     except (BuildError, image_archive.ArchiveError) as error:
@@ -65,10 +66,10 @@ def build(
     push: bool = False,
     log: str = "",
 ) -> BuildAnswer:
-    """Build, copy, save or push an image. `digest` identifies this build and is kept as a label, `built_base` is the
-    base's id in the store's archive, `base_digest` the required one of a base from a registry; empty accepts any.
-    `arguments` stay in the history of the build stage, so they hold no secrets. `timeout_seconds` is of each pull,
-    build and save. Raises BuildError."""
+    """Build, copy, save or push an image. `digest` identifies this build and becomes a label; `built_base` is the id of
+    the base of the archive in the store; `base_digest` is the required digest of a base from a registry, empty accepts
+    any. `arguments` stay in the image's history and must hold no secrets. `timeout_seconds` limits each pull, build and
+    save. Raises BuildError."""
     builder = Builder(engine, timeout_seconds)
     present = builder.image(reference)
     result = {"changed": False, "engine": builder.command, "image_id": present.id if present else "", **_base(None)}
@@ -103,7 +104,7 @@ def _base(here):
 
 
 def save(builder, reference, path, seconds):
-    """Save the image and say what is in the archive."""
+    """Save an image as an archive at `path`; return the archive's hash, size and image."""
     try:
         sha256, count = image_archive.save(builder.engine.save_argv(reference), path, seconds)
         image = image_archive.image_of(path, reference)

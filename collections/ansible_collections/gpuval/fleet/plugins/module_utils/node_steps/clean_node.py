@@ -1,6 +1,6 @@
-"""Remove what runs put on a node, and verify that nothing is left.
+"""Removes all that runs put on a node, and verifies that nothing is left.
 
-Only folders whose plan names them as those of a run, and that belong to this user alone, are touched.
+Only folders of this user, private, whose plan proves that they are a run's are removed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class CleanAnswer(TypedDict, total=False):
     removed: list[str]
     #: Processes and containers that were ended, by name and id.
     killed: list[str]
-    #: Changes of the network that were put back, and that were left alone, and why.
+    #: Changes of the network that were restored, and those that were left alone, and why.
     restored: list[str]
     kept: list[str]
-    #: What could not be removed, ended or put back, and why.
+    #: What could not be removed, ended or restored, and why.
     left: list[str]
 
 
 def clean_node(
     module: Any, directory: str, run_ids: list[str], keep_models: bool = False, remove_images: bool = False
 ) -> CleanAnswer:
-    """Stop these runs and all that they started, and remove their folders; without ids all runs of this node. The model
-    cache goes with the last run, unless models lay there before gpuval came; then the network is put back.
-    `remove_images` removes those that the runs brought, unless another run of this node uses them."""
+    """Stop these runs and all that they started, and remove their folders; without ids, all runs of this node. With the
+    last run, the model cache is removed, unless it had models before gpuval, and the network is restored.
+    `remove_images` removes the images that the runs brought, unless another run of this node uses them."""
     for run_id in run_ids:
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             raise NodeError(f"{run_id!r} is not a run id")
@@ -51,7 +51,7 @@ def clean_node(
             if base.is_dir():
                 check_private(base)
             stack.enter_context(one_at_once(base))
-        except FileNotFoundError:  # nothing was ever there, or a clean of this machine's other name has removed it
+        except FileNotFoundError:  # never created, or removed by a clean under this machine's other name
             return nothing
         except (NodeError, OSError) as error:
             return {"failed": True, "msg": str(error), **nothing} if base.exists() else nothing
@@ -66,7 +66,7 @@ def clean_node(
 
 
 def remove_runs(base, run_ids, options, check_mode):
-    """Remove these runs or all, and put the network back; check mode only looks."""
+    """Remove these runs, or all, and restore the network; check mode only lists."""
     folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     if check_mode:
         put_back = restore_network(base, folders, dry=True)
@@ -91,14 +91,14 @@ def remove_runs(base, run_ids, options, check_mode):
 
 
 def would_end(folder):
-    """Processes and containers of a run that a clean would end; none are known where its runner does not answer."""
+    """Return the processes and containers of a run that a clean would end; empty if the runner does not answer."""
     with contextlib.suppress(NodeError):
         return call_runner(folder, "clean", "--dir", str(folder), "--dry-run")["killed"]
     return []
 
 
 def remove_launch(folder):
-    """Remove the files of a launch that died before it started anything, keys too, and folders around them if empty."""
+    """Remove files and keys of a launch that died before it started anything, and the folders above if empty."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -110,7 +110,7 @@ def remove_launch(folder):
 
 
 def restore_network(base, cleaned, dry=False):
-    """Put the node's network back once no run is left that may need it as it is."""
+    """Restore the node's network once no run is left that may need the changes."""
     if not base.is_dir() or not network.is_touched(base):
         return {"restored": [], "kept": [], "left": []}
     if set(run_folders(base)) - set(cleaned):

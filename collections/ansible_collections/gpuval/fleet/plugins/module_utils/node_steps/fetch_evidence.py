@@ -1,4 +1,4 @@
-"""Fetch a node's records and logs over the management connection, which the store does not have."""
+"""Fetches records and logs that the store lacks from a node, over the management connection."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..node_directory import call_runner, check_private
 class FetchAnswer(TypedDict, total=False):
     #: Changed files by key, with digest and content as base64.
     files: dict[str, Any]
-    #: Whether the limit left something out: ask again.
+    #: Whether the size limit left files out: fetch again.
     more: bool
-    #: Whether the node's runner is alive, and why none is although its plan is unfinished.
+    #: Whether the node's runner is alive, and why it is not although its plan is unfinished.
     running: bool
     ended: str
 
@@ -22,7 +22,8 @@ class FetchAnswer(TypedDict, total=False):
 def fetch_evidence(
     _module: Any, directory: str, since: dict[str, str], not_uploaded: bool = False, limit_bytes: int = 4_000_000
 ) -> FetchAnswer:
-    """Fetch what changed since these digests by key, or only what never reached the store, up to a limit."""
+    """Fetch the files whose digest differs from that in `since` (by key), up to `limit_bytes`; with `not_uploaded` only
+    those that the store lacks."""
     folder = Path(directory)
     check_private(folder)
     options = ["--limit-bytes", str(limit_bytes), *(["--not-uploaded"] if not_uploaded else [])]

@@ -1,4 +1,4 @@
-"""Gather logs and the state of a node into one archive. Works without a run too."""
+"""Gathers logs and state of a node into one archive, with or without a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ..node_directory import NodeError, base_directory, check_private
 class EvidenceAnswer(TypedDict, total=False):
     #: The archive (tar.gz) as base64.
     archive: str
-    #: What is missing in it or cut, and why.
+    #: By part, why it is missing in the archive or cut.
     notes: dict[str, Any]
-    #: Whether the node has anything of the run.
+    #: Whether the node has a folder of the run.
     has_run: bool
 
 
 def host_evidence(
     _module: Any, directory: str, run_id: str, node: str, seconds: float, limit_bytes: int, bug_report: bool
 ) -> EvidenceAnswer:
-    """Gather, in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
+    """Gather the evidence in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
     folder = base_directory(directory) / run_id / node if run_id and node else None
     try:
         if folder:
             check_private(folder)
-    except NodeError:  # there is none that is ours
+    except NodeError:  # no folder of this user
         folder = None
     unit = f"gpuval-{run_id}-{node}"[:240] if folder else ""
     archive, notes = gather(folder, unit=unit, seconds=seconds, limit_bytes=limit_bytes, bug_report=bug_report)

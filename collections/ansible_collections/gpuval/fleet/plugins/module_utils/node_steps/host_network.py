@@ -1,9 +1,9 @@
-"""Configure a node's network as declared, or restore it.
+"""Configures a node's network as declared, or restores it.
 
-All changes are verified; when one fails, all of them are rolled back. The controller confirms them over a new
-connection: the node rolls them back 60 s after they were made unless that has happened, even if the controller or the
-connection is lost. They last until the next boot; the operating system's own configuration is not touched, nor is what
-carries the connection to the controller.
+All changes are verified; when one fails, all are rolled back. The controller confirms the changes over a new
+connection; without that, the node rolls them back after 60 s, even if the controller or the connection is lost. The
+changes last until the next boot. The operating system's configuration and the interfaces that carry the connection to
+the controller are not touched.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class HostNetworkOptions:
-    """What is declared; the role network describes interfaces, hosts, sysctls and limits."""
+    """The declared network; the role network documents interfaces, hosts, sysctls and limits."""
 
-    #: `restored` reverts the network to what was first found, `confirmed` keeps the changes of `attempt`.
+    #: `restored` restores the network as first found, `confirmed` keeps the changes of `attempt`.
     state: Literal["applied", "confirmed", "restored"] = "applied"
     attempt: str = ""
     interfaces: Sequence[Annotated[dict[str, Any], DeclaredInterfaces]] = ()
@@ -53,33 +53,33 @@ class HostNetworkOptions:
     directory: str = ""
     #: Address at which the controller reaches the node. Its interface is not touched.
     management_address: str = ""
-    #: After it all changes are rolled back; and until an interface that was brought up must have a carrier.
+    #: Seconds after which all changes are rolled back, and within which an interface set up must have a carrier.
     deadline_seconds: float = 90.0
     link_seconds: float = 20.0
 
 
 class NetworkAnswer(TypedDict, total=False):
-    #: Name of the changes that are to be confirmed.
+    #: Name of the changes, which the controller confirms.
     attempt: str
-    #: What was changed, or would be in check mode.
+    #: The changes that were made, or would be made in check mode.
     changes: list[str]
-    #: By name, with state, carrier, mtu, addresses and driver.
+    #: Interfaces by name, with state, carrier, mtu, addresses and driver.
     interfaces: dict[str, Any]
-    #: Interfaces that carry the connection to the controller, its address, and how that is known.
+    #: Interfaces that carry the connection to the controller, the controller's address, and how it was found.
     management: dict[str, Any]
-    #: Interfaces that were declared to be up and stay down.
+    #: Interfaces that stay down although declared up.
     down: list[str]
-    #: What is worth knowing and no failure.
+    #: Remarks that are no failures.
     notes: list[str]
     rolled_back: bool
-    #: What could not be put back, and what others changed meanwhile and was left as it is.
+    #: Changes that could not be restored, and settings that others changed since, which were left alone.
     left: list[str]
     kept: list[str]
     diff: dict[str, Any]
 
 
 def host_network(module: Any, **arguments: Any) -> NetworkAnswer:
-    """Change the difference between the network and what was declared; nothing else. Else confirm or restore it."""
+    """Change the settings in which the network differs from the declaration; or confirm or restore the network."""
     options = HostNetworkOptions(**arguments)
     work = {"applied": apply, "confirmed": confirm, "restored": restore}[options.state]
     return work(module, options, base_directory(options.directory))
@@ -163,9 +163,9 @@ def apply(module, options, base):
             remedy = "Look at the cable, the transceiver, the switch's port and dmesg"
             return {**result, "failed": True, "msg": f"{why_down(down, state)}, though declared up. {remedy}"}
         return {**result, "msg": summary}
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost connection must not leave half of the changes
     with one_launch_at_once(base):
-        if vars(ledgers.ChangeLedger(base)) != vars(ledger):  # writing this one would forget the other's first values
+        if vars(ledgers.ChangeLedger(base)) != vars(ledger):  # to write `ledger` would lose the other's first values
             raise NodeError("another command changed the network of this node meanwhile: run this again")
         ledger.begin(CONFIRM_SECONDS)
         outcome = apply_plan(plan, declaration, management, host, ledger, options.link_seconds)
@@ -184,7 +184,7 @@ def text_of(value):
 
 
 def other_names(hosts):
-    """Notes on names of `hosts` to which another line of the hosts file gives another address."""
+    """Return notes on names in `hosts` to which another line of the hosts file gives another address."""
     try:
         text = Path(HOSTS_FILE).read_text(encoding="utf-8", errors="replace") if hosts else ""
     except OSError:

@@ -1,4 +1,4 @@
-"""Place a node's plan and start its runner, where a connection takes no program on its input."""
+"""Writes a node's plan and starts its runner, for connections that accept no program on standard input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from .. import placement
 
-#: Result of the start: `started`, `finished` when the plan was complete already, or `refused`, and why.
+#: Result of a launch: `started`, `finished` (the plan was complete already) or `refused`, and why.
 LaunchOutcome = TypedDict(
     "LaunchOutcome",
     {
@@ -30,5 +30,5 @@ class LaunchAnswer(TypedDict, total=False):
 
 
 def launch_plan(_module: Any, runner: str, workloads: str, **parameters: Any) -> LaunchAnswer:
-    """Launch with the parameters of `placement.answer`; runner and workloads are zip archives as base64."""
+    """Launch a plan with the parameters of `placement.answer`; runner and workloads are zip archives as base64."""
     return placement.answer(parameters, base64.b64decode(runner), base64.b64decode(workloads))

@@ -1,4 +1,4 @@
-"""Measure how a node reaches other nodes and named services. A peer that does not answer is a finding, no failure."""
+"""Measures the network from a node to other nodes and services. A peer without an answer is a finding, no failure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ MOST_PORTS = 64
 
 
 class ProbeAnswer(TypedDict, total=False):
-    #: Why there is no listener on some ports; `in_use` by a service of the node.
+    #: By port, why it has no listener; `in_use` by a service of the node.
     not_listening: dict[str, Any]
-    #: `peers`, `endpoints` and `interfaces` by name; null is what was not measured.
+    #: `peers`, `endpoints` and `interfaces` by name; null is not measured.
     measured: dict[str, Any]
 
 
 def peer_probe(module: Any, **arguments: Any) -> ProbeAnswer:
-    """Listen for other nodes, or ask them and services. Check mode starts no listener, and so tries no ports."""
+    """Listen for other nodes, or measure the path to them and to services. Check mode starts no listener and tries no
+    ports."""
     options = PeerProbeOptions(**arguments)
     module.no_log_values |= {  # a URL may be signed, that of a proxy may hold a password
         endpoint[name] for endpoint in options.endpoints for name in ("url", "proxy") if endpoint.get(name)

@@ -1,4 +1,4 @@
-"""Write the keys of a run's multi-node work into `ssh/` of its folder on the node. No account learns of them."""
+"""Writes the SSH keys of a run's multi-node stages into `ssh/` of its folder. They grant access to no account."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..node_directory import NodeError, base_directory, check_private, make_priv
 
 
 class KeysAnswer(TypedDict, total=False):
-    #: Folder with the keys, and names of files that were written, and of others that were removed.
+    #: Folder with the keys, and names of files that were written or removed.
     directory: str
     files: list[str]
 
 
 def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dict[str, str]) -> KeysAnswer:
-    """Make the folder hold these contents by name, and nothing else."""
+    """Make the folder `ssh/` hold exactly these files: content by name."""
     for name in (run_id, node, *files):
         if not name or name.startswith(".") or "/" in name:
             raise NodeError(f"{name!r} is not a name")
@@ -34,7 +34,7 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
 
 
 def changes(folder, files):
-    """Names of files that are not as they should be, or that are too many."""
+    """Return the names of files in a folder that differ from `files`, or are not in it."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     wrong = [name for name, text in files.items() if name not in there or not same(folder / name, text)]
     return wrong, sorted(there - set(files))
@@ -55,5 +55,5 @@ def place(base, folder, files):
     for name in odd:
         (folder / name).unlink()
     for name in wrong:
-        (folder / name).unlink(missing_ok=True)  # a wrong mode goes with the file
+        (folder / name).unlink(missing_ok=True)  # also removes a wrong mode
         write_private(folder / name, files[name].encode())

@@ -1,4 +1,4 @@
-"""Receive an image archive from the controller over the management connection; an interrupted transfer resumes."""
+"""Receives an image archive from the controller over the management connection; resumes interrupted transfers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..image_archive import sha256_of
 from ..node_directory import NodeError, base_directory, make_private
 
 ANSWER_SECONDS = 30
-#: Beside the archive, an engine needs room for what is in it.
+#: Bytes that stay free beside the archive and the loaded image.
 LEAST_FREE_BYTES = 256 << 20
 
 
 class ImageAnswer(TypedDict, total=False):
-    #: `loaded` when the engine has the image, `whole` when the archive is here, `missing` else.
+    #: `loaded` when the engine has the image, `whole` when the node has the complete archive, else `missing`.
     state: str
-    #: Where the controller sends the archive to, and how many bytes of it are there.
+    #: File to which the controller sends the archive, and the bytes of it that are there.
     part: str
     have: int
 
@@ -27,8 +27,8 @@ class ImageAnswer(TypedDict, total=False):
 def send_image(
     module: Any, directory: str, sha256: str, size_bytes: int, image_id: str = "", runtime: str = "auto"
 ) -> ImageAnswer:
-    """Say how much of an archive is here, and move it into place once it is complete and verified. A node whose engine
-    has the image needs no archive; the images of another engine than `runtime` do not count."""
+    """Report how much of an archive the node has, and move the archive into place once it is complete and verified. If
+    the engine of `runtime` has the image, no archive is needed."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise NodeError("sha256 is no SHA-256 in hexadecimal")
     if module.check_mode:
@@ -40,7 +40,7 @@ def send_image(
 
 
 def look(directory, sha256, size, image_id, runtime="auto"):
-    """What is here. A part that is whole becomes the archive; one that is wrong is removed."""
+    """Return the node's answer on an archive. A complete part file becomes the archive; a wrong one is removed."""
     folder = base_directory(directory) / "images"
     make_private(folder.parent)
     make_private(folder)
@@ -71,7 +71,7 @@ def look(directory, sha256, size, image_id, runtime="auto"):
 
 
 def loaded(image_id, runtime="auto"):
-    """Whether the engine that the runner will take has the image."""
+    """Whether the engine that the runner will use has the image."""
     for engine in of_runtime(runtime):
         shown = engine.run(engine.command, "image", "inspect", "--format", "{{.Id}}", image_id, timeout=ANSWER_SECONDS)
         if shown.returncode is not None:
