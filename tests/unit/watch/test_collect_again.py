@@ -118,6 +118,17 @@ def test_an_open_run_is_imported_anew_and_has_what_its_store_has(store, tmp_path
     store.put("folder/records/facts/node-1.json", json.dumps(make_record("node-1", "facts")).encode())
     assert collect(run, store, tmp_path).evidence_file("node-1", "facts").exists()
     ended = {**run, "finished_at": "2026-11-20T21:00:00Z"}
+    verdict = {
+        "schema": "gpuval.verdict/1",
+        **{key: ended[key] for key in ("run_id", "created_at", "finished_at")},
+        "judged_at": ended["finished_at"],
+        "verdict": "INCOMPLETE",
+        "counts": {"PASS": 0, "FAIL": 0, "INCOMPLETE": 2},
+        "nodes": dict.fromkeys(run["nodes"], "INCOMPLETE"),
+        "faults": {},
+        "evidence": {},
+    }
+    publishing.put(store, ended, "report/verdict.json", verdict)
     assert collect(ended, store, tmp_path).evidence_file("node-1", "facts").exists()
     store.delete_prefix("folder/records/facts/node-1.json")
     assert collect(ended, store, tmp_path).evidence_file("node-1", "facts").exists(), "a run that ended comes once"

@@ -183,6 +183,17 @@ def test_an_imported_run_that_had_not_ended_is_never_ended_here(store, own):
     assert folder.read_run()["finished_at"] is None
 
 
+def test_a_run_is_imported_anew_until_its_own_controllers_verdict_is_there(store, own):
+    store.delete(["folder/report/verdict.json"])
+    folder = imported(store, own)
+    judge(folder)
+    cheat(store)
+    store.put("folder/report/verdict.json", publishing.verdict_file(own).read_bytes())
+    imported(store, own)
+    assert publishing.judged(folder) == publishing.judged(own)
+    assert told(judge(folder)[1]) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
+
+
 def test_criteria_for_an_imported_run_count_once(store, own, tmp_path):
     site = tmp_path / "site.yml"
     site.write_text("checks:\n  - {name: slow, stage: training, metric: train_loss_last, max: 0}\n")

@@ -23,34 +23,34 @@ UNREAD = "the results of the gangs cannot be read"
 
 
 def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str]) -> run_folder.RunFolder:
-    """Bring expected nodes, launches, criteria, baseline and verdict: once, and anew of a run that had not ended or
-    could not be read wholly. Raises RunError, or StoreError, and then changes nothing.
+    """Bring expected nodes, launches, criteria, baseline and verdict; collect_run brings records, logs and series.
 
-    collect_run brings records, logs and series.
+    A run that had not ended, had no verdict of its own controller or could not be read wholly is imported anew.
+    Raises RunError, or StoreError, and then changes nothing.
     """
     folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_imported:
         raise run_folder.RunError(f"{folder.path} is a run of this controller: no other one replaces it")
     known = run_folder.read_object(folder.import_file)  # empty where it is damaged: it is written again
-    if known and known != _source(store, run):
+    if known and {**known, **_source(store, run)} != known:
         raise run_folder.RunError(
             f"{folder.path} has another run of this id (bucket {known.get('bucket')}, folder {known.get('folder')}, "
             f"opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
         )
-    is_whole = not any(problem["reason"].startswith(UNREAD) for problem in folder.read_problems())
-    if run["finished_at"] and is_whole and run_folder.read_object(folder.run_file) == _judged_elsewhere(run):
+    if known.get("is_whole") and run_folder.read_object(folder.run_file) == _judged_elsewhere(run):
         return folder
     launches, problems = _read_watch(store, run)
     criteria = _read_criteria(store, run)
     verdict = _read(store, run, f"report/{publishing.VERDICT_FILE}", "verdict")
     stages = [(name, stage) for name, node in run["nodes"].items() for stage in node.get("gang_stages", ())]
+    is_whole = bool(run["finished_at"] and verdict)  # the verdict of a run's own controller comes after its end
     gangs: dict[str, Any] | None = None
     round_runs: dict[str, Any] = {}
     try:
         if stages:
             gangs, round_runs = _read_gangs(store, run)
     except stored_runs.Damaged as error:  # the reason why nothing of the gangs is judged
-        reason = f"{UNREAD}: {error}"
+        is_whole, reason = False, f"{UNREAD}: {error}"
         problems = [*problems, *({"node": name, "stage": stage, "reason": reason} for name, stage in stages)]
     run_folder.keep_inventory(folder, results, inventory)
     for name, round_run in round_runs.items():
@@ -62,7 +62,7 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
     _replace(folder.gangs_file, gangs)
     _replace(applied_criteria.criteria_file(folder), criteria)
     _replace(publishing.verdict_file(folder), verdict)
-    _write(store, folder, run, launches, problems)
+    _write(store, folder, run, launches, problems, is_whole=is_whole)
     if run_folder.latest_run(results) is None or run_folder.own(results, "") is None:
         run_folder.remember(folder)
     return folder
@@ -81,9 +81,11 @@ def _write(
     run: dict[str, Any],
     launches: Mapping[str, dict[str, Any]],
     problems: Sequence[Mapping[str, Any]],
+    *,
+    is_whole: bool = False,
 ) -> None:
     """run.json comes last: an import that is broken off is begun again. The evidence stays until it is collected."""
-    run_folder.write_json(folder.import_file, _source(store, run))
+    run_folder.write_json(folder.import_file, {**_source(store, run), "is_whole": is_whole})
     folder.collected_file.unlink(missing_ok=True)
     shutil.rmtree(folder.state / "launches", ignore_errors=True)
     for name, launch in launches.items():
