@@ -22,14 +22,14 @@ from .check import FACTS
 from .identity import DISPUTED
 
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
-#: Stages that put no work on a GPU: a run of them alone accepts none.
+#: Stages that put no work on a GPU: a run with only these stages accepts no GPU node.
 NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
 _GPU = re.compile(r"gpu:?(\d+)")
 
 
 @dataclass(frozen=True)
 class AcceptanceProof:
-    """Evidence that an acceptance needs of a node, as the file has it."""
+    """One kind of evidence that a node needs before it is accepted: an entry of ``acceptance.yml``."""
 
     what: str
     of: str
@@ -43,12 +43,12 @@ class AcceptanceProof:
 
 @functools.cache
 def read_proofs(path: Path) -> tuple[AcceptanceProof, ...]:
-    """The proofs of a file. Raises an error for one that does not follow its schema."""
+    """Read the required proofs from a file. Raises an error for a file that does not follow its schema."""
     return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "acceptance")["proofs"])
 
 
 def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
-    """What an acceptance needs and the evidence of a report's node does not prove, each with the reason."""
+    """The proofs that a report's node lacks for acceptance, each with the reason."""
     is_cpu = node["accelerator"] == sku_catalogue.CPU
     counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
     gpus = 0 if is_cpu else max(len(node["identity"].get("gpus", ())), *map(int, counted), 0)
@@ -64,18 +64,18 @@ def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) ->
 
 
 def stages_of(nodes: Sequence[Document]) -> list[str]:
-    """The stages that succeeded on any of these nodes."""
+    """Names of the stages that succeeded on at least one of these nodes."""
     ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
     return list(dict.fromkeys(stage["name"] for stage in ran))
 
 
 def may_use_gpus(stages: Iterable[str]) -> bool:
-    """Whether any of the stages works on a GPU; one of the user's own may."""
+    """Whether any of the stages works on a GPU; a stage of an extension may."""
     return not all(stage in NO_GPU_STAGES or stage.startswith(datasets.STAGE) for stage in stages)
 
 
 def _lacking(node: Document, proof: AcceptanceProof, gpus: int) -> str:
-    """Why the node does not have the proof; empty where it has."""
+    """Why the node lacks the proof; empty if it has the proof."""
     stage = next((stage for stage in node["stages"] if stage["name"] == proof.stage), None)
     metrics = node["metrics"].get(proof.stage, ())
     scopes = [metric["scope"] for metric in metrics if metric["name"] in proof.metrics and metric["value"]]

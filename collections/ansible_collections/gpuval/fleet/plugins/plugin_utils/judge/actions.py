@@ -22,22 +22,22 @@ from .unsteady import UNSTEADY
 from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"
-#: The ladders of checks of a user's own, and of missing evidence.
+#: Names of ladders of repair steps: for checks of a user's own, and for missing evidence.
 OWN_CHECK, RETEST = "own_check", "retest"
-#: From the mildest to the gravest: of several faults of a node the gravest action counts.
+#: Actions, mildest first: of several faults of a node the gravest action counts.
 ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", "contact_vendor")
-#: The same fault on more GPUs of one node is one of what they share: board, power, cooling, driver.
+#: If more GPUs of a node have the same fault, its cause is what they share: board, power, cooling, driver.
 MAX_GPUS_REPLACED = 2
 MAX_FAULTS = 32
 
-#: By class and machine or GPU the earlier runs that found the fault there.
+#: For each (failure class, machine or GPU) the earlier runs that found this fault there.
 Earlier = Mapping[tuple[str, str], Collection[str]]
 
 
 @dataclass(frozen=True)
 class NodeFault:
-    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run; ``subject`` is what
-    the class speaks of."""
+    """A fault of a node. ``of``: the machine or GPU, by an identity that stays the same between runs. ``subject``: what
+    the failure class is about: node, GPU, network and the like."""
 
     word: str
     part: str
@@ -45,21 +45,21 @@ class NodeFault:
     subject: str
 
     def document(self) -> dict[str, str]:
-        """For later runs. Without a subject it is that of the class."""
+        """The fault as report.json keeps it for later runs; without ``subject`` if that is the failure class's own."""
         subject = {} if self.subject == subject_of(self.word) else {"subject": self.subject}
         return {"class": self.word, "of": self.of, **subject}
 
 
 @dataclass(frozen=True)
 class Rules:
-    """``actions/rules.yml``: steps by the name of their ladder."""
+    """The rules of ``actions/rules.yml``: the repair steps of each ladder, by the ladder's name."""
 
     window_days: int
     ladders: Mapping[str, tuple[str, ...]]
 
     def steps(self, fault: NodeFault) -> tuple[str, ...]:
-        """The steps for a fault. What names no GPU replaces none. Where the machine is not at fault, or evidence is
-        missing, the cause that the remedy names is fixed, and the node is validated again."""
+        """The repair steps for a fault, mildest first. Only a fault of a GPU leads to a replaced GPU. If the machine is
+        not at fault, or evidence is missing, the step is to fix the named cause and validate again."""
         row = class_named(fault.word)
         ladder = row.ladder if row else OWN_CHECK
         is_of_machine = fault.subject in OF_MACHINE and fault.subject == subject_of(fault.word)
@@ -71,7 +71,7 @@ class Rules:
 
 @functools.cache
 def shipped() -> Rules:
-    """Raises schemas.Invalid where the file breaks its schema."""
+    """Read the shipped rules. Raises schemas.Invalid if the file breaks its schema."""
     document = yaml_file.shipped(FILE, "actions")
     return Rules(
         document["window_days"], {name: tuple(ladder["steps"]) for name, ladder in document["ladders"].items()}
@@ -79,7 +79,7 @@ def shipped() -> Rules:
 
 
 def check_ladders() -> None:
-    """Raises SettingError for a class of an extension whose action is no ladder."""
+    """Raise SettingError if a failure class of an extension has an action that is no ladder."""
     ladders = shipped().ladders
     for row in all_classes():
         if row.ladder not in ladders:
@@ -88,8 +88,8 @@ def check_ladders() -> None:
 
 
 def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:
-    """By machine that earlier runs did not accept for want of GPUs, in words: the last of them that declared some.
-    ``declared``: what a run declared of a machine, empty for nothing."""
+    """For each machine that earlier runs rejected for missing GPUs, the last such run that declared a number, in words.
+    ``declared(run, machine)``: the number of GPUs that the run declared; empty for none."""
     words = {}
     for (word, machine), runs in earlier.items():
         if word == "accelerator":
@@ -102,13 +102,13 @@ def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _
 def found_earlier(
     earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: ""
 ) -> dict[str, Document]:
-    """What earlier runs found that the judge must know, as arguments of ``verdict.judge``."""
+    """Findings of earlier runs as keyword arguments of ``verdict.judge``. ``declared``: see `lacked_gpus`."""
     unsteady = {of: runs for (word, of), runs in earlier.items() if word == UNSTEADY}
     return {"lacked_gpus": lacked_gpus(earlier, declared), "unsteady": unsteady}
 
 
 def assign(report: Document, earlier: Earlier) -> None:
-    """Put ``action`` into each node of the report that is not PASS; those that may still pass need none."""
+    """Set ``action`` in each node of the report that did not pass, except nodes that may still pass."""
     rules, shared = shipped(), _shared(report["nodes"])
     for node in report["nodes"]:
         if node["verdict"] != "PASS" and not (report["run"].get("resume") and _is_open(node)):
@@ -116,26 +116,25 @@ def assign(report: Document, earlier: Earlier) -> None:
 
 
 def excused_changes(report: Document) -> dict[str, list[dict[str, str]]]:
-    """By node the changes of speed that its peers excuse, after its other faults: where a later run finds one again, it
-    counts."""
+    """For each node the changes of speed that its peers excuse. If a later run finds one again, it is a fault."""
     shared, faults_by_node = _shared(report["nodes"]), defaultdict(list)
     for node in report["nodes"]:
         for check in node["checks"]:
             if check["name"] == UNSTEADY and check["severity"] == "advisory":
-                where = _where(node, check["part"], 1, _machine(node, shared), shared)
+                where = _where(node, check["part"], 1, _machine_identity(node, shared), shared)
                 faults_by_node[node["name"]].append(NodeFault(UNSTEADY, *where, NODE).document())
     decided = {node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node}
     return {name: [*decided.get(name, ()), *faults][:MAX_FAULTS] for name, faults in faults_by_node.items()}
 
 
 def _is_open(node: Document) -> bool:
-    """Whether no more is known of the node than that a stage has not ended."""
+    """Whether the only fault known of the node is a stage that has not ended."""
     check = headline(node)
     return check is not None and node["class"] in {f"{check['stage']}_{state}" for state in OPEN_STATES}
 
 
 def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()) -> dict[str, Any]:
-    """The gravest action that its faults call for; ``shared`` are identities that tell no machine apart."""
+    """The gravest action for the node's faults. ``shared``: identities that several machines have, which name none."""
     faults = _faults(node, shared)[:MAX_FAULTS]
     chosen = []
     for fault in faults:
@@ -154,8 +153,8 @@ def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection
 
 
 def _faults(node: Document, shared: Collection[str]) -> list[NodeFault]:
-    """What decided against the node, each fault once."""
-    machine, checks = _machine(node, shared), _deciding_checks(node["checks"])
+    """The faults that decided against the node, each once. ``shared``: identities that several machines have."""
+    machine, checks = _machine_identity(node, shared), _deciding_checks(node["checks"])
     if not checks:
         word = node["class"] or "nothing_proven"
         return [NodeFault(word, "node", machine, subject_of(word, failed=False))]
@@ -175,13 +174,13 @@ def _deciding_checks(checks: Iterable[Document]) -> list[Document]:
 
 
 def _ended_from_outside(required: Sequence[Document]) -> list[Document]:
-    """Other work, or a clean that ended the run: what else is missing follows from it."""
+    """The checks that other work or a clean ended from outside: other missing evidence follows from that."""
     missing = (check for check in required if check["verdict"] == "missing")
     return [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]][:1]
 
 
 def _missing(required: Sequence[Document]) -> list[Document]:
-    """What is missing, without the figures of a stage that itself did not end well."""
+    """The checks with missing evidence, without the figures of a stage that itself did not end well."""
     missing = [check for check in required if check["verdict"] == "missing"]
     ended_badly = {check["stage"] for check in missing if check["kind"] == "state"}
     return [check for check in missing if check["kind"] == "state" or check["stage"] not in ended_badly]
@@ -200,7 +199,7 @@ def _is_gpu(part: str) -> bool:
 
 
 def _where(node: Document, part: str, gpus: int, machine: str, shared: Collection[str]) -> tuple[str, str]:
-    """The part at fault, and the machine or GPU that it is; ``gpus`` have the same fault."""
+    """The part at fault, and the machine or GPU that it belongs to. ``gpus``: how many GPUs have the same fault."""
     if not _is_gpu(part):
         return part, machine
     if gpus > MAX_GPUS_REPLACED:
@@ -212,19 +211,19 @@ def _where(node: Document, part: str, gpus: int, machine: str, shared: Collectio
 
 
 def _word(node: Document, check: Document) -> str:
-    """The class of one check: that of the node, if the check decided it."""
+    """The failure class of one check: the node's own if this check decided the node's verdict."""
     if check is headline(node) and node["class"]:
         return str(node["class"])
     return node_class([dict(check)])
 
 
 def _shared(nodes: Sequence[Document]) -> frozenset[str]:
-    """Identities of machines and GPUs that several have: of each the best one counts."""
+    """Identities that several machines or GPUs have, by the best identity of each."""
     machines = (best_of(node["identity"], ("serial", "machine_id")) for node in nodes)
     gpus = (best_of(gpu, ("serial", "uuid")) for node in nodes for gpu in node["identity"].get("gpus", []))
     counted = Counter(filter(None, (*machines, *gpus)))
     return frozenset(identity for identity, count in counted.items() if count > 1)
 
 
-def _machine(node: Document, shared: Collection[str]) -> str:
+def _machine_identity(node: Document, shared: Collection[str]) -> str:
     return next(one for one in machine_names(node["name"], node["identity"]) if one not in shared)

@@ -21,9 +21,9 @@ from .peer_statistics import borrowed_deviation
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
-#: A baseline keeps figures apart by these, where their records report them.
+#: A baseline keeps separate figures for each value of these, where records report them.
 TORCH, TRAINING_SETUP = SETUPS = ("torch", "fingerprints.training_setup")
-#: A baseline of fewer nodes fails no node: it is advice, and lends no spreads.
+#: A baseline of fewer nodes is advice only: it fails no node, and its spreads are not used.
 LEAST_NODES = 8
 
 
@@ -48,7 +48,7 @@ class Baseline:
     def find(
         self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str], revision: int = 1
     ) -> Document | None:
-        """The figure that the check's node is held against; of several that with the most nodes."""
+        """The figure that the check's node is compared with; of several, the one from the most nodes."""
         fitting = [
             figure
             for figure in self.figures.get((check.stage, check.metric, check.scope), ())
@@ -60,7 +60,7 @@ class Baseline:
 
 
 def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
-    """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
+    """For each SKU the spread between parts of a node, in the catalogue's form, with the smallest number of nodes."""
     of_skus: dict[str, dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda fig: (fig.get("revision", 1), fig["within_nodes_ratio"] or 0.0)):
         if figure["within_nodes_ratio"]:
@@ -73,7 +73,7 @@ def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
-    """Give nodes the spreads of their SKU by a file of them, or by the figures of a baseline of enough nodes; never
+    """Give nodes the spreads of their SKU, from a file of spreads or from a baseline of enough nodes. A spread is never
     narrower than the catalogue's."""
     document: Document = baseline.document if baseline else {}
     figures = [one for one in document.get("figures", ()) if one["nodes"] >= LEAST_NODES]
@@ -88,11 +88,11 @@ def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None
 
 
 def read(path: Path, run_id: str = "") -> Baseline:
-    """The baseline in a file, for a run. Raises SettingError, also for spreads of that very run."""
+    """Read a baseline for a run. Raises SettingError for a bad file, and for spreads measured by that same run."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise SettingError(f"{path}: over {MAX_BYTES:,} bytes: not a baseline")
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_number, parse_float=_number)
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_parse_float, parse_float=_parse_float)
         schemas.validate("baseline", document, what=str(path))
     except OSError as error:
         raise SettingError(f"{path}: cannot be read: {reason_of(error)}; `make baseline` makes one") from error
@@ -106,7 +106,7 @@ def read(path: Path, run_id: str = "") -> Baseline:
     return Baseline.of(document)
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is no finite number")
@@ -114,7 +114,7 @@ def _number(text: str) -> float:
 
 
 def next_version(folder: Path, name: str) -> int:
-    """One more than the greatest version of that name in the folder."""
+    """The number after the highest version of the baseline ``name`` in the folder."""
     versions = (path.stem.removeprefix(f"{name}-v") for path in folder.glob(f"{name}-v*.json"))
     return max((int(text) for text in versions if text.isdecimal()), default=0) + 1
 

@@ -12,13 +12,13 @@ from ..core.text import pattern_of
 from ..records import properties
 from ..records.documents import NodeMetric, Record
 
-#: In place of a stage: all stages.
+#: Stands for all stages where one stage's name is expected.
 ANY = "any"
 
 
 @dataclass(frozen=True)
 class Applies:
-    """Where a check is declared applicable; an empty tuple is everywhere."""
+    """The conditions under which a check applies; an empty tuple is no condition."""
 
     accelerator: tuple[str, ...] = ()
     sku: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Check:
     scope: str = "node"
     parts_from: str | None = None
     unit: str | None = None
-    #: Of the definition of its metric: the limit is for figures of that one.
+    #: Revision of the metric's definition: the limit is for figures of this revision.
     revision: int = 1
     value: float | str | None = None
     value_from: str | None = None
@@ -58,7 +58,7 @@ class Check:
     max_below: float | None = None
     max_above: float | None = None
     deviations: float = 6
-    #: Of ``peers: fleet``: how many other nodes there must be, and how they are compared; see fleet_outliers.py.
+    #: For ``peers: fleet``: how many other nodes are needed, and how nodes are compared; see fleet_outliers.py.
     min_peers: int = 7
     relative_to: str | None = None
     same_part: bool = False
@@ -74,15 +74,15 @@ class Check:
     retry: bool = False
     of_gang: bool = False
     tells_message: bool = False
-    #: It holds for all other stages, too, under their names, where they report the figure.
+    #: The check also applies to every other stage that reports the figure, under that stage's name.
     every_stage: bool = False
     where_reported: bool = False
-    #: The SKU of the catalogue that brings the check; it has no entry on nodes of another SKU.
+    #: The SKU of the catalogue that defines the check; nodes of another SKU get no entry.
     catalogue_sku: str | None = None
-    #: The limit in words, by its kind.
+    #: The limit in words, as the check's kind describes it.
     expected: str = ""
 
-    def __hash__(self) -> int:  # of all fields it takes as long as judging a figure
+    def __hash__(self) -> int:  # a hash of all fields takes as long as judging a figure
         return hash((self.name, self.stage))
 
     @property
@@ -91,23 +91,23 @@ class Check:
 
     @property
     def sides(self) -> tuple[float | None, float | None]:
-        """How far a figure may be under and over that of its peers, relative."""
+        """How far a figure may be below and above that of its peers, relative; None is no limit on that side."""
         return self.max_below, self.max_above
 
     @property
     def sign(self) -> int:
-        """1 where the greater figure is the better, else -1."""
+        """1 if a greater figure is better, else -1."""
         return 1 if self.max_below is not None else -1
 
     @property
     def margin(self) -> float:
-        """How far a figure may be off at least, relative."""
+        """The smaller of the allowed deviations of a figure from its peers, relative."""
         return min(most for most in self.sides if most is not None)
 
 
 @dataclass(frozen=True)
 class Informational:
-    """Metrics of a stage (or of any) that are shown and not judged; names may hold ``*``."""
+    """Metrics of one stage (or of all) that are shown but not judged; names may hold ``*``."""
 
     stage: str
     metrics: tuple[str, ...]
@@ -120,7 +120,7 @@ def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -
     return any(pattern_of(name).fullmatch(metric) for names in lists for name in names)
 
 
-#: The stage that reports what a node is.
+#: The stage that reports a node's hardware and software.
 FACTS = properties.FACTS
 
 
@@ -130,41 +130,41 @@ def revision_of(metric: NodeMetric) -> int:
 
 @dataclass
 class Subject:
-    """A node with the records of the stages that it was asked to run."""
+    """A node to judge, with the records of the stages that it was asked to run."""
 
     name: str
     profile: str
     sku: str
     accelerator: str
     declared_gpus: int | None
-    #: As reported: a node may report 7.5, which no check accepts.
+    #: GPUs that the facts report, unchecked: a node may report 7.5, which no check accepts.
     detected_gpus: float | None
     records: Mapping[str, Record]
     #: The temperature that no GPU may exceed, in degrees Celsius, where one is declared.
     gpu_temperature_max: float | None = None
-    #: Why it should have GPUs, although none are declared; empty if nothing says so.
+    #: Why the node should have GPUs although none are declared; empty if nothing shows any.
     expects_gpus: str = ""
-    #: SKU of the catalogue by the facts.
+    #: SKU of the catalogue that the facts show.
     catalogue_sku: str | None = None
-    #: What the node has: versions by its facts, and the labels of the inventory.
+    #: The node's properties: versions from its facts, and labels from the inventory.
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: By metric and revision how much healthy parts of one node of its SKU differ, relative; where it was measured.
+    #: For each (metric, revision) how much healthy parts of one node of this SKU differ, relative, if measured.
     known_spreads: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    #: By metric and revision what healthy nodes of the SKU made.
+    #: For each (metric, revision) the figure that healthy nodes of this SKU reached.
     measured: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
+    #: Only nodes of the same kind are compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
-    #: By stage the workload of its plan, which decides which checks hold; the record's own does not.
+    #: For each stage the workload of its plan. It decides which checks apply; the workload in the record does not.
     workloads: Mapping[str, str] = field(default_factory=dict)
-    #: By stage and fingerprint the values that the run's settings allow on nodes of its SKU.
+    #: For each stage and fingerprint the values that the run's settings allow on nodes of this SKU.
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    #: Precisions that its SKU has by the data sheet, and a floor for.
+    #: Precisions that the SKU's data sheet lists and the catalogue has a floor for.
     precisions: frozenset[str] = frozenset()
     _indexes: dict[int, dict[tuple[str, str], list[NodeMetric]]] = field(default_factory=dict)
 
     def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[NodeMetric]:
-        """The metrics of that name in that kind of scope, of one revision of their definition, None for any. Revision 1
-        of a speed is the median of its repeats, which later ones have beside it."""
+        """The metrics of this name in one kind of scope, of one revision of their definition (None: any). Revision 1 of
+        a speed is the median of its repeats, which later revisions report beside the speed."""
         index = self._indexes.get(id(record))
         if index is None:
             index = self._indexes[id(record)] = defaultdict(list)
@@ -178,10 +178,10 @@ class Subject:
 
     @property
     def skus(self) -> set[str]:
-        """The SKUs that checks may apply to: the declared one, and that of the catalogue."""
+        """The SKUs whose checks may apply: the declared one, and the catalogue's."""
         return {self.sku} if self.catalogue_sku is None else {self.sku, self.catalogue_sku}
 
     @property
     def gpus(self) -> float | None:
-        """GPUs that must take part: those declared, else those that the facts found."""
+        """Number of GPUs that must take part: the declared one, else the one in the facts."""
         return self.detected_gpus if self.declared_gpus is None else self.declared_gpus

@@ -26,7 +26,7 @@ IN_USE = "accelerators_in_use"
 
 
 def launch_check(name: str, launch: Document | None, records: Mapping[str, Record]) -> Entry:
-    """A record of work that began proves the launch, whatever became of the connection that made it."""
+    """The check of the launch. A record of work that began proves the launch, even if the connection broke."""
     state = str(launch.get("state", "unknown")) if launch else "never started"
     began = any(record["started_at"] is not None for record in records.values())
     message = one_line(launch.get("message") or "", 400) if launch else ""
@@ -45,8 +45,8 @@ def launch_check(name: str, launch: Document | None, records: Mapping[str, Recor
 
 
 def interruption_checks(name: str, launch: Document) -> list[Entry]:
-    """A warning for each time that the node was lost in mid-run, or gave no answer, and came back; and for a second
-    measurement that did not begin."""
+    """A warning for each time that the node was lost or unreachable during the run and came back, and for a second
+    measurement that did not start."""
     lost = ("interrupted", "interrupted in mid-run: ", "one attempt without a loss of the node")
     again = (NOT_MEASURED_AGAIN, "", "a second measurement of what differs from the peers")
     return [
@@ -69,8 +69,8 @@ def no_stage_checks(stages: Sequence[str]) -> list[Entry]:
 
 
 def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expected: Document) -> list[Entry]:
-    """For a node whose records are not those that it was judged on: its verdict of then is the best it can have. And
-    for stages of gangs that nothing is expected of, which would vanish without an entry."""
+    """The checks of a node whose records changed since it was judged (its verdict can then not improve), and of
+    multi-node stages that the node is exempt from."""
     exempt = [
         own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
         for stage, reason in expected.get("exempt", {}).items()
@@ -88,7 +88,7 @@ def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expecte
 
 
 def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
-    """A stage beside other work on the accelerators proves nothing, be it slow, fast or broken off."""
+    """A check that the stage ran without other work on the accelerators: beside other work its speed proves nothing."""
     users = environment.accelerator_users(record["environment"]) if record else ""
     check = own_entry(
         IN_USE, stage, "identity", "missing", expected="no other work on the accelerators",
@@ -99,9 +99,9 @@ def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
 
 
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
-    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all. All GPUs
-    of a node vanish from the PCI bus together when their board has no power, so among nodes with GPUs the inventory has
-    to say it."""
+    """The check of the accelerator that was used. A CPU replaces GPUs only if the inventory says ``cpu``, or without
+    GPU hardware. GPUs can all vanish from the PCI bus when their board has no power: beside nodes with GPUs the
+    inventory must say it."""
     declared = f"sku {subject.sku}"
     if subject.declared_gpus:
         declared = f"{'' if subject.sku == 'auto' else f'{declared} with '}{subject.declared_gpus} GPUs"
@@ -132,7 +132,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
 
 
 _COMPARE_GPUS = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
-#: By field of Twins the verdict, the sentence and the remedy; empty: that of a machine that is listed twice.
+#: For each field of Twins the verdict, the message and the remedy; empty: the remedy for a machine listed twice.
 _TWIN_OUTCOMES = (
     ("same", "fail", "one machine listed twice: {reason}", ""),
     ("claims", "fail", "one machine listed twice: {reason}{contradiction}", ""),
@@ -167,7 +167,7 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
 
 
 def _named(twin_reasons: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """The names of other nodes, and what the first of them has in common with this one."""
+    """Names of the nodes that share an identity with this one, and what the first of them shares."""
     names = sorted(twin_reasons, key=natural_order)
     first, *more = sorted(twin_reasons[names[0]])[:3]
     shared = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
@@ -180,7 +180,7 @@ GPU_ORDER = "gpu_order"
 
 
 def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Document) -> list[Entry]:
-    """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
+    """A check for a stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the GPU with that serial."""
     of_facts = {bare_uuid(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
     devices = environment.objects(record["environment"], "devices[]") if record else []
     of_stage = {bare_uuid(gpu["uuid"]): gpu.get("index") for gpu in devices if isinstance(gpu.get("uuid"), str)}
@@ -201,12 +201,12 @@ def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identi
 
 
 def renumbered(checks: Iterable[Document]) -> set[str]:
-    """The stages of a node whose numbers of GPUs are not those of the facts: no GPU of theirs is named by serial."""
+    """The stages of a node whose GPU numbers differ from those of the facts: their GPUs cannot be named by serial."""
     return {check["stage"] for check in checks if check["name"] == GPU_ORDER}
 
 
 def without_parts(checks: Sequence[Entry]) -> list[Entry]:
-    """The checks of a node; those of a renumbered stage are on the node as a whole."""
+    """The checks of a node, in which those of a renumbered stage name the whole node instead of a part."""
     stages = renumbered(checks)
     return [
         {**check, "part": "node", "reason": f"{check['part']} as {check['stage']} numbers it: {check['reason']}"}
@@ -216,16 +216,17 @@ def without_parts(checks: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-#: So many figures, each of so many digits, make a coincidence impossible.
+#: If this many figures, of this many digits each, are equal on two nodes, that is no coincidence.
 MIN_FIGURES, MIN_DIGITS = 3, 6
-#: What a machine is, it has in common with others of its kind.
+#: Stages that report no measurements: machines of one kind report the same there.
 UNMEASURED = (FACTS, "image")
 
 
 def find_copies(
     run: Document, evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
-    """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
+    """For each node and stage the other nodes that report the same measurements, except those that claim its
+    identity."""
     owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures

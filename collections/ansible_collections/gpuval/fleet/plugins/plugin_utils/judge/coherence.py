@@ -36,9 +36,9 @@ from .plausible import range_of
 
 RULES = COLLECTION / "skus/shared/coherence.yml"
 NODE = "node"
-#: Stages of a node follow each other; clocks that are set meanwhile may be off by so much.
+#: Seconds that consecutive stages of a node may overlap, since its clock may be set in between.
 OVERLAP_SECONDS = 30.0
-#: Each of these arguments ends the work of a program, whichever comes first.
+#: Arguments that bound a workload: the first bound reached ends the work.
 BOUNDS = frozenset({"--seconds", "--steps", "--epochs", "--requests", "--until-stopped", "--validation-only"})
 _REMEDY = (
     "Compare the two figures with nodes/{node}/{stage}.json and the log beside it. Look for a wrong clock, a changed "
@@ -52,12 +52,12 @@ _ATOM = re.compile(r"(?:(?P<gather>[a-z]+)\()?(?:(?P<stage>[a-z_]+)/)?(?P<name>[
 _SETUP = re.compile(r"(llama|resnet18)(?:-(\w+))? (\d{1,6})(?:x(\d{1,6}))? (bf16|fp32) (compiled|eager)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINK = re.compile(r"link:(gpu|rank)(\d+)>(?:gpu|rank)(\d+)")
-#: What is measured in these units never agrees between two parts in so many digits, and never in three figures.
+#: Measurements in these units never agree on two parts in more digits than this, in more figures than this.
 _MEASURED, _DIGITS, _MOST_EQUAL = frozenset({"seconds", "watts", "TFLOP/s", "bytes/s"}), 5, 2
 
 
 class CoherenceTerm(NamedTuple):
-    """One figure of a rule: a constant, a metric (of another stage, gathered over parts), or a dotted name."""
+    """One figure of a rule: a constant, a metric (of this or another stage, combined over parts), or a dotted name."""
 
     text: str
     name: str = ""
@@ -66,13 +66,14 @@ class CoherenceTerm(NamedTuple):
     constant: float | None = None
 
 
-#: Sums of terms, which are multiplied.
+#: A product of sums of terms.
 CoherenceProduct = tuple[tuple[CoherenceTerm, ...], ...]
 
 
 @dataclass(frozen=True)
 class CoherenceRule:
-    """``of`` over ``over`` lies within ``low`` and ``high``; ``schemas/coherence.schema.json`` explains each field."""
+    """The ratio of ``of`` to ``over`` lies between ``low`` and ``high``; ``schemas/coherence.schema.json`` has the
+    fields."""
 
     name: str
     stages: tuple[str, ...]
@@ -96,13 +97,13 @@ class CoherenceRule:
 
     @property
     def needed_metrics(self) -> frozenset[str]:
-        """Metrics of the stage itself without which the rule does not apply."""
+        """Metrics of the rule's own stage; without them the rule does not apply."""
         return frozenset(t.name for t in self.terms if t.constant is None and "." not in t.name and not t.stage)
 
 
 @functools.cache
 def rules() -> tuple[CoherenceRule, ...]:
-    """The shipped table."""
+    """The coherence rules that ship with the collection."""
     document = read_document(RULES)
     schemas.validate("coherence", document, what=str(RULES))
     return tuple(_rule(entry) for entry in document["rules"])
@@ -130,13 +131,14 @@ def _term(text: str) -> CoherenceTerm:
 
 @functools.lru_cache(maxsize=512)
 def rules_for(stage: str, metrics: frozenset[str]) -> tuple[CoherenceRule, ...]:
-    """The rules that a stage with these metrics can be held against, a rule with ``*`` once for each text it fits."""
+    """The rules that apply to a stage with these metrics; one with ``*`` is repeated for each metric that matches."""
     fitting = (rule for rule in rules() if not {"*", stage}.isdisjoint(rule.stages))
     concrete = (variant for rule in fitting for variant in _variants(rule, metrics))
     return tuple(rule for rule in concrete if rule.needed_metrics <= metrics)
 
 
 def _variants(rule: CoherenceRule, metrics: frozenset[str]) -> Iterator[CoherenceRule]:
+    """The rule once for each text that its ``*`` matches in the metrics; a rule without ``*`` as it is."""
     pattern = next((term.name for term in rule.terms if "*" in term.name), "")
     if not pattern:
         yield rule
@@ -151,7 +153,7 @@ def _variants(rule: CoherenceRule, metrics: frozenset[str]) -> Iterator[Coherenc
 
 
 class StageFigures:
-    """What the rules read of one stage of a node, in the units of the figures' ranges."""
+    """The figures of one stage of a node that coherence rules read, in the units of ``ranges.yml``."""
 
     def __init__(self, subject: Subject, stage: str, record: Record) -> None:
         self._subject, self._stage, self._record = subject, stage, record
@@ -159,7 +161,7 @@ class StageFigures:
         self._parts: dict[tuple[str, str], dict[str, float]] = {}
 
     def rules(self) -> Iterator[CoherenceRule]:
-        """The rules that hold for the stage on this kind of node."""
+        """The rules that apply to the stage on this kind of node."""
         has_gpus = self._subject.accelerator in GPU_VENDORS
         sources = {"", *(environment.texts(self._record["environment"], "telemetry.source") or ["host"])}
         for rule in rules_for(self._stage, frozenset(metric["name"] for metric in self._record["metrics"])):
@@ -167,7 +169,7 @@ class StageFigures:
                 yield rule
 
     def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
-        """Each violated rule, with its parts and their ratios, but for rules that read a metric which failed."""
+        """Each violated rule, with (part, ratio) of each violation, except rules that read a metric in ``failed``."""
         for rule in self.rules():
             if not failed.isdisjoint(term.name for term in rule.terms):
                 continue
@@ -183,7 +185,7 @@ class StageFigures:
         return [part for part in self._by_part(first.name, first.stage) if part != NODE]
 
     def ratio(self, rule: CoherenceRule, part: str) -> float | None:
-        """None where a figure is not there."""
+        """The rule's ratio on one part; None if a figure is missing."""
         above, below = self._product(rule.of, part), self._product(rule.over, part)
         if above is None or below is None:
             return None
@@ -193,16 +195,16 @@ class StageFigures:
         return above / below
 
     def figures_of(self, rule: CoherenceRule, part: str) -> str:
-        """The figures of the rule in words."""
+        """The rule's figures on one part, as text for a message."""
         words = {
-            f"{term.text if '*' not in term.text else term.name} {self._shown(term, part)}"
+            f"{term.text if '*' not in term.text else term.name} {self._figure_text(term, part)}"
             + (f" ({part})" if part != NODE else "")
             for term in rule.terms
             if term.constant is None and not term.name.startswith("setup.")
         }
         return " and ".join(sorted(words))
 
-    def _shown(self, term: CoherenceTerm, part: str) -> str:
+    def _figure_text(self, term: CoherenceTerm, part: str) -> str:
         value, reported = self._value(term, part), self._reported(term, part) or []
         if any(isinstance(text, str) for text in reported):
             return one_line(some_of(list(map(str, reported))), 120)
@@ -252,7 +254,7 @@ class StageFigures:
         return self._parts[key]
 
     def _reported(self, term: CoherenceTerm, part: str) -> list[Any] | None:
-        """What the environment has at the term's path: of an empty list nothing, None where nothing is known."""
+        """The values in the record's environment at the term's path; None if nothing is known, [] for an empty list."""
         record = self._usable(term.stage)
         path = term.name.partition(".")[2].replace("[part]", f"[index={part.partition(':')[2]}]")
         values = environment.values(record["environment"], path) if record else None
@@ -260,7 +262,7 @@ class StageFigures:
         return filled if filled or values == [] else None
 
     def _usable(self, stage: str) -> Record | None:
-        """The record of the stage, or this one, where the work succeeded."""
+        """The record of the stage if its work succeeded, else None."""
         record = self._subject.records.get(stage) if stage else self._record
         return record if record is not None and record["state"] == "success" else None
 
@@ -272,7 +274,7 @@ class StageFigures:
         return _seconds(end) - _seconds(record["started_at"]) if record["started_at"] and end else None
 
     def of_plan(self, name: str) -> float | None:
-        """What the command asks for as the only bound of the work; records of other commands are refused."""
+        """The value of an option of the stage's command, if that option alone bounds the work; else None."""
         option, command = f"--{name.replace('_', '-')}", self._record["command"]
         if (option in BOUNDS and len(BOUNDS.intersection(command)) > 1) or option not in command[:-1]:
             return None
@@ -283,7 +285,7 @@ class StageFigures:
         return _of_setup(self._record["fingerprints"].get("training_setup", "")).get(name)
 
     def of_fingerprint(self, name: str) -> float:
-        """1 for a digest, 0 for another text and for none."""
+        """1 if the fingerprint is a digest; 0 for other text, or without the fingerprint."""
         return float(bool(_DIGEST.fullmatch(self._record["fingerprints"].get(name, ""))))
 
     def of_sku(self, path: str) -> float | None:
@@ -301,14 +303,14 @@ _SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
 
 
 def _figure(value: Any) -> float:
-    """A number, or the checksum of a text: texts can be counted and compared."""
+    """A number as float; for text a checksum, so that texts can be compared."""
     is_number = isinstance(value, (int, float)) and abs(value) < sys.float_info.max
     return float(value) if is_number else float(zlib.crc32(str(value).encode()))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _factor(unit: str, name: str) -> float | None:
-    """What a figure is multiplied by; None for a unit of something else, which is implausible by itself."""
+    """The factor from the unit to the metric's usual unit; None for an incompatible unit, which other checks report."""
     base = range_of(name).unit
     if unit == base or not base:
         return 1.0
@@ -321,7 +323,8 @@ def _seconds(text: str) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _of_setup(setup: str) -> Mapping[str, float]:
-    """What a training's setup implies for one process: samples (or tokens) of a step, FLOPs of each, loss of chance."""
+    """Figures that a training setup implies for a process: samples (or tokens) per step, FLOPs of each, loss of
+    chance."""
     match = _SETUP.fullmatch(setup)
     model, size, batch, length, precision, way = match.groups() if match else [""] * 6
     if (model == "llama") != (size in shapes.SIZES) or not match:
@@ -337,11 +340,11 @@ def _of_setup(setup: str) -> Mapping[str, float]:
     return {**figures, "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
 
 
-# What no ratio says. Each gives the contradictions that it finds, in words.
+# Contradictions that no ratio shows. Each function yields those of one stage's record, as text.
 
 
 def _unknown_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Figures of GPUs that the facts do not list, and of a link from a part to itself."""
+    """Figures of GPUs that the facts do not list, or of a link from a part to itself."""
     scopes = {metric["scope"] for metric in record["metrics"]}
     links = [link for link in map(_LINK.fullmatch, scopes) if link]
     yield from (f"figures of {link[0]}, which ends where it begins" for link in links if link[2] == link[3])
@@ -356,7 +359,7 @@ def _unknown_parts(subject: Subject, stage: str, record: Record) -> Iterator[str
 
 
 def _unnamed_gpus(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """GPUs of the facts without a model's name, or with one index twice."""
+    """GPUs that the facts list without a model's name, or with the same index."""
     is_listed = stage == FACTS and subject.accelerator in GPU_VENDORS
     gpus = environment.objects(record["environment"], "gpus[]") if is_listed else []
     for number, gpu in enumerate(gpus):
@@ -368,7 +371,7 @@ def _unnamed_gpus(subject: Subject, stage: str, record: Record) -> Iterator[str]
 
 
 def _copied_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Parts whose measured figures are those of another part, to all digits."""
+    """Pairs of parts whose measured figures are equal in all digits."""
     first_parts: dict[tuple[str, float], str] = {}
     equal: dict[tuple[str, str], set[float]] = defaultdict(set)
     for metric in record["metrics"]:
@@ -382,7 +385,7 @@ def _copied_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]
 
 
 def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Fingerprints of nothing, and one digest of several works."""
+    """Fingerprints that are digests of nothing, or one digest for several works."""
     digests = {name: value for name, value in record["fingerprints"].items() if name.endswith("_sha256")}
     for name, value in record["fingerprints"].items():
         if value.lower() in _of_nothing() or re.fullmatch(r"([0-9a-fA-F])\1{15,}", value):
@@ -397,7 +400,7 @@ def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str
 
 @functools.cache
 def _of_nothing() -> frozenset[str]:
-    """Digests of no bytes, of zeros, and of what stands for nothing in JSON."""
+    """Hex digests of empty input, of zeros, and of JSON's empty values."""
     sizes = (*range(65), *(1 << power for power in range(7, 21)))
     zeros = [*(bytes(size) for size in sizes), *(b"0" * size for size in range(1, 65))]
     texts = [*zeros, b"null", b"[]", b"{}", b'""', b"None", b"\n"]
@@ -405,7 +408,7 @@ def _of_nothing() -> frozenset[str]:
 
 
 def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Stages of a plan follow each other: one that worked while an earlier one did."""
+    """Earlier stages of the same plan that were still at work when this stage began."""
     begun = record["started_at"]
     for other_stage, past in subject.records.items():
         if other_stage == stage:
@@ -422,9 +425,9 @@ _ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests, _copied_parts)
 
 
 def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:
-    """An entry for each rule that the stage's record contradicts; none where all agrees. ``failed``: metrics that
-    failed a check, which explains what contradicts them. ``of_gang``: figures are of several nodes, so that no
-    contradiction shows a fault of this one."""
+    """An entry for each rule that the stage's record contradicts. ``failed``: metrics that failed a check, which
+    explains contradictions of theirs. ``of_gang``: figures are of several nodes, so a contradiction shows no fault of
+    this node."""
     record = subject.records.get(stage)
     if record is None or record["state"] != "success" or record["exit_code"] is None:  # None: the controller's own
         return []

@@ -14,12 +14,12 @@ from .analysis.distribution import relative
 from .baseline import TORCH, Baseline
 from .peer_statistics import MEDIAN_ERROR
 
-#: A change is clear beyond so many standard errors.
+#: A change of more standard errors than this is no noise.
 CLEAR_ERRORS = 3.0
 
 
 class ReportFigure(NamedTuple):
-    """A figure; only those of one unit and revision are compared. ``error``: its standard error, in its unit."""
+    """A figure to compare, only with figures of the same unit and revision. ``error``: standard error, in its unit."""
 
     value: float
     unit: str
@@ -27,13 +27,13 @@ class ReportFigure(NamedTuple):
     error: float = 0.0
 
 
-#: By name of a node its figures by what they are.
+#: For each node's name its figures, by a key that says what each figure is.
 Figures = Mapping[str, Mapping[Any, ReportFigure]]
 
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure of a node, or the medians of ``nodes`` nodes; None where only one side has it."""
+    """The change of one figure on a node, or of its median over ``nodes`` nodes; a missing side is None."""
 
     node: str
     key: Any
@@ -45,17 +45,17 @@ class FigureChange:
 
     @property
     def change(self) -> float | None:
-        """Relative; None where one side has no figure, or it was 0."""
+        """The relative change; None if one side has no figure, or the earlier figure was 0."""
         return None if self.now is None or self.then is None else relative(self.now, self.then)
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is more than the noise of both."""
+        """Whether the change exceeds the noise of both figures."""
         return self.now is None or self.then is None or abs(self.now - self.then) > CLEAR_ERRORS * self.error
 
 
 def compare(before: Figures, after: Figures) -> Iterator[FigureChange]:
-    """By node and figure what changed; figures of another unit or revision are left out."""
+    """The change of each figure of each node; figures whose unit or revision differs are left out."""
     for node in {**after, **before}:
         earlier, later = before.get(node, {}), after.get(node, {})
         for key in {**later, **earlier}:
@@ -69,7 +69,7 @@ def compare(before: Figures, after: Figures) -> Iterator[FigureChange]:
 
 
 def medians(changes: Iterable[FigureChange]) -> list[FigureChange]:
-    """For each figure the medians over the nodes that have it on both sides."""
+    """For each figure the change of its median over the nodes that report it on both sides."""
     of_keys: dict[Any, list[tuple[str, float, float]]] = {}
     for change in changes:
         if change.then is not None and change.now is not None:
@@ -80,13 +80,13 @@ def medians(changes: Iterable[FigureChange]) -> list[FigureChange]:
     ]
 
 
-#: Figures that moved by less, relatively, are left out.
+#: Relative changes below this are left out.
 MIN_CHANGE = 0.005
 _SPREADS = {"between_nodes_ratio": "nodes", "within_nodes_ratio": "parts of a node", "repeats_ratio": "repeats"}
 
 
 class BaselineKey(NamedTuple):
-    """What a figure of a baseline is; torch is left out, so that a new one shows."""
+    """Which figure of a baseline it is, whatever the version of torch, so that a new version is compared."""
 
     stage: str
     metric: str
@@ -110,15 +110,15 @@ class BaselineKey(NamedTuple):
 
 
 def diff(earlier: Baseline, later: Baseline) -> list[FigureChange]:
-    """What changed, gone and new ones first; figures that moved by less than MIN_CHANGE, relatively, are left out. The
-    error of a median is that of as many nodes as it was made from, since parts of a node do not differ on their own."""
+    """Changes between two baselines, new and gone figures first; changes below MIN_CHANGE are left out. The error of a
+    median follows from the number of nodes, since the parts of a node are not independent."""
     changes = compare({"": _figures(earlier)}, {"": _figures(later)})
     moved = [fig for fig in changes if fig.change is None or abs(fig.change) >= MIN_CHANGE]
     return sorted(moved, key=lambda fig: (fig.change is not None, not fig.is_clear, str(fig.key), repr(fig.key)))
 
 
 def _figures(baseline: Baseline) -> dict[BaselineKey, ReportFigure]:
-    """Of figures that differ by torch alone, the one with the most nodes."""
+    """A baseline's figures by key; of those that differ in torch only, the one from the most nodes."""
     ordered = sorted(baseline.document["figures"], key=lambda fig: (fig["nodes"], sorted(fig["setup"].items())))
     return {
         BaselineKey.of(figure): ReportFigure(
@@ -129,7 +129,7 @@ def _figures(baseline: Baseline) -> dict[BaselineKey, ReportFigure]:
 
 
 def lines(changes: Sequence[FigureChange]) -> list[str]:
-    """A line for each change; what is within the noise of both says so."""
+    """A line of text for each change; it says so if the change is within the noise."""
     return [line_of(change) for change in changes] or ["nothing moved by 0.5 %"]
 
 
@@ -142,7 +142,7 @@ def line_of(change: FigureChange) -> str:
 
 
 def repeatability(document: Document) -> list[str]:
-    """A line for each figure: its median, and the spread of nodes, of parts of a node and of repeats."""
+    """A line for each figure: its median, and its spread between nodes, between parts of a node and between repeats."""
     lines = []
     for figure in document["figures"]:
         spreads = ", ".join(

@@ -26,20 +26,20 @@ from .entries import Entry, gang_of, own_entry
 from .peer_groups import revision_words
 from .peer_statistics import deviation_text
 
-#: Fewer nodes do not show which of them is right.
+#: The least number of nodes that are compared: fewer do not show which of them is right.
 MIN_NODES = 4
-#: In a fleet without faults so many figures lie beyond the limit.
+#: Expected number of figures beyond the limit in a fleet without faults.
 EXPECTED_FALSE = 0.01
-#: Tails begin at so many spreads. Until a fleet shows its own, they fall as a power law of this exponent: about as
-#: those of normal noise whose spread is known from few nodes. ``PRIOR`` is the weight of that, in figures.
+#: Tails begin at ``TAIL`` spreads. Until a fleet shows its own tails, they fall as a power law with ``EXPONENT``,
+#: like normal noise whose spread is known from few nodes. ``PRIOR``: how many figures this assumption counts as.
 TAIL, EXPONENT, PRIOR = 3.0, 9.0, 5
-#: One figure that is far too good (a model that was cached) makes no long tails.
+#: Cap on one figure's part in the tails: a figure that is far too good (a cached model) makes no long tails.
 MAX_EXCESS = math.log(4)
-#: The eighth of the values at each end is left out of the spread; of normal noise the rest has this share of it.
+#: An eighth of the values at each end is left out of the spread; the rest of normal noise has this share of it.
 TRIMMED, TRIMMED_DEVIATION = 8, 0.6
-#: The spread of similar figures counts as that of so many nodes.
+#: As many nodes' measurements the usual spread of similar figures counts, beside the figure's own.
 USUAL_NODES = 8
-#: A figure of 0 is this ratio.
+#: The ratio that stands for a figure of 0, whose logarithm does not exist.
 LEAST_RATIO = 1e-6
 _REMEDY = (
     "Compare the part, its settings and its load with those of other nodes, and measure again: --limit {node}. If the "
@@ -48,7 +48,7 @@ _REMEDY = (
 
 
 class FigureKey(NamedTuple):
-    """What is compared; ``kind``: what its nodes share, the SKU first. ``scope``: node, gpu, rank or link."""
+    """Which figure it is. ``kind``: what the compared nodes share, SKU first. ``scope``: node, gpu, rank or link."""
 
     kind: tuple[str, ...]
     stage: str
@@ -58,14 +58,14 @@ class FigureKey(NamedTuple):
 
 
 class PartValues(NamedTuple):
-    """One part on all nodes: numbers of the nodes, and their values."""
+    """One part's values on all nodes; ``nodes`` has the index of each value's node."""
 
     nodes: list[int]
     values: list[float]
 
 
 class Deviation(NamedTuple):
-    """How far one part is on the worse side, as a logarithm; ``usual`` is the median of its part."""
+    """How far a part is on the worse side, as a logarithm; ``usual``: the median of this part over all nodes."""
 
     size: float
     part: str
@@ -75,8 +75,8 @@ class Deviation(NamedTuple):
 
 @dataclass
 class ComparedFigure:
-    """One figure of all nodes of a kind; ``best`` is by node how far its best part is on the good side, ``far`` by node
-    the parts that are beyond the margin."""
+    """One figure on all nodes of a kind. ``best``: for each node how far its best part is on the good side; ``far``:
+    for each node the parts beyond the margin."""
 
     rule: ComparisonRule
     nodes: int
@@ -90,7 +90,7 @@ class ComparedFigure:
 def compare(
     subjects: Sequence[Subject], informational: Iterable[Informational] = ()
 ) -> tuple[dict[str, list[Entry]], list[Entry]]:
-    """By node the entries of figures that are far off, one for each metric; one entry of the fleet for each SKU."""
+    """Entries of figures far from other nodes': for each node one per metric, and for the fleet one per SKU."""
     figures: dict[FigureKey, ComparedFigure] = {}
     for key, parts in _collected(subjects, tuple(informational)).items():
         if figure := _compared(comparison_rule_of(key.metric), parts):
@@ -119,7 +119,7 @@ def compare(
 def _collected(
     subjects: Sequence[Subject], informational: tuple[Informational, ...]
 ) -> dict[FigureKey, dict[str, PartValues]]:
-    """By figure and part the values of all nodes. Work beside others, and stages that broke off, are no peers."""
+    """The values of all nodes, by figure and part, without stages that failed or ran beside other work."""
     figures: dict[FigureKey, dict[str, PartValues]] = defaultdict(dict)
     scopes: dict[str, str] = {}
     compared: dict[tuple[str, str], str] = {}
@@ -153,7 +153,7 @@ def _collected(
 
 
 def _compared(rule: ComparisonRule, parts: Mapping[str, PartValues]) -> ComparedFigure | None:
-    """None where too few nodes report the figure."""
+    """Compare one figure between all nodes; None if too few nodes report it."""
     nodes = len({number for column in parts.values() for number in column.nodes})
     if nodes < MIN_NODES:
         return None
@@ -183,7 +183,7 @@ def _compared(rule: ComparisonRule, parts: Mapping[str, PartValues]) -> Compared
 
 
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
-    """Few nodes show too small a spread by chance: it is drawn to that of similar figures of the stage (Smyth 2004)."""
+    """Draw each figure's spread to that of similar figures of the stage: few nodes often show less (Smyth 2004)."""
     similar: dict[tuple[Any, ...], list[ComparedFigure]] = defaultdict(list)
     for key, figure in figures.items():
         if figure.spread:
@@ -196,7 +196,7 @@ def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
 
 
 def _limit(figures: Iterable[ComparedFigure]) -> float:
-    """Beyond how many spreads no healthy node lies: the tails of the good side, extrapolated (Hill 1975)."""
+    """The number of spreads that no healthy node exceeds: the tails of the good side, extrapolated (Hill 1975)."""
     spreads = [size / figure.spread for figure in figures if figure.spread for size in figure.best.values()]
     excesses = [min(MAX_EXCESS, math.log(size / TAIL)) for size in spreads if size > TAIL]
     exponent = (len(excesses) + PRIOR) / (math.fsum(excesses) + PRIOR / EXPONENT)
@@ -206,7 +206,7 @@ def _limit(figures: Iterable[ComparedFigure]) -> float:
 def _entries(
     key: FigureKey, figure: ComparedFigure, limit: float, subjects: Sequence[Subject]
 ) -> Iterator[tuple[str, Entry]]:
-    """The nodes that are far off, each with the part that is so most; with more than half of its parts the node."""
+    """Entries of the nodes that are far off: with the worst part, or the node if most of its parts are far off."""
     for number, parts in figure.far.items():
         far = [deviation for deviation in parts if deviation.size > limit * figure.spread]
         if not far:
@@ -236,7 +236,7 @@ def _advice(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> 
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
-    """The checks of a node with those of its figures that no criterion finds fault with."""
+    """Add to a node's checks those entries of its compared figures that no criterion already complains about."""
     faulty = {(check["stage"], check["metric"]) for check in checks if check["verdict"] in ("fail", "warn")}
     return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
 
@@ -246,7 +246,7 @@ COMPARISONS = COLLECTION / "skus/shared/comparisons.yml"
 
 @dataclass(frozen=True)
 class ComparisonRule:
-    """A row of the table: how figures of some names are compared; not at all where ``worse`` is empty."""
+    """How figures of some metrics are compared: a row of the table. If ``worse`` is empty, they are not compared."""
 
     metrics: tuple[str, ...]
     worse: str = ""
@@ -256,7 +256,7 @@ class ComparisonRule:
 
     @property
     def least(self) -> float:
-        """The margin as a logarithm: 0.25 is a rate of 3/4, or a time of 5/4."""
+        """The margin as a logarithm: 0.25 means 3/4 of a rate, or 5/4 of a time."""
         return -math.log(1 - self.margin) if self.worse == "lower" else math.log(1 + self.margin)
 
 
@@ -267,5 +267,5 @@ def comparison_rules() -> tuple[ComparisonRule, ...]:
 
 @functools.lru_cache(maxsize=8192)
 def comparison_rule_of(metric: str) -> ComparisonRule:
-    """The first rule that fits a name; the last one fits all."""
+    """The first rule that matches the metric's name; the last rule matches all."""
     return next(rule for rule in comparison_rules() if any(pattern_of(name).fullmatch(metric) for name in rule.metrics))

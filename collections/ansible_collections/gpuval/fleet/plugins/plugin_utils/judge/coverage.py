@@ -26,7 +26,7 @@ MAX_SHOWN = 100
 
 @dataclass(frozen=True)
 class Coverage:
-    """unjudged: ``stage/metric``. unreported: ``check (stage/metric)``. Both sorted."""
+    """Gaps of metrics and checks, sorted. ``unjudged``: ``stage/metric``. ``unreported``: ``check (stage/metric)``."""
 
     unjudged: tuple[str, ...]
     unreported: tuple[str, ...]
@@ -36,7 +36,7 @@ class Coverage:
         return not self.unjudged and not self.unreported
 
     def document(self) -> dict[str, list[str]]:
-        """As the report holds it; names come from nodes, so there is a bound."""
+        """The gaps as the report keeps them, limited in number because nodes choose the names."""
         bounded = {}
         for key, names in vars(self).items():
             more = len(names) - MAX_SHOWN
@@ -71,8 +71,8 @@ def compare(
 def of_report(
     nodes: Sequence[Document], checks: Iterable[Check], informational: Iterable[Informational] = ()
 ) -> Coverage:
-    """The gaps of a run: of its nodes' reports (``metrics``, ``checks``, ``stages``). A check counts as unreported
-    where it applied to a stage that ended well."""
+    """The gaps of a judged run, from its report's nodes (``metrics``, ``checks``, ``stages``). A check counts as
+    unreported if it applied to a stage that ended well."""
     reported: dict[str, set[str]] = defaultdict(set)
     applied: set[str] = set()
     for node in nodes:
@@ -88,24 +88,24 @@ def of_report(
     return Coverage(gaps.unjudged, compare(reported, counted).unreported)
 
 
-#: Stages that only some settings or placements have, and that prove nothing of the hardware.
+#: Stages that only some settings or placements have; they prove nothing about the hardware.
 OPTIONAL = frozenset({"facts", "image", "endpoints"})
 OPEN_STATES = frozenset({"missing", "pending", "skipped", "cancelled"})
 NO_TOOL = "not on the node or in its image"
 NO_FIGURE = "the node does not report it"
 MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
 
-#: A training counts one of these.
+#: A training reports only one of these metrics.
 ALTERNATIVES = frozenset({"training_tokens_per_second", "training_samples_per_second"})
 
-#: Stage, what was not tested, why.
+#: (stage, what was not tested, why)
 Gap = tuple[str, str, str]
 
 
 def of_run(
     run: Document, nodes: Sequence[Document], subjects: Mapping[str, Subject], criteria: Sequence[Check]
 ) -> list[dict[str, Any]]:
-    """The gaps of all nodes, those that most nodes share first; ``nodes`` are those of the report."""
+    """What a run did not test, with the reasons, the gaps of most nodes first. ``nodes`` are those of the report."""
     nodes_by_gap: dict[Gap, list[str]] = defaultdict(list)
     for node in nodes:
         gaps = [
@@ -140,7 +140,7 @@ def _missing_stages(run: Document, node: Document) -> Iterator[Gap]:
 
 
 def _missing_checks(node: Document) -> Iterator[Gap]:
-    """Checks of stages that ended, and whose figure is missing."""
+    """The checks of ended stages that had no figure to judge."""
     ended = {stage["name"] for stage in node["stages"] if stage["state"] not in OPEN_STATES}
     for check in node["checks"]:
         if check["verdict"] == "missing" and check["stage"] in ended:
@@ -148,7 +148,7 @@ def _missing_checks(node: Document) -> Iterator[Gap]:
 
 
 def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> Iterator[Gap]:
-    """Checks that apply where the node reports their figure, and have no entry because it does not."""
+    """Checks that apply only if the node reports their figure, which it does not."""
     ended = {stage["name"] for stage in node["stages"] if stage["state"] == "success"}
     for check in criteria:
         if not check.where_reported or check.stage not in ended:
@@ -157,7 +157,7 @@ def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> 
             continue
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):
-            continue  # all of the stage, which is an entry of its own
+            continue  # the whole stage is missing, which has an entry of its own
         alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
         if not any(subject.metrics(record, metric, check.scope) for metric in alike):
             notes = record["environment"]
@@ -168,7 +168,7 @@ def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> 
 
 
 def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
-    """What stages say of themselves: parts left out and why, tools that are not there, tests that did not run."""
+    """What records say was not tested: parts left out and why, missing tools, tests that did not run."""
     for stage, record in records.items():
         notes = record["environment"]
         left_out, absent, not_run = notes.get("left_out"), notes.get("absent_tools"), notes.get("not_run")

@@ -20,10 +20,10 @@ from .kinds import KINDS
 
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
-#: In the folder of a stage.
+#: Criteria files within a stage's folder.
 CRITERIA = "files/criteria*.yml"
 SHARED_CHECKS = COLLECTION / "skus/shared/checks.yml"
-#: Bytes per second and lane in one direction, by the generation of PCIe, encoding deducted.
+#: Bytes/s of one PCIe lane in one direction after encoding, by PCIe generation.
 LANE_BYTES_PER_SECOND = {1: 2.5e8, 2: 5e8, 3: 9.85e8, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
@@ -32,7 +32,7 @@ class CriteriaError(GpuvalError, ValueError):
 
 
 class Criteria(tuple[Check, ...]):
-    """Checks, and the metrics that are declared to need none."""
+    """The checks of criteria files, with the metrics that are declared to need no check."""
 
     informational: tuple[Informational, ...]
 
@@ -43,7 +43,7 @@ class Criteria(tuple[Check, ...]):
 
 
 def informational_of(checks: Sequence[Check]) -> tuple[Informational, ...]:
-    """What is declared to need no check; nothing of a plain list of checks."""
+    """The metrics declared to need no check; empty for a plain list of checks."""
     return checks.informational if isinstance(checks, Criteria) else ()
 
 
@@ -62,8 +62,8 @@ def _shipped() -> tuple[Criteria, ...]:
 
 
 def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
-    """As `load`, after the criteria of extensions and the shipped ones, which a process reads once, and before it forks
-    for all of its workers."""
+    """Load the criteria files after those of extensions and the shipped ones. These are read once per process, before
+    it forks workers."""
     return _merged([*_shipped(), *map(read_file, extensions.stage_files(CRITERIA)), *map(read_file, map(Path, paths))])
 
 
@@ -77,12 +77,12 @@ def _merged(files: Sequence[Criteria]) -> Criteria:
 
 
 def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
-    """One list in which a later check of the same name has replaced the earlier one in its place."""
+    """One list of checks; a later check replaces an earlier one of the same name, at the earlier one's position."""
     return list({check.name: check for file in files for check in file}.values())
 
 
 def read_file(path: Path) -> Criteria:
-    """The criteria of one file, be it one of criteria or of the SKU catalogue. Raises CriteriaError."""
+    """Read the criteria of one criteria file or SKU file. Raises CriteriaError."""
     document = read_document(path)
     try:
         if isinstance(document, dict) and document.get("schema") == SKU_SCHEMA:
@@ -97,7 +97,7 @@ def read_file(path: Path) -> Criteria:
 
 
 def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
-    """All that is wrong with a file of criteria for those stages, each as ``FILE:LINE: ...``."""
+    """All mistakes in a criteria file for these stages, each as ``FILE:LINE: ...``."""
     try:
         document = read_document(path)
         entries = document.get("checks") if isinstance(document, dict) else None
@@ -120,14 +120,14 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
                 near = meant(check.stage, stages) or f"; stages are {', '.join(stages)}"
                 problems.append(f"{path}:{line}: check '{check.name}': no stage {check.stage}{near}")
     try:
-        parse({**document, "checks": good})  # what is beside them, and names that stand twice
+        parse({**document, "checks": good})  # the fields beside the checks, and repeated names
     except CriteriaError as error:
         problems.append(f"{path}: {error}")
     return problems
 
 
 def problems_of_extensions() -> list[str]:
-    """What is wrong with the criteria of extensions, each of which judges its own stage alone."""
+    """Mistakes in the criteria of extensions, each of which may judge its own stage only."""
     found = []
     shipped = {check.name for file in _shipped() for check in file}
     for path in extensions.stage_files(CRITERIA):
@@ -141,7 +141,7 @@ def problems_of_extensions() -> list[str]:
 
 
 def doubtful_metrics(path: Path) -> list[str]:
-    """Remarks on checks of a right file whose metric no shipped check has, and that is close to one that is there."""
+    """Remarks on checks in a valid file whose metric no shipped check uses but which resembles one that is used."""
     shipped = beside_shipped([])
     metrics = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
     return [
@@ -153,14 +153,14 @@ def doubtful_metrics(path: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[int]:
-    """The line of each check."""
+    """The line number of each check in the file."""
     root: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml_file.SafeLoader)
     (checks,) = (value for key, value in root.value if key.value == "checks")
     return [entry.start_mark.line + 1 for entry in checks.value]
 
 
 def read_document(path: Path) -> Any:
-    """What a YAML file holds, in which no key may stand twice. Raises CriteriaError."""
+    """Read a YAML file in which no key may be repeated. Raises CriteriaError."""
     try:
         return yaml_file.parse(path, yaml_file.read(path))
     except yaml_file.YamlError as error:
@@ -172,7 +172,7 @@ def parse(document: Any) -> list[Check]:
     try:
         schemas.validate("criteria", document, what="criteria")
     except schemas.Invalid as error:
-        raise CriteriaError(_explained(document, error)) from error
+        raise CriteriaError(_describe_error(document, error)) from error
     common = {"stage": document["stage"]} if "stage" in document else {}
     checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**common, **entry})]
     for name, times in Counter(check.name for check in checks).items():
@@ -182,7 +182,7 @@ def parse(document: Any) -> list[Check]:
 
 
 def sku_checks(document: Any) -> list[Check]:
-    """The checks of a document of the SKU catalogue; they apply to that SKU alone. Raises CriteriaError."""
+    """The checks of a SKU file, which apply to nodes of that SKU only. Raises CriteriaError."""
     try:
         schemas.validate("skus", document, what="SKU")
     except schemas.Invalid as error:
@@ -197,7 +197,8 @@ def sku_checks(document: Any) -> list[Check]:
 
 
 def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The checks of a SKU as criteria have them: what ``like`` names is filled in. Raises CriteriaError."""
+    """The checks of a SKU as criteria files have them, completed from those they name as ``like``. Raises
+    CriteriaError."""
     shared, sku, entries = _shared_checks(), document["name"], []
     for entry in document["checks"]:
         own = dict(entry)
@@ -211,12 +212,12 @@ def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
         for name in shared[like] if is_list else [like]:
             filled = {"name": f"{name}_{sku}", **shared[name], **own}
             times, value_of = filled.pop("times", None), filled.pop("value_of", None)
-            if value_of and (times is None or "source" not in own):  # a source of its own tells of a value of its own
+            if value_of and (times is None or "source" not in own):  # a check with its own source has its own value
                 figure = data_sheet_figure(document, value_of)
                 value = figure if figure is None or times is None else float(f"{figure * times:.4g}")
                 filled = {"value": value, **filled}
             if is_list and filled.get("value", 0) is None:
-                continue  # a data sheet without fp8: the list is of what there is
+                continue  # a data sheet without fp8 needs no fp8 check
             if "requires" in filled:
                 filled["requires"] = [f"{one}_{sku}" if one in shared else one for one in filled["requires"]]
             entries.append(filled)
@@ -224,7 +225,7 @@ def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
-    """A figure of a SKU, None without it; of the way to the host that of PCIe, unless the SKU has another."""
+    """The figure at a dotted path of a SKU, or None. The link to the host is PCIe unless the SKU has another."""
     figure: Any = document
     for key in path.split("."):
         figure = figure.get(key) if isinstance(figure, Mapping) else None
@@ -241,7 +242,7 @@ def _shared_checks() -> Any:
 
 
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
+    """The check's entry, and a copy for each stage in its ``also``, named after that stage. Raises CriteriaError."""
     if "stage" not in entry:
         raise CriteriaError(f"check '{entry['name']}': no stage: give it one, or its whole file")
     home, also = entry["stage"], entry.get("also", ())
@@ -253,7 +254,7 @@ def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_stage(criteria: Iterable[Check], stage: str) -> list[Check]:
-    """The checks of one stage, with those of others that hold for every stage and that it has none of its own for."""
+    """The checks of one stage, and those of other stages that apply to every stage, unless the stage has its own."""
     checks = list(criteria)
     stage_checks = [check for check in checks if check.stage == stage]
     judged = {(check.metric, check.scope) for check in stage_checks}
@@ -261,7 +262,7 @@ def of_stage(criteria: Iterable[Check], stage: str) -> list[Check]:
     for check in checks:
         if check.every_stage and (check.metric, check.scope) not in judged:
             name = stage + check.name.removeprefix(check.stage)
-            # What the facts say of errors since boot has that name already: these came up during the stage.
+            # The facts use this name for errors since boot; ``_new`` are errors that came up during the stage.
             stage_checks.append(_in_stage(check, stage, f"{name}_new" if name in names else name))
     return stage_checks
 
@@ -287,7 +288,7 @@ def _with_tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(check: Check) -> str | None:
-    """What the schema cannot express."""
+    """The check's first mistake that the schema cannot express, None if it has none."""
     if isinstance(check.value, str) and _is_number(check.value):
         return f"value '{check.value}' is text: write the number without quotes, and an exponent as 1.0e+9"
     if isinstance(check.value, str) and (check.scope != "node" or check.unit is not None):
@@ -314,7 +315,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _explained(document: Any, error: schemas.Invalid) -> str:
+def _describe_error(document: Any, error: schemas.Invalid) -> str:
     path = error.path
     if len(path) >= 2 and path[0] == "checks" and isinstance(path[1], int):
         entry, number = document["checks"][path[1]], f"number {path[1] + 1}"

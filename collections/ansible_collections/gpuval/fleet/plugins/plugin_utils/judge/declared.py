@@ -23,7 +23,7 @@ from .entries import Entry, own_entry
 
 SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
 MAX_NAMES, MAX_TEXT = 64, 200
-#: By list: its key in run.json, where the facts tell what is there, what a name is, and the remedy.
+#: For each declared list: its key in run.json, the path in the facts, the word for one item, and the remedy.
 LISTS = {
     SERVICES: ("services", "active", "service", "find out why it does not run (systemctl status NAME), then start it"),
     MOUNTS: ("mounts", "mounts", "mount", "mount it, then find out why boot did not (/etc/fstab, journalctl -b)"),
@@ -35,7 +35,7 @@ UNKNOWN = {
 
 
 def names(variable: str, value: Any) -> list[str]:
-    """A list of services or mounts as run.json keeps it. Raises SettingError."""
+    """The declared services or mounts as a list of names for run.json. Raises SettingError for a malformed value."""
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
@@ -49,7 +49,7 @@ def names(variable: str, value: Any) -> list[str]:
 
 
 def temperature(value: Any) -> float | None:
-    """The limit in degrees Celsius, None without one. Raises SettingError."""
+    """The declared temperature limit in degrees Celsius, None without one. Raises SettingError."""
     if value in (None, "") or (value in (0, "0") and value is not False):
         return None
     try:
@@ -62,14 +62,14 @@ def temperature(value: Any) -> float | None:
 
 
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
-    """What the variables of a host declare, as run.json keeps it; what is empty is left out. Raises SettingError."""
+    """The declarations in a host's variables as run.json keeps them, without empty ones. Raises SettingError."""
     names_declared = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
     limit = temperature(hostvars.get(TEMPERATURE))
     return {key: value for key, value in {**names_declared, "gpu_temperature_max_celsius": limit}.items() if value}
 
 
 def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> Entry:
-    """The entry of the declared services, or mounts."""
+    """The check that the declared services run, or that the declared mounts are mounted."""
     key, list_key, noun, remedy = LISTS[variable]
     entry = functools.partial(
         own_entry, f"{key}_declared", FACTS, "equal", expected=some_of(declared), remedy=remedy,
@@ -95,7 +95,7 @@ def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> 
 
 @dataclass(frozen=True)
 class Version:
-    """A property of the facts (``records.properties``) that may be declared, and what to do where it is another."""
+    """A component whose version may be declared (``records.properties``), and the remedy for another version."""
 
     metric: str
     what: str
@@ -125,7 +125,7 @@ VERSION_KINDS: Mapping[str, Version] = {
 
 
 def parse_versions(value: Any) -> dict[str, list[str]]:
-    """``gpuval_versions`` as run.json keeps it: a list of texts for each kind. Raises SettingError."""
+    """``gpuval_versions`` as run.json keeps it: for each kind the list of allowed versions. Raises SettingError."""
     if not value:
         return {}
     if not isinstance(value, Mapping):
@@ -148,7 +148,7 @@ def parse_versions(value: Any) -> dict[str, list[str]]:
 
 
 def version_checks(kind: str, texts: Sequence[str], facts: Record | None) -> list[Entry]:
-    """The entries of a declared version; a part with another version has one of its own."""
+    """The checks of a declared version; each part with another version has its own entry."""
     version, expected = VERSION_KINDS[kind], " or ".join(texts)
     entry = functools.partial(
         own_entry, f"versions_{kind}", FACTS, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
@@ -165,7 +165,7 @@ def version_checks(kind: str, texts: Sequence[str], facts: Record | None) -> lis
             continue
         part = environment.part_of(member)
         entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part=part, value=text))
-        if part == "node":  # one of a list without indexes: once is enough
+        if part == "node":  # items of a list without indexes share one entry
             break
     gpus = len(environment.members(facts["environment"], "gpus[].index"))
     if PATHS[kind].startswith("gpus[]") and len(pairs) < gpus:
@@ -190,7 +190,7 @@ def parse_nics(count: Any, rate: Any) -> dict[str, Any]:
 
 
 def port_rate(text: Any) -> float:
-    """A rate in bits/s. Raises SettingError."""
+    """The rate of a port in bits/s. Raises SettingError."""
     words = _RATE.fullmatch(str(text).strip())
     try:
         bits = 8 * float(units.convert(float(words[1]), words[2], "bytes/s")) if words else 0.0
@@ -204,7 +204,7 @@ def port_rate(text: Any) -> float:
 
 
 def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
-    """Whether as many RDMA ports have a link, at the ordered rate, as were ordered."""
+    """The check that enough RDMA ports have a link at the ordered rate."""
     if not ordered:
         return []
     count, rate = ordered["count"], ordered.get("rate_bits_per_second")
@@ -227,7 +227,7 @@ def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
 
 
 def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
-    """State and bits/s of each RDMA port by its name, by facts that are not trusted."""
+    """State and bits/s of each RDMA port by its name, from facts, which are not trusted."""
     states: dict[str, tuple[str, float]] = {}
     for nic in nics:
         ports = nic.get("ports") if isinstance(nic, dict) and nic.get("kind") == "rdma" else None
@@ -241,7 +241,7 @@ def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
 
 
 def checks_of(expected: Mapping[str, Any], facts: Record | None) -> list[Entry]:
-    """The entries of all that a node's entry in run.json declares."""
+    """All checks of what a node's entry in run.json declares."""
     declared = expected.get("declared", {})
     return [
         *nic_checks(expected.get("nics", {}), facts),
@@ -255,9 +255,9 @@ def checks_of(expected: Mapping[str, Any], facts: Record | None) -> list[Entry]:
 
 
 def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Entry]:
-    """The entries of the SKU; ``models`` are those of the GPUs, by the facts, if there are any."""
+    """The checks that the node is the SKU that was ordered. ``models``: model names of the GPUs from the facts."""
     if subject.sku == sku_catalogue.CPU or (has_facts and subject.accelerator not in GPU_VENDORS):
-        return []  # the accelerator's own check says what there is to say
+        return []  # the check of the accelerator reports this
     ordered = sku_catalogue.named(subject.sku)
     models_text = ", ".join(sorted(set(models))[:8])
     entry = functools.partial(
@@ -269,7 +269,7 @@ def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> li
         return [entry("missing", "no facts report the models of the GPUs", remedy)]
     listed = sku_catalogue.by_name(subject.catalogue_sku)
     several = listed is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
-    # a mixed machine has a name of its own, which may hold that of a part of it
+    # the site's name of a mixed machine may contain the name of one of its GPUs
     expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
     if expected is not None and listed is not expected:
         remedy = "compare the machine with the order: it is the wrong machine, or gpuval_sku is wrong"
@@ -290,8 +290,8 @@ def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> li
 
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
-    """How many GPUs such a node has, where it is not declared. Who orders an H200 node means a whole one. Where the SKU
-    is only found, a part of a node is what virtual machines are sold as; but no machine is sold with seven of eight
+    """The check that the node has all GPUs of its SKU, if their number is not declared. An ordered SKU means a whole
+    node. A SKU that was only detected may be a virtual machine with part of a node, but never with seven of eight
     GPUs."""
     if subject.declared_gpus is not None or sku.node_gpus is None:
         return []

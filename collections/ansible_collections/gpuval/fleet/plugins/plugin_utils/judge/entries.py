@@ -25,13 +25,13 @@ MAX_GANG_NAME = 64
 MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
-#: The first part that did not report a figure, and why that counts; None where all did.
+#: The first part that did not report a figure, and why the figure is needed; None if all parts did.
 Absent = tuple[str, str] | None
 _FACTS_FIRST = "fix the facts stage, which reports what the node has, then validate again"
 
 
 class PartResult(NamedTuple):
-    """One part against the limit; ``passed`` None is missing. Of passing parts the least ``margin`` is the worst."""
+    """A part's figure against the limit; ``passed`` None is missing. The passing part of least ``margin`` is shown."""
 
     part: str
     passed: bool | None
@@ -42,13 +42,13 @@ class PartResult(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The reason, put into words only where it is shown."""
+        """The reason as text, made only when it is shown."""
         return self.reason if isinstance(self.reason, str) else self.reason()
 
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
-    """The entry of a criterion; what fails of an advisory one is a warning. The remedy of the criterion is for a figure
-    that fails."""
+    """The entry of a criterion. A failed advisory criterion is a warning. The criterion's remedy is for failed figures
+    only."""
     return {
         "name": check.name,
         "stage": check.stage,
@@ -70,7 +70,7 @@ def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
 def own_entry(
     name: str, stage: str, kind: str, verdict: str, reason: str = "", remedy: str = "", **fields: Any
 ) -> Entry:
-    """The entry of a check that needs no criteria file."""
+    """The entry of a check that no criteria file defines."""
     return {
         "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
         "part": "node", "value": None, "unit": "", "expected": "", "reason": reason,
@@ -79,7 +79,7 @@ def own_entry(
 
 
 def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = None, **fields: Any) -> list[Entry]:
-    """The entries of all parts, with these fields; ``absent`` is the first part that did not report, and why."""
+    """The entries of all parts, each with ``fields``. ``absent``: the first part without a figure, and the reason."""
 
     def entry(verdict: str, result: PartResult) -> Entry:
         shown = {"part": result.part, "value": result.value, "unit": result.unit}
@@ -106,14 +106,14 @@ def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = Non
 
 
 def not_applicable(check: Check, subject: Subject) -> list[Entry]:
-    """The entry of a node that the check does not apply to; empty where it applies."""
-    outside = _outside(check, subject)
+    """The entry of a node that the check does not apply to; empty if it applies."""
+    outside = _why_not_applicable(check, subject)
     if outside is None:
         return []
     return [entry_of(check, *outside, **({"remedy": _FACTS_FIRST} if outside[0] == "missing" else {}))]
 
 
-def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
+def _why_not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
     applies = check.applies
     if applies.profile and subject.profile not in applies.profile:
         return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
@@ -144,16 +144,16 @@ def _any_of(names: Sequence[str]) -> str:
 
 
 def no_record(check: Check, subject: Subject) -> list[Entry]:
-    """The entry of a node whose stage proves nothing yet; empty where its record can be judged."""
+    """The entry of a node whose stage has no usable record yet; empty if its record can be judged."""
     record = subject.records.get(check.stage)
     if record is not None and record["state"] not in UNFINISHED:
         return []
     reason = f"no record of {check.stage}" if record is None else f"{check.stage} has not ended"
-    return [entry_of(check, "missing", reason, remedy="")]  # the end of the stage has its remedy
+    return [entry_of(check, "missing", reason, remedy="")]  # the check of the stage's end has the remedy
 
 
 def not_to_judge(check: Check, subject: Subject) -> list[Entry]:
-    """The entry that tells why the figures of the stage are not judged; empty where they are."""
+    """The entry that explains why the stage's figures are not judged; empty if they are."""
     open_entries = no_record(check, subject)
     if open_entries:
         return open_entries
@@ -162,22 +162,22 @@ def not_to_judge(check: Check, subject: Subject) -> list[Entry]:
         reason_apart = _other_fingerprint(check, subject, record, name, expected_values)
         if reason_apart is not None:
             return [entry_of(check, *reason_apart)]
-    if check.scope == "link" and subject.gpus in (0, 1):  # no two GPUs that could have a link
+    if check.scope == "link" and subject.gpus in (0, 1):  # without two GPUs there is no link
         counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
         return [entry_of(check, "skipped", "one part has no links")] if counted == {0} else []
     return []
 
 
 def is_held(check: Check, subject: Subject) -> bool:
-    """Whether the figure of the node is held against the check: it applies, and the stage was run as it asks."""
+    """Whether the node's figure is judged by the check: the check applies, and the stage ran as the check requires."""
     return check.stage in subject.records and not (not_applicable(check, subject) or not_to_judge(check, subject))
 
 
 def _other_fingerprint(
     check: Check, subject: Subject, record: Record, name: str, expected_values: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Verdict and reason where a limit is not for this node: it is for the way to work that it was measured with. The
-    run's settings decide that. A node that works another way than they ask for lacks evidence, and is not exempt."""
+    """Verdict and reason if a limit was measured with other settings than the node's. The run's settings decide what is
+    expected. A node that works otherwise than they ask for lacks evidence, and is not exempt."""
     shown = record["fingerprints"].get(name)
     asks = subject.setups.get(check.stage, {}).get(name)
     limit = f"applies to {name} {_any_of(expected_values)}"
@@ -194,7 +194,7 @@ def _other_fingerprint(
     return "warn", f"{limit}, this is {shown}, and no setting of the run tells which is right: not judged"
 
 
-#: Why a good node cannot have a figure. A driver's error, or a reading that broke off, is no such reason.
+#: Valid reasons for a missing figure. A driver's error, or an interrupted reading, is none.
 EXCUSE = re.compile(
     r"not supported|not permitted|not there|does not have it|has no error counters|does not (?:report|tell) it"
     r"|retire pages instead|which is not read|not measured on|this chip has no|has no fp8|no fp8 product",
@@ -203,8 +203,8 @@ EXCUSE = re.compile(
 
 
 def excused(check: Check, entries: list[Entry], subject: Subject, record: Record) -> list[Entry]:
-    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is. A
-    precision that the SKU has by its data sheet is no excuse."""
+    """The entries, with missing ones as advice if the record says why the node cannot have the figure. Failed entries
+    stay. A precision that the SKU's data sheet lists is never excused."""
     if all(entry["verdict"] != "missing" for entry in entries):
         return entries
     excluded = {f"left_out.{precision}" for precision in subject.precisions}
@@ -219,7 +219,7 @@ def excused(check: Check, entries: list[Entry], subject: Subject, record: Record
 
 
 def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]:
-    """A figure of a whole gang implicates no member: where it fails, evidence is missing for each of them."""
+    """The entries for a figure of a whole gang. It implicates no member: where it fails, each member lacks evidence."""
     message = " ".join(str(record["message"]).split())[:MAX_MESSAGE] if check.tells_message else ""
     for entry in entries:
         if entry["verdict"] not in ("fail", "warn", "missing"):
@@ -227,7 +227,7 @@ def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]
         if message:
             entry["reason"] = f"{message} ({entry['reason']})"
             if entry["verdict"] == "missing" and check.kind == "min" and record["state"] == "success":
-                entry["remedy"] = check.remedy  # the stage left the figure out, for the reason that its message tells
+                entry["remedy"] = check.remedy  # the stage's message has the reason why it left the figure out
         if check.of_gang:
             entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
             if entry["verdict"] == "fail":
@@ -236,7 +236,7 @@ def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]
 
 
 def gang_of(record: Record) -> str:
-    """The gang of a record in words, empty without one; the environment of a record is not trusted."""
+    """The record's gang as text, empty without one; a record's environment is not trusted."""
     gang = record["environment"].get("gang")
     name = gang.get("name") if isinstance(gang, dict) else None
     if not isinstance(gang, dict) or not isinstance(name, str) or not name:
@@ -247,9 +247,9 @@ def gang_of(record: Record) -> str:
 
 
 def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> Absent:
-    """The first part that did not report the check's metric, and why that counts."""
+    """The first part that did not report the check's metric, and why the figure is needed; None if none lacks it."""
     if check.scope == "node":
-        return None if reported else ("node", f"{check.stage} reported no {_wanted_figure(check, subject, record)}")
+        return None if reported else ("node", f"{check.stage} reported no {_figure_name(check, subject, record)}")
     count, why = expected_parts(check, subject, record)
     if count is None:
         return "node", why
@@ -259,18 +259,18 @@ def lacking(check: Check, subject: Subject, record: Record, reported: Collection
     absent = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
     if not absent:
         return None
-    figure = _wanted_figure(check, subject, record)
+    figure = _figure_name(check, subject, record)
     return absent[0], f"no {figure} of {some_of(absent, MAX_NAMED_PARTS)} ({count} expected)"
 
 
-def _wanted_figure(check: Check, subject: Subject, record: Record) -> str:
-    """The metric of a check, with the revision of its definition where the record has another."""
+def _figure_name(check: Check, subject: Subject, record: Record) -> str:
+    """The check's metric, with the revision of its definition if the record has another one."""
     revisions = {revision_of(metric) for metric in subject.metrics(record, check.metric, check.scope, None)}
     return f"{check.metric} of revision {check.revision}" if revisions - {check.revision} else check.metric
 
 
 def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int | None, str]:
-    """How many parts must report; else None, and why that is unknown."""
+    """How many parts must report; else None, and why their number is unknown."""
     value: Any
     if check.parts_from is not None:
         counts = {metric["value"] for metric in subject.metrics(record, check.parts_from, "node")}

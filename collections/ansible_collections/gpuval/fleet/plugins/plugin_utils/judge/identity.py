@@ -22,24 +22,24 @@ from .check import FACTS
 
 MAX_GPUS_SHOWN = 64
 MAX_COMPARED = 64
-#: A node that shares GPUs with so many others, which share none with each other, lists theirs.
+#: A node that shares GPUs with this many others, which share none with each other, lists GPUs of theirs.
 MIN_ROBBED = 3
 
 SAME = "has the same "
-#: How the warning of a node begins whose GPUs another machine lists too: its GPUs are proven by neither.
+#: Start of the warning for a node whose GPUs another machine lists too: neither proves that it has them.
 DISPUTED = "two machines list one GPU"
 MACHINE, SERIAL, GPUS, HOST_KEY = "machine id", "serial", "GPU UUID", "host key"
 
-#: Reasons by the name of another node.
+#: For each other node's name the reasons.
 Reasons = dict[str, list[str]]
 
 
 @dataclass
 class Twins:
-    """How a node's identity relates to that of others. ``same``: one machine, by the evidence of both. ``claims``: this
-    node alone claims to be the other, or a part of it. ``open``: both list a GPU, and nothing shows which of them has
-    it. ``disputed``: as ``open``, of what are two machines. ``claimed_by``: what they share proves nothing, or the
-    other alone claims it. ``contradiction``: by what the node's own evidence contradicts its claims."""
+    """How a node's identity relates to other nodes'. ``same``: one machine, by the evidence of both. ``claims``: only
+    this node claims to be the other, or a part of it. ``open``: both list a GPU, and nothing shows which node has it.
+    ``disputed``: as ``open``, for two different machines. ``claimed_by``: what they share proves nothing, or only the
+    other claims it. ``contradiction``: how the node's own evidence contradicts its claims."""
 
     same: Reasons = field(default_factory=dict)
     claims: Reasons = field(default_factory=dict)
@@ -51,17 +51,17 @@ class Twins:
 
 @dataclass(frozen=True)
 class IdentityClaim:
-    """What is known of a node's identity: values by kind, and what its own evidence says of them."""
+    """The identity that a node reports: values by kind, with the evidence that may contradict them."""
 
     name: str
     values: Mapping[str, frozenset[str]]
-    #: The machine as the scheduler names it.
+    #: The scheduler's name of the machine.
     machine: str
     has_facts: bool
-    #: UUIDs of its list of GPUs, and how many GPUs that has.
+    #: UUIDs in the facts' list of GPUs, and the length of that list.
     listed: frozenset[str]
     gpu_count: int
-    #: UUIDs that its other stages worked on, where they are comparable.
+    #: UUIDs of the GPUs that other stages worked on, if comparable with those of the facts.
     at_work: frozenset[str]
     hostname: str
     #: GPUs that the node had in earlier runs.
@@ -74,7 +74,7 @@ class IdentityClaim:
 
 @dataclass(frozen=True)
 class ClaimPair:
-    """Two nodes with an identity in common. ``partners``: with how many others each node shares GPUs."""
+    """Two nodes that share an identity. ``partners``: for each node the number of nodes that it shares GPUs with."""
 
     first: IdentityClaim
     second: IdentityClaim
@@ -82,26 +82,26 @@ class ClaimPair:
 
     @cached_property
     def gpus(self) -> frozenset[str]:
-        """GPUs of both."""
+        """UUIDs of the GPUs that both nodes list."""
         return self.first.gpus & self.second.gpus
 
     @cached_property
     def are_placed_apart(self) -> bool:
-        """The controller reaches two machines, by their host keys or by the scheduler."""
+        """Whether the host keys, or the scheduler, show that these are two machines."""
         keys = self.first.values[HOST_KEY], self.second.values[HOST_KEY]
         nodes = self.first.machine, self.second.machine
         return (all(keys) and keys[0] != keys[1]) or (all(nodes) and nodes[0] != nodes[1])
 
     @cached_property
     def is_equal(self) -> bool:
-        """All that is known of both is equal; a serial may be hidden from one that is not root."""
+        """Whether all known identities of both nodes are equal; a serial may be hidden from a node without root."""
         shared_kinds = [kind for kind in self.first.values if self.first.values[kind] and self.second.values[kind]]
         has_facts = self.first.has_facts and self.second.has_facts
         return has_facts and all(self.first.values[kind] == self.second.values[kind] for kind in shared_kinds)
 
     @cached_property
     def claimer(self) -> tuple[str, str]:
-        """The node that alone contradicts by its own evidence what both claim, and how; empty where none does."""
+        """The node whose own evidence contradicts its claim, and how; empty if neither's or both nodes' does."""
         sides = ((self.first, self.second), (self.second, self.first))
         for contradiction, holds in CONTRADICTIONS.items():
             contradicted = [mine.name for mine, other in sides if holds(self, mine, other)]
@@ -110,8 +110,8 @@ class ClaimPair:
         return "", ""
 
 
-#: By what a node's evidence contradicts its own claim. The first that holds for one node of a pair decides. No other
-#: node can make one hold for an honest node.
+#: How a node's evidence can contradict its claim: the first rule that holds for one node of a pair decides. No other
+#: node can make a rule hold for an honest node.
 CONTRADICTIONS: Mapping[str, Callable[[ClaimPair, IdentityClaim, IdentityClaim], bool]] = {
     "it hides the UUIDs of its GPUs": lambda pair, mine, other: (
         bool(other.gpus and mine.gpu_count and not mine.gpus) and pair.is_equal and not pair.are_placed_apart
@@ -133,8 +133,8 @@ CONTRADICTIONS: Mapping[str, Callable[[ClaimPair, IdentityClaim, IdentityClaim],
     ),
 }
 
-#: What a pair is, by name of the rule: the first that holds decides. The field of Twins is that of both nodes, but
-#: for ``claims``, of which the node that is claimed has the other side.
+#: Rules (name, condition, field of Twins) for a pair of nodes: the first that holds decides. Both nodes get the field,
+#: except for ``claims``: there the claimed node gets ``claimed_by``.
 PAIR_RULES: tuple[tuple[str, Callable[[ClaimPair], bool], str], ...] = (
     ("one contradicts its own claim", lambda pair: bool(pair.claimer[0]), "claims"),
     ("disjoint GPUs", lambda pair: bool(pair.first.gpus and pair.second.gpus) and not pair.gpus, "claimed_by"),
@@ -162,32 +162,32 @@ _USELESS_IDENTITY = frozenset(
 
 
 def find_twins(run: Document, evidence: RunEvidence) -> Mapping[str, Twins]:
-    """By node how its identity relates to that of others, for nodes that share a part of it."""
+    """For each node that shares an identity with others how it relates to them."""
     twins: dict[str, Twins] = defaultdict(Twins)
     for pair, shared in _pairs(run, evidence):
         outcome = next(outcome for _, holds, outcome in PAIR_RULES if holds(pair))
-        _note(twins, (pair.first.name, pair.second.name), outcome, shared, pair.claimer)
+        _note_relation(twins, (pair.first.name, pair.second.name), outcome, shared, pair.claimer)
     for name, launch in evidence.launches.items():
         twin = launch.get("twin")
-        # The facts show a machine that worked under both names. Here one of the two names has nothing else.
+        # The facts show one machine that worked under both names; one of the names has no other evidence.
         if not isinstance(twin, str) or twin == name or not {twin, name} <= run["nodes"].keys():
             continue
-        if _began(run, name, evidence):
+        if _has_started_stage(run, name, evidence):
             continue
         of_other = evidence.launches.get(twin, {})
-        is_mutual = of_other.get("twin") == name and not _began(run, twin, evidence)
+        is_mutual = of_other.get("twin") == name and not _has_started_stage(run, twin, evidence)
         has_one_key = bool(launch.get("host_key")) and launch["host_key"] == of_other.get("host_key")
         reason = [f"is the same machine: it was in the run as {twin} when launched as {name}"]
-        _note(twins, (name, twin), "same" if is_mutual or has_one_key else "claims", reason, (name, ""))
+        _note_relation(twins, (name, twin), "same" if is_mutual or has_one_key else "claims", reason, (name, ""))
     return twins
 
 
 def names_sharing_gpus(run: Document, evidence: RunEvidence) -> set[str]:
-    """The nodes that list GPUs which others list too: what they had earlier may show whose those are."""
+    """The nodes that list a GPU which another node lists too. Their GPUs in earlier runs may show who has it."""
     return {claim.name for pair, _ in _pairs(run, evidence) if pair.gpus for claim in (pair.first, pair.second)}
 
 
-def _note(
+def _note_relation(
     twins: Mapping[str, Twins], names: tuple[str, str], outcome: str, reasons: list[str], claimer: tuple[str, str]
 ) -> None:
     for name, twin in (names, names[::-1]):
@@ -198,7 +198,7 @@ def _note(
 
 
 def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
-    """The pairs of nodes that share an identity, with what they share."""
+    """Pairs of nodes that share an identity, each with the shared values as text."""
     claims = {name: _claim(run, name, evidence) for name in run["nodes"]}
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, claim in claims.items():
@@ -207,7 +207,7 @@ def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[s
                 owners[kind, value].append(name)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (kind, value), names in owners.items():
-        # all pairs, but of the hundreds that one disk was cloned to each with the next one
+        # all pairs; of hundreds of nodes with one cloned disk only neighbours in the list
         for names_of_pair in combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:]):
             shared[names_of_pair].append(f"{SAME}{kind} {value}")
     partners = Counter(name for names in shared if claims[names[0]].gpus & claims[names[1]].gpus for name in names)
@@ -224,7 +224,7 @@ def _claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
     if launch.get("host_key"):
         values[HOST_KEY].add(launch["host_key"])
     reported = facts["environment"] if facts else {}
-    is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]  # others have ids of their own
+    is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]  # others' ids differ from PyTorch's
     of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
     return IdentityClaim(
         name,
@@ -240,21 +240,21 @@ def _claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
 
 
 def bare_uuid(uuid: str) -> str:
-    """A GPU's UUID as PyTorch has it, without nvidia-smi's prefix."""
+    """A GPU's UUID in PyTorch's form, without nvidia-smi's prefix."""
     return uuid.lower().removeprefix("gpu-")
 
 
 def _bare(uuids: Iterable[str]) -> frozenset[str]:
-    """UUIDs as PyTorch has them; those of partitions are not comparable."""
+    """UUIDs in PyTorch's form, without those of GPU partitions, which are not comparable."""
     return frozenset(bare_uuid(uuid) for uuid in uuids if not uuid.lower().startswith("mig"))
 
 
 def _is_named(claim: IdentityClaim) -> bool:
-    """The node's hostname is its name in the run."""
+    """Whether the node's hostname is its name in the run."""
     return claim.hostname.partition(".")[0] == claim.name.lower().partition(".")[0]
 
 
-def _began(run: Document, name: str, evidence: RunEvidence) -> bool:
+def _has_started_stage(run: Document, name: str, evidence: RunEvidence) -> bool:
     records = evidence.records.get(name, {})
     return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 
@@ -268,12 +268,12 @@ def identity_values(facts: Record | None) -> list[tuple[str, str]]:
 
 
 def is_useless(value: str) -> bool:
-    """Whether an identity, in lower case, is a filler that many machines share."""
+    """Whether an identity (in lower case) is a filler that many machines share."""
     return value in _USELESS_IDENTITY or len(set(value.replace("-", ""))) <= 1  # 00000000-0000-..., xxxxxxxx
 
 
 def identity_of(facts: Record | None) -> dict[str, Any]:
-    """What tells the machine and its GPUs apart, from the environment of the facts, whose form nothing guarantees."""
+    """Identities of the machine and its GPUs in the facts' environment, whose form nothing guarantees."""
     if facts is None:
         return {}
     claimed, gpus = _claimed(facts), facts["environment"].get("gpus")
@@ -284,28 +284,28 @@ def identity_of(facts: Record | None) -> dict[str, Any]:
         identity["gpu_uuids"] = [one_line(uuid, 128) for uuid in uuids[:MAX_GPUS_SHOWN] if isinstance(uuid, str)]
     if isinstance(gpus, list):
         identity["gpus"] = [
-            _gpu(index, gpu) for index, gpu in enumerate(gpus[:MAX_GPUS_SHOWN]) if isinstance(gpu, dict)
+            _gpu_description(index, gpu) for index, gpu in enumerate(gpus[:MAX_GPUS_SHOWN]) if isinstance(gpu, dict)
         ]
     return identity
 
 
 def _claimed(facts: Record | None) -> Document:
-    """The identity that a node's facts claim, whatever a node put there."""
+    """The identity in a node's facts; empty if it has another form."""
     return next(iter(environment.objects(facts["environment"] if facts else {}, "identity")), {})
 
 
 def machine_names(name: str, identity: Document) -> list[str]:
-    """What tells a machine apart from others, the best first: an identity that is no filler, and the node's name."""
+    """Names that tell the machine from others, best first: identities that are no fillers, then the node's name."""
     return [*filter(None, [best_of(identity, ("serial", "machine_id"))]), f"name {name}"]
 
 
 def best_of(identity: Document, keys: Sequence[str]) -> str:
-    """The first of these identities that is none of the fillers of manufacturers; empty without any."""
+    """The first of these identities that is no manufacturer's filler; empty if all are."""
     identities = ((key, str(identity.get(key) or "").strip()) for key in keys)
     return next((f"{key} {value}" for key, value in identities if value and not is_useless(value.lower())), "")
 
 
-def _gpu(position: int, gpu: Document) -> dict[str, Any]:
+def _gpu_description(position: int, gpu: Document) -> dict[str, Any]:
     index = gpu.get("index")
     description: dict[str, Any] = {"index": index if type(index) is int else position}
     for key, names in (
@@ -325,7 +325,7 @@ def _gpu(position: int, gpu: Document) -> dict[str, Any]:
 
 
 def repeated_gpus(facts: Record | None) -> list[str]:
-    """UUIDs of GPUs that a node lists more than once: fewer devices than it says."""
+    """UUIDs that a node lists for several GPUs: it has fewer GPUs than it says."""
     claimed, gpus = _claimed(facts).get("gpu_uuids"), facts["environment"].get("gpus") if facts else None
     lists = [
         claimed if isinstance(claimed, list) else [],
@@ -337,5 +337,5 @@ def repeated_gpus(facts: Record | None) -> list[str]:
 
 
 def models_of(facts: Record | None) -> list[str]:
-    """What the GPUs of the node are called, one for each that the facts list with a name."""
+    """The models of the node's GPUs, one for each GPU that the facts list with a name."""
     return [gpu["model"] for gpu in identity_of(facts).get("gpus", []) if "model" in gpu]

@@ -18,7 +18,7 @@ from .check import FACTS, Check, Subject
 from .entries import Entry
 
 HOST, HOST_MEMORY, GPU_SWITCH = "host", "host memory", "GPU switch"
-#: Figures in which all GPUs of a node wait for the slowest of them, or for its slowest link.
+#: Figures that the node's slowest GPU or link determines, since all GPUs wait for it.
 WAITING = (
     "training_model_tflops", "training_tokens_per_second", "training_samples_per_second", "training_step_*",
     "training_slowest_*", "inference_tokens_per_second", "diagnostics_all_*", "diagnostics_reduce_scatter_*",
@@ -27,14 +27,14 @@ WAITING = (
 HOST_COPIES = ("diagnostics_host_to_device_*", "diagnostics_device_to_host_*", "diagnostics_both_ways_*")
 GPU_LINKS = ("diagnostics_peer_*",)
 MEMORY_OF_HOST = ("diagnostics_numa_*", "combined_load_memory_*")
-#: A part of a group that has this share of the members explains the group's figures.
+#: If this share of a group's members is slow, the group is the cause.
 MOST = 0.75
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """A figure that failed or warned: its number among the checks of the node, and the parts that it speaks of.
-    ``ends``: the part itself; of a link both its ends; none of a figure of the whole node."""
+    """A figure that failed or warned: ``number`` is its index among the node's checks. ``ends``: the parts that it is
+    about: for a link both ends, for a figure of the whole node none."""
 
     number: int
     part: str
@@ -47,7 +47,7 @@ class Symptom:
 
 @dataclass(frozen=True)
 class PartLayout:
-    """How many GPUs the node has, and by NUMA node which."""
+    """The number of the node's GPUs, and which GPUs belong to each NUMA node."""
 
     gpus: int = 0
     numa_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -70,14 +70,14 @@ class PartLayout:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A part, and the numbers of the checks that a fault of it explains."""
+    """A part that may be the cause, and the indexes of the checks that its fault explains."""
 
     part: str
     explains: frozenset[int]
 
 
 def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
-    """The parts that explain two or more checks of a node, the one that explains most first."""
+    """The parts that each explain two or more checks of a node, most explained checks first."""
     symptoms = [
         _symptom(number, check)
         for number, check in enumerate(checks)
@@ -86,7 +86,7 @@ def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
     suspects: list[Suspect] = []
     while len(symptoms) > 1:
         candidates = [suspect for rule in _RULES for suspect in rule(symptoms, layout)]
-        best = max(candidates, key=lambda suspect: len(suspect.explains), default=None)  # of equal ones the first
+        best = max(candidates, key=lambda suspect: len(suspect.explains), default=None)  # among equals the first
         if best is None or len(best.explains) < 2:
             break
         suspects.append(best)
@@ -102,7 +102,7 @@ def _symptom(number: int, check: Entry) -> Symptom:
 
 
 def _part_named(end: str) -> str:
-    """An end of a link, or a rank of one node, as the part that it is: gpu1 and rank:1 are gpu:1."""
+    """The name of the part at a link's end, or of a rank: gpu1 and rank:1 become gpu:1."""
     for prefix in ("gpu", "rank"):
         index = end.removeprefix(prefix).lstrip(":")
         if end.startswith(prefix) and index.isdecimal():
@@ -115,7 +115,7 @@ def _numbers(symptoms: Iterable[Symptom]) -> frozenset[int]:
 
 
 def _waiting(symptoms: Sequence[Symptom], ends: frozenset[str]) -> frozenset[int]:
-    """Figures of all GPUs, which a slow GPU or link among them explains."""
+    """Indexes of figures of all GPUs, which a slow GPU or link in ``ends`` explains."""
     return _numbers(symptom for symptom in symptoms if _are_gpus(ends) and symptom.is_of(WAITING))
 
 
@@ -124,6 +124,7 @@ def _are_gpus(ends: frozenset[str]) -> bool:
 
 
 def _links(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    """Links between two parts as suspects, each with the figures that name both its ends."""
     names: dict[frozenset[str], str] = {}
     for symptom in symptoms:
         if len(symptom.ends) > 1:
@@ -134,7 +135,7 @@ def _links(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
 
 
 def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
-    """GPUs, NICs, disks: a figure of their own names them, or the links to two or more others do."""
+    """Suspects: GPUs, NICs and disks that a figure of their own names, or the links to two or more others."""
     for end in dict.fromkeys(end for symptom in symptoms for end in sorted(symptom.ends)):
         touching = [symptom for symptom in symptoms if end in symptom.ends]
         far_ends = {other for symptom in touching for other in symptom.ends if other != end}
@@ -145,7 +146,7 @@ def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
 
 
 def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
-    """The GPUs of one NUMA node, and no others, copy slowly between host and device."""
+    """Suspects: NUMA nodes of which all GPUs, and no others, copy slowly between host and device."""
     slow = frozenset(end for symptom in symptoms if symptom.is_of(HOST_COPIES) for end in symptom.ends)
     copying = _numbers(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES + MEMORY_OF_HOST))
     for name, gpus in layout.numa_nodes.items():
@@ -154,7 +155,7 @@ def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
 
 
 def _host(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
-    """Most GPUs, or the node as a whole, copy slowly between host and device; or its memory is slow itself."""
+    """The host as a suspect, if most GPUs or the whole node copy slowly to or from it, or its memory is slow."""
     of_memory = _numbers(symptom for symptom in symptoms if symptom.is_of(MEMORY_OF_HOST))
     copies = [symptom for symptom in symptoms if symptom.is_of(HOST_COPIES)]
     slow = {end for symptom in copies for end in symptom.ends}
@@ -166,7 +167,7 @@ def _host(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
 
 
 def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
-    """Most links between the GPUs, or all of them as a whole."""
+    """The GPU switch as a suspect, if most links between GPUs, or their total, are slow."""
     pairs = {symptom.ends for symptom in symptoms if len(symptom.ends) > 1 and _are_gpus(symptom.ends)}
     of_all = any(symptom.part == "node" and symptom.is_of(GPU_LINKS) for symptom in symptoms)
     if of_all or (layout.gpus > 3 and len(pairs) >= MOST * layout.gpus * (layout.gpus - 1) / 2):
@@ -174,24 +175,24 @@ def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
         yield Suspect(GPU_SWITCH, _numbers(explained))
 
 
-#: The smaller part first.
+#: Finders of suspects, those of smaller parts first.
 _RULES: Sequence[Callable[[Sequence[Symptom], PartLayout], Iterator[Suspect]]] = (
     _links, _parts, _numa_nodes, _host, _gpu_switch,
 )  # fmt: skip
 
 
 def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[Entry]:
-    """The entries of a check; where every GPU of several fails it alike, one that names the node."""
+    """The entries of a check; if all of several GPUs fail it alike, one entry that names the node instead."""
     far = [one for one in entries if one["verdict"] in ("fail", "warn") and one["part"].startswith("gpu:")]
     if check.scope != "gpu" or len(far) < 2 or len({one["part"] for one in far}) != subject.gpus:
         return entries
-    if len(far) < len(entries):  # something is missing too
+    if len(far) < len(entries):  # entries of missing parts would be lost
         return entries
     return [{**far[0], "part": "node", "reason": f"all {len(far)} GPUs, {far[0]['part']}: {far[0]['reason']}"}]
 
 
 def beside_other_work(check: Check, record: Record | None, entries: list[Entry]) -> list[Entry]:
-    """The entries of a check; a speed below its limit proves nothing beside other work, or where the stage gave way."""
+    """The entries of a check. A low speed proves nothing beside other work, or if the stage yielded to such work."""
     if not check.retry or record is None or all(one["verdict"] not in ("fail", "warn") for one in entries):
         return entries
     gave_way = record["state"] == "cancelled" and launch_errors.classify("", record["message"]).name == "foreign_work"
@@ -206,8 +207,8 @@ def beside_other_work(check: Check, record: Record | None, entries: list[Entry])
 
 
 def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Entry]:
-    """The checks of a node: a part that is an outlier in it, but none beside the parts of all nodes, is a warning.
-    Eight parts show less of how healthy ones differ than the parts of eight nodes or more."""
+    """The checks of a node, in which an outlier among the node's own parts that is none in the fleet becomes a warning.
+    Eight parts show less of how healthy parts differ than those of eight nodes or more."""
     outliers = [check for check in criteria if check.kind == "outlier"]
     fleet_checks = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
     in_node = {check.name for check in outliers if check.peers == "node"}
@@ -215,15 +216,15 @@ def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Ent
         if entry["name"] not in in_node or entry["verdict"] != "fail":
             continue
         of_fleet = [one["verdict"] for one in checks if one["name"] == fleet_checks.get(entry["metric"])]
-        if "pass" in of_fleet and set(of_fleet) <= {"pass", "warn"}:  # fewer nodes than a comparison needs have no pass
+        if "pass" in of_fleet and set(of_fleet) <= {"pass", "warn"}:  # too few nodes to compare: no pass
             reason = f"{entry['reason']}; parts of other nodes differ as much"
             entry.update(verdict="warn", severity="advisory", reason=reason)
     return checks
 
 
 def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:
-    """The checks of a node, each with its ``cause``: the part that explains it, where that is another one. A figure for
-    which all GPUs wait is a warning, once by its name, where the part itself failed in the same stage."""
+    """The checks of a node, each with its ``cause``: the other part that explains it, if any. A figure for which all
+    GPUs wait becomes a warning if the part itself failed in the same stage."""
     causes = {
         number: suspect.part
         for suspect in suspect_parts(checks, PartLayout.of_subject(subject))
@@ -240,7 +241,7 @@ def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:
 
 
 def _explained(check: Entry, cause: str, checks: Sequence[Entry]) -> Entry:
-    """The check with the part that explains it."""
+    """The check, with the part that explains it as its cause."""
     entry, stage = {**check, "cause": cause}, check["stage"]
     proofs = [rival for rival in checks if rival["part"] == cause and rival["verdict"] in ("fail", "warn")]
     proof = min(proofs, key=lambda rival: (rival["stage"] != stage, rival["verdict"] != "fail"), default=None)

@@ -17,7 +17,7 @@ from ..store.access import object_key
 
 
 def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
-    """Put the record that lies in results/ into ``evidence``; None where there is none, or it is refused."""
+    """Read a node's record of a stage from results/ into ``evidence``; None if it is missing or refused."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
     except FileNotFoundError:
@@ -39,14 +39,14 @@ def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], 
 
 
 def _is_settled(folder: RunFolder, evidence: RunEvidence) -> bool:
-    """A run that was judged before launches had to be known (digests keep its records), or imported without them."""
-    whole_run = RunFolder(folder.path.parents[1])  # of a round of several nodes
+    """Whether the run needs no launches: it was judged before they were recorded, or imported without them."""
+    whole_run = RunFolder(folder.path.parents[1])  # the run that this round of a gang belongs to
     judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
     return judged or (folder.is_imported and not evidence.launches)
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> RunEvidence:
-    """The evidence of the nodes' own stages, checked once more: files there may have been touched."""
+    """Read and check again the evidence of the nodes' own stages: files in results/ may have been changed."""
     evidence = RunEvidence(
         launches=folder.read_launches(),
         problems=folder.read_problems(),

@@ -24,14 +24,14 @@ from .subjects import kind_of
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
-#: Beyond both a part is not of the kind that a baseline describes.
+#: A part beyond both limits (relative, and in deviations) is an outlier and left out.
 _FAR, _DEVIATIONS = 0.03, 4.0
 _ENDS = ("_bus_bytes_per_second", "_bytes_per_second", "_tflops", "_seconds")
 
 
 @dataclass
 class _Gathered:
-    """All parts of one figure: by node and part its value, and the spreads of their repeats."""
+    """All values of one figure by node and part, and the spreads of their repeats."""
 
     nodes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     spreads: list[float] = field(default_factory=list)
@@ -41,8 +41,8 @@ _Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]
 
 
 def make(report: Document, *, name: str, version: int, created_at: str, spreads_only: bool = False) -> dict[str, Any]:
-    """The baseline of a judged run by its report. Raises SettingError. ``spreads_only``: how much parts of a node
-    differ, for runs that are too small to show it; no figures."""
+    """Make the baseline from the report of a judged run. Raises SettingError. ``spreads_only``: only how much parts of
+    a node differ, for later runs that are too small to show this; no figures."""
     accepted = sorted((node for node in report["nodes"] if node["verdict"] == "PASS"), key=operator.itemgetter("name"))
     if not accepted:
         raise SettingError(f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes")
@@ -94,7 +94,7 @@ def _gather(node: Document, stage: Document, gathered: dict[_Key, _Gathered]) ->
     times = Counter((metric["name"], metric["scope"]) for metric in metrics)
     for metric in metrics:
         value, unit, part = metric["value"], metric["unit"], metric["scope"]
-        # a node of so many GPUs cannot have the part; the number of ranks and links is unknown
+        # the part's index exceeds the node's GPUs; the number of ranks and links is unknown
         is_foreign = part.startswith("gpu:") and gpus is not None and not is_part_of(part, gpus)
         if times[metric["name"], part] > 1 or is_foreign:
             continue
@@ -113,7 +113,7 @@ def _gather(node: Document, stage: Document, gathered: dict[_Key, _Gathered]) ->
 def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
     """A figure of the baseline; None where too few parts reported it."""
     stage, metric, scope, unit, revision, sku, gpus, workload, setup = key
-    # The nodes that reported as many parts as most: one that reports a thousand links has no thousand votes.
+    # Only nodes with the usual number of parts: a node that reports a thousand links has no thousand votes.
     sizes = Counter(len(node) for node in gathered.nodes.values())
     most, _ = min(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
     by_node = {name: node for name, node in gathered.nodes.items() if len(node) == most}
@@ -134,15 +134,15 @@ def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
         "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
         "high": max(good), "nodes": len(by_node), "parts": len(good), "far_off": len(values) - len(good),
-        "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(deviations) if scope != "node" else None,
+        "between_nodes_ratio": _spread(middles), "within_nodes_ratio": _spread(deviations) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
-    places = _places(by_node.values()) if scope == "gpu" else {}
+    places = _spread_by_part(by_node.values()) if scope == "gpu" else {}
     return figure | ({"places": places} if places else {}) | ({"revision": revision} if revision > 1 else {})
 
 
-def _places(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
-    """By part of that name (gpu:3) its median and deviation over the nodes; empty where there are too few of them."""
+def _spread_by_part(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+    """For each part name (gpu:3) its median and deviation over the nodes; empty if too few nodes have the part."""
     values: dict[str, list[float]] = defaultdict(list)
     for node in nodes:
         for part, value in node.items():
@@ -156,6 +156,6 @@ def _places(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
     return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
 
 
-def _ratio(values: Sequence[float]) -> float | None:
+def _spread(values: Sequence[float]) -> float | None:
     group = peer_statistics.Peers.of(values)
     return None if group is None else group.deviation / abs(group.median)

@@ -37,9 +37,9 @@ from .stage_end import MAX_REASON, REFUSED, StageEnd, find_shared, judge_end
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What the nodes of a run share when they are judged. ``twins`` (find_twins): by node other names of its machine.
-    ``copies`` (find_copies): by node and stage the nodes with the same measurements. ``unsteady``: by machine or GPU
-    the earlier runs in which it was so."""
+    """What the checks of all nodes of a run share. ``twins`` (find_twins): for each node how its identity relates to
+    others'. ``copies`` (find_copies): for each node and stage the nodes with the same measurements. ``unsteady``: for
+    each machine or GPU the earlier runs in which its speed changed."""
 
     document: Document
     evidence: RunEvidence
@@ -54,7 +54,7 @@ class JudgedRun:
 
     @functools.cached_property
     def problems(self) -> dict[str, list[EvidenceProblem]]:
-        """By node what was refused of it."""
+        """For each node the evidence that was refused."""
         problems: dict[str, list[EvidenceProblem]] = {name: [] for name in self.subjects}
         for problem in self.evidence.problems:
             if problem["node"] in problems:
@@ -63,7 +63,7 @@ class JudgedRun:
 
     @functools.cached_property
     def ends(self) -> dict[str, list[StageEnd]]:
-        """By node how its stages ended, beside those of the other nodes."""
+        """For each node how its stages ended, with what other nodes show about each end."""
         ends = {name: [*self._own_ends(name)] for name in self.subjects}
         all_ends = [*itertools.chain(*ends.values())]
         passed = Counter(end.stage for end in all_ends if end.state == "success")
@@ -87,7 +87,7 @@ class JudgedRun:
                 stage,
                 records.get(stage),
                 refusal=min(refusals, key=lambda reason: not reason.startswith(REFUSED), default=""),
-                # a node that was cleaned has no records any more: its connection is not at fault
+                # a clean deletes the node's records: its connection is not at fault
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
                 lost_again=None if cleaned else self.evidence.lost_again(name, stage),
                 began_again=launched and self.evidence.is_asked_again(name, stage),
@@ -97,7 +97,7 @@ class JudgedRun:
             )
 
     def compare_nodes(self) -> None:
-        """Compare the nodes by the criteria that need peers. The context has the entries of each node then."""
+        """Run the criteria that compare nodes, and put each node's entries into the context."""
         nodes = self.document["nodes"]
         self.context.samples.clear()
         between = [
@@ -111,8 +111,8 @@ class JudgedRun:
             KINDS[check.kind].compare(check, peers, self.context)
 
     def compare_figures(self) -> None:
-        """Compare the figures that no criterion compares, and put what several nodes failed at once into the checks of
-        the fleet, once each."""
+        """Compare the figures that no criterion compares, and add one check of the fleet for each failure that several
+        nodes share."""
         subjects = [self.subjects[name] for name in sorted(self.subjects)]
         self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
         shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
@@ -121,8 +121,8 @@ class JudgedRun:
 
 @dataclass(frozen=True)
 class NodeCase:
-    """One node of a run, with what its checks need; ``expected`` is its entry in the run document. ``ends``: by stage
-    how it ended; empty for a node that was never ``started``, of which ``launch`` says it all."""
+    """One node of a run, with all that its checks need. ``expected``: its entry in the run document. ``ends``: how each
+    stage ended; empty for a node that was not ``started``, for which the ``launch`` check is enough."""
 
     name: str
     run: JudgedRun
@@ -146,7 +146,7 @@ class NodeCase:
 
 
 def case_of(name: str, run: JudgedRun) -> NodeCase:
-    """The case of a node, before it is judged."""
+    """Collect all that the checks of a node need."""
     expected, subject, evidence = run.document["nodes"][name], run.subjects[name], run.evidence
     launch = launch_check(name, evidence.launches.get(name), subject.records)
     if evidence.resume and not evidence.launches.get(name) and launch["verdict"] == "missing":
@@ -166,7 +166,7 @@ def case_of(name: str, run: JudgedRun) -> NodeCase:
 
 
 def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
-    """What the node is, against what its owner ordered and declares."""
+    """Checks of the node's facts against what its owner ordered and declares."""
     if stage != FACTS:
         return []
     facts = case.facts
@@ -189,7 +189,7 @@ def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
 
 
 def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
-    """The criteria of a stage that hold for the SKU of the node."""
+    """The criteria of a stage that apply to the node's SKU."""
     context = case.run.context
     if stage not in context.of_stages:
         context.of_stages[stage] = of_stage(context.criteria, stage)
@@ -198,8 +198,8 @@ def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
 
 
 def was_slow(case: NodeCase, stage: str) -> bool:
-    """Whether an earlier attempt that passed missed a limit of the node's own that allows another measurement, or was
-    of a round, which is repeated for what it found."""
+    """Whether an earlier attempt passed but missed a limit that allows another measurement, or belonged to a round of a
+    gang, which is repeated because of its results."""
     record, subject = case.record(stage), case.subject
     attempts = [one for one in record["attempts"] if one["state"] == "success"] if record is not None else []
     limits = [
@@ -216,7 +216,7 @@ def was_slow(case: NodeCase, stage: str) -> bool:
 
 
 def _is_control(case: NodeCase, stage: str) -> bool:
-    """Whether no attempt of the stage was far from its peers or slow: it was measured again beside a node that was."""
+    """Whether no attempt of the stage was slow or far from its peers: it was repeated to compare a slow node."""
     of_node = [one for entries in case.run.context.nodes.get(case.name, {}).values() for one in entries]
     compared = any(one["stage"] == stage and one["kind"] == "outlier" and one["verdict"] == "pass" for one in of_node)
     return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)
@@ -233,7 +233,7 @@ NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
         [accelerator_check(case.subject, case.facts)] if case.started and FACTS not in case.expected["stages"] else []
     ),
 )
-#: The checks of each stage of a node that was started.
+#: The checks of each stage, for nodes that were started.
 STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     lambda case, stage: in_use_checks(case.name, stage, case.record(stage)),
     lambda case, stage: [case.ends[stage]],
@@ -252,7 +252,7 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
 
 
 def _with_contradictions(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    """What contradicts a figure that failed is explained by its fault."""
+    """The checks, with those of contradictory records. A failed figure explains contradictions of its own."""
     failed = {check["metric"] for check in checks if check["verdict"] == "fail"}
     stages = {stage: case.is_of_gang(stage) for stage in case.ends}
     contradictions = (coherence.checks(case.subject, *stage, failed) for stage in stages.items())
@@ -260,21 +260,21 @@ def _with_contradictions(checks: list[Entry], case: NodeCase) -> list[Entry]:
 
 
 def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    """A check whose requirement failed, or lacks evidence, proves nothing: seven GPUs may be faster than eight."""
+    """The checks, ``missing`` if they require another check that did not pass: seven GPUs may be faster than eight."""
     open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
     names = {check["name"] for check in checks}
     required_by = {check.name: check.requires for check in case.run.context.criteria if check.requires}
     for check in checks:
         lacking = [name for name in required_by.get(check["name"], ()) if name in open_checks or name not in names]
         if lacking and check["verdict"] != "skipped":
-            check["verdict"], check["remedy"] = "missing", ""  # the check that it waits for has one
+            check["verdict"], check["remedy"] = "missing", ""  # the required check has a remedy
             check["reason"] = f"judged only when {' and '.join(lacking)} passes; {check['reason']}"
     return checks
 
 
 def _accept_alone(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    """What nothing is compared with, since no other node has its software, is a warning where the rest is proven: the
-    floors of its SKU are met, and its speeds, which do not depend on that, are those of its peers."""
+    """The checks, in which a node that alone has its software gets a warning instead of missing evidence, if it meets
+    its SKU's floors and its speeds are those of its peers."""
     alone = case.run.context.alone.get(case.name, ())
     if not any(check["name"] in alone and check["verdict"] == "missing" for check in checks):
         return checks
@@ -294,7 +294,7 @@ def _accept_alone(checks: list[Entry], case: NodeCase) -> list[Entry]:
     return checks
 
 
-#: What is revised once all checks of a node are there, in this order.
+#: Revisions of a node's checks once they are complete, in this order.
 REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, case: comparisons.add_unjudged(checks, case.run.context.figures.get(case.name, ())),
     _with_contradictions,

@@ -22,21 +22,21 @@ from .check import Check, Subject, revision_of
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
 from .peer_statistics import Peers, two_modes
 
-#: What nodes must share to be compared.
+#: Values that nodes must share to be compared.
 GroupKey = tuple[str, ...]
 #: The key of all parts together, in ``PeerGroup.parts``.
 ALL_PARTS = ""
-#: Fields of PeerGroup that say how far chance reaches.
+#: Fields of PeerGroup with the deviations that chance explains.
 _REACH = ("repeats", "reach", "normal", "doubtful")
-#: How far chance reaches among these nodes, relative: beside what repeats explain (0 where tails are normal noise); of
-#: whole nodes, by normal noise alone; and as far as a second measurement need not exclude it (0 where not known).
+#: Computes three relative deviations that chance explains among nodes: of parts with long tails (0 for normal noise),
+#: of whole nodes by normal noise alone, and of nodes that need no second measurement (0 if not known).
 Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float, float]]
-#: Meaning, group, and software; None is all software.
+#: (meaning of the figure, values that the nodes share, software); None for software means any.
 _Key = tuple["FigureMeaning", GroupKey, "GroupKey | None"]
 
 
 class FigureMeaning(NamedTuple):
-    """Figures of another meaning are not compared."""
+    """What a compared figure means; only figures of the same meaning are compared."""
 
     check: str
     metric: str
@@ -51,7 +51,7 @@ class FigureMeaning(NamedTuple):
 
 @dataclass(frozen=True)
 class Modes:
-    """The nodes of two populations; ``certain``: chance is excluded."""
+    """The nodes of two populations. ``certain``: the difference is no chance."""
 
     worse: Sequence[PeerSample]
     better: Sequence[PeerSample]
@@ -102,8 +102,8 @@ class PeerGroup:
         return replace(group, parts=as_wide_as_all(parts, values, margin, deviations) if check.same_part else parts)
 
     def limit(self, check: Check, peers: Peers) -> float:
-        """How far from the median of its peers, in the unit of the figures, a part is no chance. What repeats explain
-        is normal noise of a known deviation; of the rest few nodes do not show the tails."""
+        """The distance from the median of ``peers``, in the figures' unit, beyond which a part is no chance. The noise
+        that repeats explain is normal, of known deviation; the rest may have tails that few nodes do not show."""
         repeats = min(self.repeats * abs(peers.median), peers.deviation)
         rest = math.sqrt(peers.deviation**2 - repeats**2)
         chance = check.deviations * math.hypot(repeats, peer_statistics.widened(rest, max(1, self.nodes), _few(check)))
@@ -127,34 +127,34 @@ def _few(check: Check) -> float:
 
 
 def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[float]]:
-    """What is compared of all nodes: by part with ``same_part``, else under ALL_PARTS."""
+    """The values to compare from all nodes: by part with ``same_part``, else together under ALL_PARTS."""
     values: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for part, _, compared in sample.compared(check):
-            values[_place(check, part)].append(compared)
+            values[_key_of(check, part)].append(compared)
     return values
 
 
-def _place(check: Check, part: str) -> str:
+def _key_of(check: Check, part: str) -> str:
     return part if check.same_part else ALL_PARTS
 
 
 def ratios_of(check: Check, samples: Sequence[PeerSample]) -> list[dict[str, float]]:
-    """Of each node what is compared of its parts, relative to the median of these over all nodes."""
+    """For each node the compared value of each part, relative to its median over all nodes."""
     middles = {part: statistics.median(its) for part, its in values_of(check, samples).items()}
     return [
-        {part: value / middle for part, _, value in sample.compared(check) if (middle := middles[_place(check, part)])}
+        {part: value / middle for part, _, value in sample.compared(check) if (middle := middles[_key_of(check, part)])}
         for sample in samples
     ]
 
 
 def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]:
-    """How fast each node is as a whole: the median of its parts, relative to the median of these over all nodes."""
+    """The speed of each node as a whole: the median of its parts' values relative to those of all nodes."""
     return [statistics.median(ratios.values()) if ratios else None for ratios in ratios_of(check, samples)]
 
 
 def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float | None] | None = None) -> Modes | None:
-    """The populations of these nodes, where there are two; ``levels``: theirs, if they are known."""
+    """The two populations of these nodes; None if they are one. ``levels``: speeds of the nodes, if known."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
     leveled = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
@@ -169,7 +169,7 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float
 def as_wide_as_all(
     parts: Mapping[str, Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
 ) -> dict[str, Peers | None]:
-    """The parts with at least the deviation that all have together: of many places one seems narrow by chance."""
+    """The statistics of each part, with at least the deviation of all together: one may seem narrow by chance."""
     relative = [value / group.median for part, group in parts.items() if group is not None for value in values[part]]
     together = Peers.without_the_far(relative, margin, deviations)
     ratio = 0.0 if together is None else together.deviation / abs(together.median)
@@ -181,13 +181,13 @@ def as_wide_as_all(
 
 @dataclass
 class PeerHistory:
-    """By check, group and software the largest group that was seen."""
+    """The largest peer group so far for each figure, group and software."""
 
     groups: dict[_Key, PeerGroup] = field(default_factory=dict)
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> PeerHistory:
-        """From the ``standings`` of a document of ``gpuval.judging/1``."""
+        """Read the groups from the ``standings`` of a document of ``gpuval.judging/1``."""
         history = cls()
         for row in documents:
             meaning = FigureMeaning(*(row[name] for name in FigureMeaning._fields))
@@ -211,12 +211,12 @@ class PeerHistory:
         ]
 
     def larger(self, check: Check, key: GroupKey, nodes: int) -> PeerGroup | None:
-        """The earlier group of more nodes, whatever their software."""
+        """The earlier group with more nodes than ``nodes``, whatever their software; else None."""
         before = self.groups.get((FigureMeaning.of(check), key, None))
         return before if before is not None and before.nodes > nodes else None
 
     def largest(self, check: Check, key: GroupKey, alike: GroupKey | None, now: PeerGroup) -> PeerGroup:
-        """The group of now, or an earlier one that had more nodes; the result is kept."""
+        """The larger of the present group and the earlier one, which is kept for later judgements."""
         full_key = (FigureMeaning.of(check), key, alike)
         before = self.groups.get(full_key)
         if before is not None and before.nodes > now.nodes:
@@ -226,21 +226,21 @@ class PeerHistory:
         return now
 
     def sizes(self, check: Check) -> dict[GroupKey, int]:
-        """By group how many nodes it had."""
+        """For each group key the number of nodes that the group had."""
         meaning = FigureMeaning.of(check)
         return {key: group.nodes for (of, key, alike), group in self.groups.items() if of == meaning and alike is None}
 
 
 FINGERPRINT = "fingerprints."
 PartFigures = list[tuple[str, float]]
-#: No hardware has figures beyond these, in any unit; their ratios would not be numbers.
+#: Bounds for figures in any unit: beyond these, ratios overflow.
 LEAST, MOST = 1e-50, 1e50
 
 
 @dataclass(frozen=True)
 class PeerSample:
-    """What one node reported: by part its figure in the unit of the check, and how well repeats know it. ``errors``: of
-    figures the relative standard error, of those whose repeats show it."""
+    """A node's figures by part, in the check's unit. ``errors``: relative standard errors of the figures whose repeats
+    show it."""
 
     subject: Subject
     record: Record
@@ -252,24 +252,24 @@ class PeerSample:
     settled: Sequence[PartResult]
     #: Parts that do not report their spread or error, which is missing only where there are peers.
     unknown: Sequence[PartResult] = ()
-    #: How many parts it reports to have, where the check asks (parts_from).
+    #: Number of parts that the node says it has, if the check asks (parts_from).
     parts: int | None = None
-    #: Of the definition of its figures.
+    #: Revision of the definition of the figures.
     revision: int = 1
 
     def of_first_revision(self, check: Check) -> PeerSample:
-        """The same node by the figures that limits and known figures of revision 1 are for."""
+        """The node's sample by figures of revision 1, which some limits are for."""
         figures, settled = figures_of(check, self.subject, self.record, 1)
         return replace(self, figures=figures, settled=settled, errors=(), revision=1)
 
     def of_attempt(self, check: Check, attempt: Record) -> PeerSample:
-        """The same node by an earlier attempt."""
+        """The node's sample by an earlier attempt."""
         figures, settled = figures_of(check, self.subject, attempt, self.revision)
         return replace(self, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
 
     def measured_before(self, check: Check) -> PeerSample:
-        """The sample with the figures of the last earlier attempt that measured them to the end, without other work
-        beside it; without figures where none did."""
+        """The sample with the figures of the last complete earlier attempt without other work beside it; without
+        figures if none."""
         attempts = (attempt for attempt in reversed(self.record["attempts"]) if is_repetition(attempt, self.record))
         measured = (figures_of(check, self.subject, attempt, self.revision)[0] for attempt in attempts)
         return replace(self, figures=next(filter(None, measured), ()))
@@ -279,7 +279,7 @@ class PeerSample:
         return {part for part, _ in self.figures} | {one.part for one in self.settled}
 
     def compared(self, check: Check) -> list[tuple[str, float, float]]:
-        """(part, figure, what is compared)"""
+        """For each part (part, figure, value to compare)."""
         if check.relative_to is None:
             return [(part, value, value) for part, value in self.figures]
         middle = statistics.median(value for _, value in self.figures) if self.figures else 0.0
@@ -287,7 +287,7 @@ class PeerSample:
 
 
 def sample_of(check: Check, subject: Subject) -> PeerSample | list[Entry]:
-    """The node's sample, or the entries that tell why it is not compared."""
+    """The node's sample, or the entries that explain why the node is not compared."""
     open_entries = not_applicable(check, subject) or not_to_judge(check, subject)
     if not open_entries and check.relative_to:
         open_entries = too_few_parts(check, subject)
@@ -307,17 +307,17 @@ def sample_of(check: Check, subject: Subject) -> PeerSample | list[Entry]:
 
 
 def newest_revision(check: Check, subject: Subject, record: Record) -> int:
-    """The revision of the definition by which the record has the check's metric."""
+    """The newest revision of the metric's definition in the record."""
     return max(map(revision_of, subject.metrics(record, check.metric, check.scope, None)), default=1)
 
 
 def revision_words(revision: int) -> GroupKey:
-    """What sets figures of later revisions apart from the first ones, which were compared before there were others."""
+    """The addition to a group's key for later revisions, empty for revision 1, whose keys are older than revisions."""
     return () if revision == 1 else (f"revision {revision}",)
 
 
 def too_few_parts(check: Check, subject: Subject) -> list[Entry]:
-    """The entry of a node that has too few parts to compare them with each other; empty where it has enough."""
+    """The entry for a node with too few parts to compare with each other; empty if it has enough."""
     count, _ = expected_parts(check, subject, subject.records[check.stage])
     if count is None or count >= peer_statistics.MIN_PARTS:
         return []
@@ -326,7 +326,7 @@ def too_few_parts(check: Check, subject: Subject) -> list[Entry]:
 
 
 def group_key(subject: Subject, record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
-    """What nodes must share to be compared, and what of it the node does not report."""
+    """The values that nodes must share to be compared, and the paths for which the node reports no value."""
     unreported: list[str] = []
     if subject.accelerator in GPU_VENDORS:
         unreported += ["number of GPUs"] if subject.gpus is None else []
@@ -337,7 +337,7 @@ def group_key(subject: Subject, record: Record, paths: Sequence[str]) -> tuple[G
 
 
 def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
-    """The values at paths of the environment, or of fingerprints; and the paths without any."""
+    """The values at these paths of the environment or fingerprints, and the paths without a value."""
     values = tuple(
         str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
         if path.startswith(FINGERPRINT)
@@ -348,8 +348,8 @@ def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]
 
 
 def figures_of(check: Check, subject: Subject, record: Record, revision: int) -> tuple[PartFigures, list[PartResult]]:
-    """By part its figure in the unit of the check, and the parts without a valid one: one figure for each part, and
-    none of a part that the node cannot have."""
+    """The figure of each part in the check's unit, and a result for each invalid part. A part must have one figure, and
+    be a part that the node can have."""
     figures: PartFigures = []
     settled: list[PartResult] = []
     metrics = subject.metrics(record, check.metric, check.scope, revision)
@@ -379,14 +379,14 @@ def figures_of(check: Check, subject: Subject, record: Record, revision: int) ->
 
 
 def is_repetition(attempt: Record, record: Record) -> bool:
-    """Whether an earlier attempt is a measurement beside that of the record: both passed, with no other work beside."""
+    """Whether an earlier attempt repeats the record's measurement: both passed, without other work beside them."""
     alone = not any(environment.accelerator_users(one["environment"]) for one in (attempt, record))
     are_whole = attempt["state"] == record["state"] == "success" and not attempt.get("unrelated")
     return alone and are_whole and not attempt.get("of_round")
 
 
 def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
-    """Why what the node reported of the part is no figure of it; empty where it is one."""
+    """Why the node's report for this part is no valid figure; empty if it is."""
     if times > 1:
         return f"{check.metric} of {part} is reported twice: ambiguous"
     if count is not None and check.scope == "link":
@@ -397,22 +397,22 @@ def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | 
 
 
 def is_part_of(part: str, count: int) -> bool:
-    """Whether gpu:7 is one of so many: they count from 0 on. The node itself is no such part."""
+    """Whether the part is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); never for the node itself."""
     number = part.partition(":")[2]
     return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
 
 
 def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
-    """gpu:9 before gpu:10, in whichever order they were reported."""
+    """Sort key that puts gpu:9 before gpu:10."""
     return len(figure[0]), figure[0], figure[1]
 
 
 def _errors(
     check: Check, subject: Subject, record: Record, parts: set[str], revision: int
 ) -> tuple[list[float], list[PartResult]]:
-    """The relative standard errors of the parts' figures, where enough repeats show them; and the parts without one. A
-    median has that of so many normal repeats of the reported spread at least. A later revision reports its own; where
-    its repeats are too few for one, the spread of the SKU stands for it, where that is known."""
+    """The relative standard errors of the parts' figures, and the parts without one. Enough repeats are needed. A
+    median has at least the error of that many normal repeats. A later revision reports its own error; if its repeats
+    are too few, the SKU's known spread replaces it."""
     if check.spread_from is None:
         return [], []
     errors_of = errors_by_part(check, subject, record, revision)
@@ -425,7 +425,7 @@ def _errors(
 
 
 def errors_by_part(check: Check, subject: Subject, record: Record, revision: int) -> dict[str, float]:
-    """By part the relative standard error of its figure, where its repeats show it."""
+    """For each part the relative standard error of its figure, if its repeats show it."""
     name, factor = check.spread_from or "", peer_statistics.MEDIAN_ERROR / check.repeats**0.5
     if revision > 1:
         name, factor = name.replace("_spread_", "_uncertainty_"), 1.0

@@ -17,38 +17,38 @@ from dataclasses import dataclass, field
 
 from ..core import units
 
-#: Of two that differ either may be wrong.
+#: The least number of parts to compare: of two that differ either may be wrong.
 MIN_PARTS = 3
-#: Of a normal distribution the median absolute deviation, times this, is the standard one (Rousseeuw, Croux 1993).
+#: Factor from the median absolute deviation to the standard deviation of normal noise (Rousseeuw, Croux 1993).
 MAD_TO_DEVIATION = 1.4826
 #: The spread of few nodes is uncertain: of n nodes, 1 + this/n times as many deviations are needed. From a simulation:
 #: of 8 to 40 healthy nodes at most about 1 in 1,000 fails, also where nodes differ as Student's t with 3 degrees.
 FEW_NODES = 24
-#: The same for parts beside those of their own node, of which there are many.
+#: As FEW_NODES, for parts compared within their own node: there are many of them.
 FEW_NODES_OF_PARTS = 8
-#: The same for the parts of a single node, of n parts.
+#: As FEW_NODES, for the n parts of a single node.
 FEW_PARTS = 8
-#: The same for a warning, which needs this share of the deviations.
+#: As FEW_NODES, for a warning, which needs this share of the deviations.
 FEW_NODES_TO_WARN, SHARE_TO_WARN = 4, 0.8
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
 MEDIAN_ERROR = 1.2533
-#: Below this number of nodes the same holds for leaving a value out of the centre and the spread.
+#: Below this number of nodes, FEW_NODES also applies to values left out of the centre and the spread.
 FEW_TO_LEAVE_OUT = 24
 #: A part that is this many borrowed deviations off is no chance, in a single node too: 1 of 100,000 of normal noise.
 KNOWN = 4.265
-#: Of how many measurements a spread is whose count is not known: with fewer it would be of no use.
+#: Assumed number of measurements behind a spread whose count is unknown: with fewer it would be useless.
 FEWEST_MEASUREMENTS = 4
 
 
 def widened(deviations: float, nodes: int, few: float = FEW_NODES) -> float:
-    """How many deviations of so many nodes count as ``deviations`` of a great many."""
+    """How many deviations to allow for a spread from few nodes, if ``deviations`` are right for very many nodes."""
     return deviations * (1 + few / nodes)
 
 
 def borrowed_deviation(value: float, count: int | None = None, between_sites: float | None = None) -> float:
-    """The relative deviation of a spread that other machines showed, as that of normal noise which reaches as far.
-    ``count``: of how many nodes, or passes of one; each has one degree of freedom of Student's t at least (Wallace
-    1959). ``between_sites``: how much sites differ, as much as parts where it is not known."""
+    """The relative deviation to use for a spread that other machines showed: normal noise that reaches as far.
+    ``count``: the number of nodes (or passes on one) behind it, each a degree of freedom of Student's t (Wallace 1959).
+    ``between_sites``: how much sites differ; if unknown, as much as parts."""
     freedom = count or FEWEST_MEASUREMENTS
     reach = (KNOWN * (8 * freedom + 3) / (8 * freedom + 1)) ** 2
     of_student = math.sqrt(freedom * math.expm1(reach / freedom)) / KNOWN
@@ -57,7 +57,7 @@ def borrowed_deviation(value: float, count: int | None = None, between_sites: fl
 
 @dataclass(frozen=True)
 class Peers:
-    """The figures of all parts; ``deviation`` is their scaled median absolute deviation, in the unit of the figures."""
+    """Statistics of the figures of all parts. ``deviation``: scaled median absolute deviation, in the figures' unit."""
 
     median: float
     deviation: float
@@ -77,9 +77,9 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> Peers | None:
-        """The median and deviation without outliers: a third that is bad moves a median and widens the spread. Values
-        further off than both ``margin`` and ``deviations`` are left out, again and again, until no more are far off, or
-        half of the values were."""
+        """The median and deviation without outliers, since a bad third moves a median and widens a spread. Values
+        beyond both ``margin`` and ``deviations`` are left out, repeatedly, until none is far off or half of the values
+        are left out."""
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
@@ -96,7 +96,7 @@ class Peers:
         return group
 
     def change(self, value: float) -> float:
-        """Relative to the median: -0.05 is 5 % under it."""
+        """The value's relative distance from the median: -0.05 is 5 % below."""
         return (value - self.median) / abs(self.median)
 
     def is_outlier(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
@@ -111,28 +111,28 @@ class Peers:
         return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)
 
     def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
-        """Orders parts that pass: the greatest is the nearest to failing."""
+        """Sort key for parts that pass: the greatest is nearest to failing."""
         change = self.change(value)
         sides = ((max_below, -change), (max_above, change))
         return max(off / most for most, off in sides if most is not None)
 
 
 def deviation_text(change: float) -> str:
-    """A relative change in words: 5 % under."""
+    """A relative change as text: "5 % under"."""
     return f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
 
 
 def majority(values: Sequence[str]) -> str | None:
-    """The value of more than half."""
+    """The value of more than half, None without one."""
     return next((value for value, count in Counter(values).most_common(1) if 2 * count > len(values)), None)
 
 
-#: The least nodes of a mode, of one that is certain, and its least share of all; fewer are outliers.
+#: Least nodes of a mode, least nodes of a certain mode, and least share of all nodes; fewer are outliers.
 MODE_NODES, CERTAIN_NODES, MODE_SHARE = 2, 3, 0.15
 #: Two modes are this many of the deviations within them apart; they are certain if of n nodes it is so many more over n
 #: squared: of 100,000 healthy fleets of 8 to 24 nodes about 1 in 2,000 is split so, whatever its spread.
 APART, APART_OF_FEW = 5.0, 400.0
-#: The gap between the two is this many of the deviations.
+#: The gap between two modes is at least this many of the deviations within them.
 GAP = 1.5
 #: The mean deviation of normal noise over the standard one (Geary 1935); of Student's t with 3 degrees it is 0.64.
 GEARY = math.sqrt(2 / math.pi)
@@ -140,7 +140,7 @@ GEARY = math.sqrt(2 / math.pi)
 LIKELY, CERTAIN = 0.28, 0.48
 #: Two values of normal noise lie beyond the bound where so many are expected in 1 of 6 fleets.
 USUAL_COUNT = 0.7
-#: More deviations than this are no tail, but a deviation that is narrow by chance.
+#: Cap on a tail's length in deviations: beyond it the deviation itself is too narrow by chance.
 MOST_DEVIATIONS = 6.0
 #: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
 #: those of Student's t with 3 degrees, about 1 of 1,000 healthy nodes lies beyond. Never less than ``LEAST_TIMES``.
@@ -156,27 +156,27 @@ DOUBTFUL, DOUBTFUL_OF_FEW = 3.1, 3.2
 
 @dataclass
 class Tails:
-    """How the figures of nodes scatter: whether as normal noise, and how far the good ones lie from the median. A
-    single node that reports figures too good to be true makes no long tails, and widens nothing."""
+    """How the figures of nodes scatter: as normal noise or with longer tails, and how far good figures lie from the
+    median. A single node with figures too good to be true makes no long tails, and widens nothing."""
 
-    #: By figure, of each node: how many values show tails, the sums of their deviations and of the squares.
+    #: For each figure and node: number of values that show tails, sum of their deviations, sum of the squares.
     figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
-    #: How far the best figure of a node lies from the median, in deviations of its own.
+    #: For each node how far its best figure is above the median, in that figure's deviations.
     nodes: dict[str, float] = field(default_factory=dict)
     count: int = 0
-    #: In deviations of the nodes: by stage and node how far it is ahead; by node and metric how far two measurements of
-    #: it differ.
+    #: In deviations of the nodes. ``ahead``: by stage and node, how far the node is ahead. ``changes``: by node and
+    #: metric, how far two measurements differ.
     ahead: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     changes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: By node and metric the relative deviation of its nodes.
+    #: By node and metric, the relative deviation of the nodes that it is compared with.
     deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: Nodes of which a measurement was far off as a whole: what theirs differ by is no measure of healthy ones.
+    #: Nodes with a measurement that was far off: their changes are not those of healthy nodes.
     far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1. Values beyond margin
-        and deviations are no part of the centre: bad nodes would move it. Bad values show tails only as far as the good
-        ones of two nodes reach: those beyond may be faults."""
+        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. Values beyond margin
+        and deviations are left out of the centre, which bad nodes would move. Bad values count only as far as the good
+        values of two nodes reach: beyond may be faults."""
         pairs = list(values)
         peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
@@ -198,14 +198,14 @@ class Tails:
         self.figures.append(near)
 
     def error(self) -> float:
-        """The standard error of one measurement: at most all that nodes differ by, which has it in it."""
+        """The standard error of one measurement, in deviations of the nodes, at most 1: these include it."""
         changes = [*itertools.chain(*(its.values() for its in self.changes.values()))]
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
     def healthy_changes(self, node: str, metric: str) -> tuple[float, float, float]:
-        """How far two measurements of the node may differ, in deviations of its nodes: as far as those of good nodes
-        were seen to, as far as tails reach beyond few of these, and as far as the latter of any figure, beyond which it
-        is a fault. For the first two, one other figure alone is no measure."""
+        """Three limits for the change between two measurements of the node, in deviations of its nodes: what good nodes
+        showed; what tails beyond so few of them reach; and the latter over all figures, beyond which the change is a
+        fault. For the first two, one other figure alone is no measure."""
         good = [its for name, its in self.changes.items() if its and name != node and name not in self.far]
         if not good or not self.changes.get(node):
             return 0.0, 0.0, 0.0
@@ -214,15 +214,15 @@ class Tails:
             of_figures[name] = max(of_figures[name], change)
         *_, second = heapq.nlargest(2, of_figures.values())
         most, count = max(second, of_figures.get(metric, 0.0)), sum(map(len, good))
-        of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / count)) / 2)  # the median of their largest
+        of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / count)) / 2)  # median of the largest change
         usual, reach = 1.0, CHANGE / of_normal
         if self.reach(len(self.nodes)):
             usual, reach = reach, max(reach, math.pow(TAIL / count, 1 / 3))
         return usual * most, reach * most, reach * max(of_figures.values())
 
     def are_long(self, error: float) -> bool:
-        """Whether tails are longer than those of normal noise, with and without any one of the nodes. ``error``: how
-        much smaller Geary's ratio of one value is by chance."""
+        """Whether the tails exceed those of normal noise, with all nodes and without any one. ``error``: chance of one
+        value lowers Geary's ratio by this."""
         all_nodes = [
             (near, [math.fsum(column) for column in zip(*near.values(), strict=True)]) for near in self.figures
         ]
@@ -231,14 +231,14 @@ class Tails:
             for near, sums in all_nodes:
                 node_near = near.get(node, (0, 0.0, 0.0)) if node is not None else (0, 0.0, 0.0)
                 values, total, squares = (one - its for one, its in zip(sums, node_near, strict=True))
-                if values and squares > 1e-9 * sums[2]:  # else what is left is rounding
+                if values and squares > 1e-9 * sums[2]:  # else only rounding remains
                     count, pooled = count + values, pooled + total / math.sqrt(squares / values)
             if not count or pooled / count >= GEARY - error / math.sqrt(count):
                 return False
         return True
 
     def reach(self, nodes: int) -> float:
-        """Beyond how many deviations a figure is no chance; 0 where the tails are those of normal noise."""
+        """How many deviations chance explains, where the tails are long; 0 if they are those of normal noise."""
         if len(self.nodes) < CERTAIN_NODES:
             return 0.0
         usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
@@ -249,9 +249,9 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The middle of nodes' levels, and the distance beyond which normal noise explains none of them. ``least``: the
-    distance, relative to the middle, that matters; levels beyond it are left out. The distance is infinite where too
-    few are left, and where there are none: no node reports the figure."""
+    """The middle of the nodes' levels, and the distance that normal noise does not exceed. ``least``: the relative
+    distance that matters; levels beyond it are left out. The distance is infinite if too few levels remain, or no node
+    reports the figure."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)
@@ -262,15 +262,15 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
 
 
 def deviation_of(levels: Sequence[float], least: float) -> float:
-    """The standard deviation of the levels near the middle, relative to it; 0 where these are too few."""
+    """The standard deviation of the levels near the middle, relative to the middle; 0 if these are too few."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     return statistics.stdev(near) / abs(middle) if near else 0.0
 
 
 def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:
-    """The distance from the middle, relative to it, beyond which a level is to be measured again; infinite where that
-    is not known. ``deviation``: the robust one of all levels. Of nodes that differ by more than ``least`` those near
-    are no measure."""
+    """The relative distance from the middle beyond which a level is measured again; infinite if it is not known.
+    ``deviation``: the robust deviation of all levels. If nodes differ by more than ``least``, those near the middle are
+    no measure."""
     middle, near = _near(levels, least) if levels else (0.0, [])
     if not near:
         return math.inf
@@ -279,7 +279,7 @@ def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> f
 
 
 def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]]:
-    """The middle of the levels, and those within ``least`` of it; none where these are too few to show their spread."""
+    """The middle of the levels, and the levels within ``least`` of it; none if these are too few to show a spread."""
     middle, near = statistics.median(levels), levels
     for _ in range(3):
         near = [level for level in levels if abs(level - middle) <= least * abs(middle)]
@@ -290,11 +290,10 @@ def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:
-    """The numbers of the lower and of the upper nodes, where these are two modes, and whether that is certain.
+    """Indexes of the lower and of the upper nodes, if the levels have two modes, and whether these are certain; else
+    None.
 
-    None where they are one.
-
-    ``least``: the difference of their means, relative to the upper one, that matters.
+    ``least``: the difference of the modes' means, relative to the upper one, that matters.
     """
     count = len(levels)
     side = max(MODE_NODES, math.ceil(MODE_SHARE * count))
@@ -321,7 +320,7 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
 
 
 def shared(few: Sequence[Mapping[str, str]], rest: Sequence[Mapping[str, str]]) -> list[str]:
-    """What most of a few nodes have and most others do not (``rack r3``), the clearest first."""
+    """Properties that most of a few nodes have and most others lack (``rack r3``), the clearest first."""
     having = Counter(pair for node in few for pair in node.items())
     elsewhere = Counter(pair for node in rest for pair in node.items())
     by_name: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 
-#: In the folder of an extension's stage.
+#: The ranges file within the folder of an extension's stage.
 OF_STAGE = "files/ranges.yml"
 RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
@@ -29,7 +29,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Range:
-    """What figures of some names can be; ``high_of`` is a property of the SKU, of which ``times`` is allowed."""
+    """The possible figures of some metrics. ``high_of``: a property of the SKU; ``times`` its value is the maximum."""
 
     metrics: tuple[str, ...]
     unit: str
@@ -47,7 +47,7 @@ class Range:
 
 @functools.cache
 def ranges(of_stages: tuple[Path, ...] = ()) -> tuple[Range, ...]:
-    """Those of extensions' stages, then those that ship. Raises schemas.Invalid for a file that breaks its schema."""
+    """The ranges of extensions' stages, then the shipped ones. Raises schemas.Invalid for a file against its schema."""
     entries: list[dict[str, Any]] = []
     for path in (*of_stages, RANGES):
         document = read_document(path)
@@ -57,7 +57,7 @@ def ranges(of_stages: tuple[Path, ...] = ()) -> tuple[Range, ...]:
 
 
 def range_of(metric: str) -> Range:
-    """The first range that fits a name; the last of the file fits all."""
+    """The first range that matches the metric's name; the last range matches all."""
     return _range_of(metric, extensions.stage_files(OF_STAGE))
 
 
@@ -67,8 +67,8 @@ def _range_of(metric: str, of_stages: tuple[Path, ...]) -> Range:
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
-    """An entry for each figure of the stage that cannot be, by its name; none where all are plausible. ``of_gang``: the
-    figures are of several nodes, and none of them is to answer for it alone."""
+    """An entry for each figure of the stage that is physically impossible. ``of_gang``: figures are of several nodes,
+    so that no single one is implicated."""
     if record is None or record["state"] in UNFINISHED:
         return []
     known_sku = sku_catalogue.by_name(sku)
@@ -98,8 +98,8 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
 
 @functools.lru_cache(maxsize=1 << 14)
 def _bounds(name: str, unit: str, sku: str | None) -> tuple[float, float]:
-    """The least and the greatest plausible figure of that name in that unit; of a wrong unit none is. A fleet has
-    millions of figures of a few thousand names: limits are converted once, and figures never."""
+    """The least and the greatest plausible figure of a metric in a unit; none for a wrong unit. Converts the limits
+    instead of the figures: a fleet has millions of figures of a few thousand names."""
     allowed = range_of(name)
     highest = allowed.highest(sku_catalogue.by_name(sku))
     low, high = allowed.low, math.inf if highest is None else highest
@@ -115,7 +115,7 @@ def _bounds(name: str, unit: str, sku: str | None) -> tuple[float, float]:
 
 
 def _problem(metric: NodeMetric, *, too_small: bool, sku: Sku | None) -> str:
-    """Why a figure out of its bounds cannot be."""
+    """Why the figure is impossible, as text."""
     allowed, unit = range_of(metric["name"]), metric["unit"]
     if not allowed.any_unit and not units.compatible(unit, allowed.unit):
         return f"in {unit or 'no unit'}, which is no unit of {allowed.unit}"

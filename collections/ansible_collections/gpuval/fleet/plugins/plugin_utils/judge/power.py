@@ -28,20 +28,20 @@ from .peer_groups import GroupKey, PeerHistory, PeerSample, ratios_of
 from .peer_statistics import FEW_TO_LEAVE_OUT
 
 POWER = COLLECTION / "skus/shared/power.yml"
-#: Losses are tried in these steps; one that is not named before the last is not known.
+#: Losses are tried in these steps; a loss that no check names up to the last step is unknown.
 STEP, STEPS = 0.001, range(951)
-#: One of so many parts may hide the loss.
+#: One of this many parts may hide the loss.
 ONE_OF = 100
-#: Bursts are found where a figure lasts so many of them, if they are periodic (docs/design/statistics.md).
+#: Periodic bursts are detected if a figure's measurement lasts this many periods (docs/design/statistics.md).
 BURSTS = 10
-#: No figure is measured for as long.
+#: Seconds; longer than any measurement.
 MAX_SECONDS = 1e7
-#: The largest groups of nodes of a figure, and the best parts (or nodes of many) of each, that are tried.
+#: How many of the largest groups of nodes are tried, and how many of the best parts (or nodes) of each.
 MAX_GROUPS, MAX_TRIED = 8, 3
 
-#: A group of peers, and the software of some.
+#: (values that a group's nodes share, their software)
 _Place = tuple[GroupKey, GroupKey]
-#: A node, and those of its parts that lose speed.
+#: (sample of a node, those of its parts that lose speed)
 _Victim = tuple[PeerSample, Collection[str]]
 
 
@@ -53,8 +53,8 @@ def power_figures() -> Sequence[Document]:
 
 
 def of_run(context: JudgeContext) -> list[dict[str, Any]]:
-    """By figure and group of peers the smallest losses that are named; after the comparison of nodes, whose samples the
-    context still has. None is a loss that no check names."""
+    """For each figure and group of peers the smallest losses that the checks name; None if none is named. Call it after
+    the comparison of nodes, while the context has their samples."""
     losses = []
     for figure in power_figures():
         metric_checks = [check for check in context.criteria if check.metric == figure["metric"]]
@@ -79,7 +79,7 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
 
 
 def _seconds(figure: Document, sample: PeerSample) -> float | None:
-    """For how long the node measured the figure; None where its record does not say so."""
+    """How long the node measured the figure, in seconds; None if its record does not tell."""
     parts: Any = sample.record["environment"].get("seconds_by_part")
     if "duration" in figure:
         parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == figure["duration"]}
@@ -90,7 +90,7 @@ def _seconds(figure: Document, sample: PeerSample) -> float | None:
 def _loss(
     checks: Sequence[Check], fleet: Sequence[Check], group: _Place, context: JudgeContext, *, is_whole: bool
 ) -> float | None:
-    """The smallest loss that one of the checks names in the part, or node, that hides it best; None without any."""
+    """The smallest loss that a check names even in the part (or node) that hides it best; None without one."""
     victims = {check: list(_hiding(check, group, context, is_whole=is_whole)) for check in fleet}
     least = STEPS[-1]
     for check in checks:
@@ -104,8 +104,8 @@ def _loss(
 
 
 def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: bool) -> Iterator[_Victim]:
-    """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out. Of
-    few nodes all: spread and centre of the others depend on which of them is slow."""
+    """The parts (or nodes) that hide a loss best and that the check does not name; of 100 the very best is left out. Of
+    few nodes all are tried: the spread and centre of the others depend on which node is slow."""
     samples = [rank for rank in context.samples[check.name].get(group[0], ()) if rank.alike == group[1]]
     ranked: list[tuple[float, _Victim]] = []
     for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
@@ -119,7 +119,7 @@ def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: boo
 
 
 def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) -> bool:
-    """Whether the check names the victim after so many steps of loss."""
+    """Whether the check names the victim after this many steps of loss."""
     (sample, parts), factor = victim, 1 - steps * STEP
     subject, record, names = sample.subject, sample.record, (check.metric, median_of(check.metric))
     if check.catalogue_sku not in (None, *subject.skus):
@@ -142,7 +142,7 @@ def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) 
 
 
 def _names(context: JudgeContext, check: Check, victim: _Victim) -> bool:
-    """Whether entries of the check name the part; of several parts most, or the node."""
+    """Whether entries of the check name the victim's part; of several parts most, or the node."""
     sample, parts = victim
     entries = context.nodes[sample.subject.name].get(check.name, ())
     named = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn", "missing")]

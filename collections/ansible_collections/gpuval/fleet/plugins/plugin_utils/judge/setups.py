@@ -16,20 +16,20 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.training import conf
 
 from . import sku_catalogue
 
-#: By fingerprint and SKU of the catalogue (or ANY) the values that the settings allow.
+#: For each fingerprint and SKU of the catalogue (or ANY) the values that the settings allow.
 Setup = Mapping[str, Mapping[str, Sequence[str]]]
 ANY = "any"
 _Config = TypeVar("_Config")
 
 
 def of_stages(declarations: Mapping[str, Mapping[str, Any]], stages: Iterable[str]) -> dict[str, Setup]:
-    """By stage what its declaration implies; a stage whose fingerprints no setting decides is left out."""
+    """For each stage the values of fingerprints that its declaration implies; stages without any are left out."""
     setups = {stage: _MAKERS[stage](declarations[stage]) for stage in stages if stage in declarations.keys() & _MAKERS}
     return {stage: setup for stage, setup in setups.items() if setup}
 
 
 def for_sku(setups: Mapping[str, Setup], sku: str | None) -> dict[str, dict[str, frozenset[str]]]:
-    """By stage and fingerprint the values that nodes of that SKU may report."""
+    """For each stage and fingerprint the values that nodes of that SKU may report."""
     by_stage: dict[str, dict[str, frozenset[str]]] = {}
     for stage, setup in setups.items():
         for name, by_sku in setup.items():
@@ -39,7 +39,7 @@ def for_sku(setups: Mapping[str, Setup], sku: str | None) -> dict[str, dict[str,
     return by_stage
 
 
-def _training(declaration: Mapping[str, Any]) -> Setup:
+def _training_setup(declaration: Mapping[str, Any]) -> Setup:
     config = _parsed(declaration, "gpuval_workloads.training", training.parse_arguments)
     if config is None or config.validation_only:
         return {}
@@ -51,31 +51,31 @@ def _training(declaration: Mapping[str, Any]) -> Setup:
     return {"training_setup": by_sku}
 
 
-def _diagnostics(declaration: Mapping[str, Any]) -> Setup:
+def _diagnostics_setup(declaration: Mapping[str, Any]) -> Setup:
     enabled = str((declaration.get("environment") or {}).get("NCCL_NVLS_ENABLE", "")).strip()
     return {"diagnostics_nvls": {ANY: ["off" if enabled == "0" else "on"]}}
 
 
-def _collective(declaration: Mapping[str, Any]) -> Setup:
+def _collective_setup(declaration: Mapping[str, Any]) -> Setup:
     config = _parsed(declaration, "gpuval_workloads.gang", gang.parse_arguments)
     if not isinstance(config, gang.CollectivesConfig):
         return {}
     requested = config.only or gang.NAMES
     network = list(config.expect_network)
-    # Names with * are those of InfiniBand, which may have NVLink between nodes beside it: there the record tells.
+    # Names with * are InfiniBand, beside which NVLink may join the nodes: then the record decides.
     network_values = {"gang_network": {ANY: network}} if network and not any("*" in name for name in network) else {}
     return network_values | {f"gang_{name}_asked": {ANY: ["yes" if name in requested else "no"]} for name in gang.NAMES}
 
 
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Setup]] = {
-    "training": _training,
-    "diagnostics": _diagnostics,
-    "collective": _collective,
+    "training": _training_setup,
+    "diagnostics": _diagnostics_setup,
+    "collective": _collective_setup,
 }
 
 
 def _parsed(declaration: Mapping[str, Any], module: str, parse: Callable[[Sequence[str]], _Config]) -> _Config | None:
-    """The configuration of a stage that runs that module; None for another command, or one that the module refuses."""
+    """The configuration of a stage that runs that module; None for another command, or one that the module rejects."""
     command = [str(word) for word in declaration.get("command") or ()]
     if module not in command:
         return None

@@ -18,13 +18,13 @@ from .peer_statistics import borrowed_deviation
 
 CPU = "cpu"
 AUTO = "auto"
-#: How many of a GPU a name says: 8xh200, h200x8.
+#: The number of GPUs in a name: 8xh200, h200x8.
 _COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
 
 
 @dataclass(frozen=True)
 class Sku:
-    """One model of node; ``schemas/skus.schema.json`` says what each field means. Bytes, bytes/s, watts, TFLOP/s."""
+    """A node model; ``schemas/skus.schema.json`` explains each field. Units: bytes, bytes/s, watts, TFLOP/s."""
 
     name: str
     title: str
@@ -54,7 +54,7 @@ def read(path: Path) -> Sku:
         raise CriteriaError(f"{path}: holds the SKU {document['name']}, which belongs into {document['name']}.yml")
     count, measured = document.get("gpu_count", {}), document.get("measured", {})
     with_median = {name: figure for name, figure in measured.items() if isinstance(figure, dict) and "median" in figure}
-    medians = {(name, 1): figure["median"] for name, figure in with_median.items()}  # those of records of revision 1
+    medians = {(name, 1): figure["median"] for name, figure in with_median.items()}  # of records of revision 1
     return Sku(
         **{key: document[key] for key in ("name", "title", "vendor")},
         models=tuple(document["models"]),
@@ -68,14 +68,14 @@ def read(path: Path) -> Sku:
 
 
 def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> dict[tuple[str, int], float]:
-    """By metric and revision of its definition: 1, unless the figure tells it."""
+    """Figures by (metric, revision of its definition); the revision is 1 unless the figure has another."""
     texts = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
     return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in texts.items()}
 
 
 @functools.cache
 def shipped() -> tuple[Sku, ...]:
-    """The catalogue of the collection."""
+    """The SKUs of the catalogue that ships with the collection."""
     return tuple(read(path) for path in criteria.sku_files())
 
 
@@ -100,7 +100,7 @@ def named(declared: str) -> Sku | None:
 
 
 def hinted(declared: str) -> Sku | None:
-    """The SKU that a site's own name holds as whole words (hgx-h200, 8xh100), the longest one; None without any."""
+    """The SKU whose name is in a site's own name as whole words (hgx-h200, 8xh100), the longest one, or None."""
     padded = f" {' '.join(_words(_COUNTED.sub('', declared.casefold())))} "
     hints = [
         (len(piece), sku)
@@ -112,7 +112,7 @@ def hinted(declared: str) -> Sku | None:
 
 
 def remark(declared: str) -> str:
-    """What to know of a ``gpuval_sku`` that the catalogue has not; empty for any other."""
+    """A remark on a ``gpuval_sku`` that the catalogue lacks; empty for one that it has."""
     if declared in (AUTO, CPU, *GPU_VENDORS) or named(declared) or hinted(declared):
         return ""
     names = [sku.name for sku in shipped()]
