@@ -21,13 +21,13 @@ from .entries import Entry, gang_of, own_entry
 
 IMAGE = "image"
 NO_IMAGE, HARDWARE = "no_image", "hardware"
-#: Begins the problem of a record that is no evidence.
+#: Start of the problem text of a record that was refused as evidence.
 REFUSED = "record refused: "
-#: States without a last record. A lost contact with the node explains them.
+#: States of a stage without a final record; lost contact with the node can explain them.
 OPEN_STATES = ("missing", "pending", "running")
 MAX_REASON = 600
 
-#: So many other nodes must have passed a stage before a repeated failure of the user's own program is the node's.
+#: Number of other nodes that must have passed a stage before a user's program that fails twice implicates the node.
 MIN_PEERS = 2
 
 _VALIDATE = "validate again"
@@ -41,13 +41,13 @@ _OF_GANG_JOB = (
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The last record of a stage, and what is known of why there is no better one.
+    """How a stage of a node ended: its last record, and why there is no better one.
 
-    ``refusal``: why its record was refused. ``contact``: why the node could not be asked for its records;
-    ``lost_again``: how it was lost when it was to repeat a stage that had passed; ``began_again``: whether it was to,
-    and left no other record. ``of_gang``: nodes run the stage together, so its failure implicates none of them.
-    ``cleaned``: a clean ended the run; ``resume``: how to resume a run that has not ended. ``peers_passed``: how many
-    other nodes passed the stage; ``shared``: the failure that it shares with some.
+    ``refusal``: why the record was refused. ``contact``: why the node could not be asked for its records.
+    ``lost_again``: how the node was lost when it should repeat a stage that had passed. ``began_again``: whether it
+    should, and left no other record. ``of_gang``: nodes run the stage together, so its failure implicates none of them.
+    ``cleaned``: a clean ended the run. ``resume``: how to resume a run that has not ended. ``peers_passed``: number of
+    other nodes that passed the stage. ``shared``: the same failure on several nodes.
     """
 
     node: str
@@ -81,7 +81,7 @@ class StageEnd:
 
     @functools.cached_property
     def cause(self) -> str:
-        """The class of what made it fail, or of what is missing, by its record, else by its text; empty for none."""
+        """The failure class of the cause, from the record, else from the message; empty if neither has one."""
         named = class_named(named_cause(self.record)) if self.record and self.failed else None
         if named and "record" in named.explains and (named.name != NO_IMAGE or lacks_image(self.record)):
             return named.name
@@ -94,14 +94,14 @@ class StageEnd:
 
     @property
     def is_of_program(self) -> bool:
-        """Whether the program is at fault: what a program of the user's own says of the node is no proof."""
+        """Whether the program is at fault: what a user's own program reports about the node is no proof."""
         unproven = not self.shipped and (not self.cause or subject_of(self.cause) == NODE)
         return self.failed and self.cause != HARDWARE and (self.cause == OWN_PROGRAM or unproven)
 
     @property
     def as_failed(self) -> FailedStage | None:
-        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node. A shipped
-        program that ran and found fault, such as wrong results, speaks of its node."""
+        """The failure in a form that other nodes may share. None without failure, or if its cause is in the node: as
+        for a shipped program that ran and found a fault, such as wrong results."""
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
         of_node |= self.shipped and self.state == "failure" and subject_of(self.failure_class) == NODE
         if not self.failed or self.of_gang or of_node:
@@ -112,24 +112,24 @@ class StageEnd:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether an earlier attempt of the node failed, too."""
+        """Whether an earlier attempt of the stage failed, too."""
         attempts = self.record["attempts"] if self.record else ()
         number = self.record["attempt"] if self.record else 0
         return any(earlier["attempt"] < number and earlier["state"] in FAILED_STATES for earlier in attempts)
 
     @property
     def is_refused(self) -> bool:
-        """Whether the record of its end was refused, so that an earlier one, or none, is the last."""
+        """Whether the final record was refused, so that an earlier record, or none, is the last."""
         return (self.is_open or self.began_again) and self.refusal.startswith(REFUSED)
 
     @property
     def unreached(self) -> Document | None:
-        """The lost contact, where it explains the end."""
+        """The lost contact with the node, if it explains the end of the stage."""
         return self.lost_again or (self.contact if self.contact and explains(self.contact, self.state) else None)
 
     @functools.cached_property
     def text(self) -> str:
-        """The end in words, as the record has it."""
+        """The end of the stage as text, from its record."""
         if self.is_open and self.cleaned:
             return f"{self.state}: {RUN_ENDED}"
         if self.record is None or (self.is_open and self.refusal.startswith(UNREAD)):
@@ -142,7 +142,7 @@ class StageEnd:
 
     @property
     def reason(self) -> str:
-        """The end in words, with what the controller knows of it."""
+        """The end of the stage as text, with what the controller knows about it."""
         if self.shared:
             return self.shared.reason
         if self.unreached:
@@ -162,12 +162,12 @@ class StageEnd:
 
     @property
     def other_work(self) -> str:
-        """Who else used the accelerators; empty for none."""
+        """The processes that used the accelerators besides the stage, as text; empty for none."""
         return environment.accelerator_users(self.record["environment"]) if self.record else ""
 
 
 class StageRule(NamedTuple):
-    """Where ``applies`` holds, its verdict, class and remedy count."""
+    """A rule for the end of a stage: if ``applies`` holds, the stage gets its verdict, failure class and remedy."""
 
     name: str
     applies: Callable[[StageEnd], object]
@@ -176,15 +176,15 @@ class StageRule(NamedTuple):
     class_of: Callable[[StageEnd], str] = lambda end: end.failure_class
 
 
-def _repeated(end: StageEnd, remedy: str) -> str:
-    """The remedy with the node and stage; `make job` may have started the stage of a job."""
+def _fill_remedy(end: StageEnd, remedy: str) -> str:
+    """The remedy with node and stage filled in, for a job with the command that repeats it."""
     text = remedy.replace("{node}", end.node).replace("{stage}", end.stage)
     return text if end.shipped else text.replace(_VALIDATE, "repeat the command")
 
 
 def _remedy_of_class(end: StageEnd, name: str = "") -> str:
     row = class_named(name or end.failure_class)
-    return _repeated(end, row.remedy if row else "")
+    return _fill_remedy(end, row.remedy if row else "")
 
 
 def _remedy_of_state(end: StageEnd) -> str:
@@ -206,11 +206,11 @@ RULES = (
     ),
     StageRule(
         "own program of a gang", lambda end: end.of_gang and end.is_of_program, "missing",
-        lambda end: _repeated(end, _OF_GANG_JOB), lambda _: OWN_PROGRAM,
+        lambda end: _fill_remedy(end, _OF_GANG_JOB), lambda _: OWN_PROGRAM,
     ),
     StageRule(
         "no success of a gang", lambda end: end.of_gang, "missing",
-        lambda end: _repeated(end, _OF_GANG if end.shipped else _OF_GANG_JOB),
+        lambda end: _fill_remedy(end, _OF_GANG if end.shipped else _OF_GANG_JOB),
     ),
     StageRule("hardware", lambda end: end.cause == HARDWARE, "fail", _remedy_of_class),
     StageRule("beside other work", lambda end: end.failed and end.other_work, "missing", _remedy_of_state),
@@ -245,7 +245,7 @@ RULES = (
 
 
 def judge_end(end: StageEnd) -> Entry:
-    """The check of the stage's end, by the first rule that applies; with the class of what did not end well."""
+    """The check of the stage's end by the first rule that applies, with the failure class if it did not end well."""
     rule = next(rule for rule in RULES if rule.applies(end))
     return own_entry(
         f"{end.stage}_state", end.stage, "state", rule.verdict, value=end.state, expected="success", reason=end.reason,
@@ -254,29 +254,29 @@ def judge_end(end: StageEnd) -> Entry:
 
 
 def lacks_image(record: Document | None) -> bool:
-    """Whether a stage proves nothing about the node, and a retry is no use: its image is not there. One that the
-    work claims after it began does not count."""
+    """Whether the stage's image is missing, which proves nothing about the node and no retry repairs. A missing image
+    that the program itself reports after its start does not count."""
     if record is None or record["state"] != "crash" or record["environment"].get("fault") != NO_IMAGE:
         return False
     return record["stage"] == IMAGE or (record["exit_code"] is None and record["signal"] is None)
 
 
 def explains(contact: Document, state: str) -> bool:
-    """Whether a lost contact is why a stage has no better end; in a pod that is ended it says `cancelled`."""
+    """Whether the lost contact is why the stage has no better end. In a pod that ended, the state is `cancelled`."""
     return state in OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
 
 
-#: Nodes that fail alike share the cause if there are so many, and so large a share of those that ran the stage.
+#: Equal failures have a shared cause on at least this many nodes, and this share of those that ran the stage.
 MIN_NODES, MIN_SHARE = 2, 0.5
 #: The class of a shared failure whose cause no record names.
 SHARED = "shared"
 _WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
-#: Addresses, ids, UUIDs and figures differ between nodes; so do the ranks and parts that they number.
+#: Numbers that differ between nodes: addresses, ids, UUIDs, figures, and indexes of ranks and parts.
 _NUMBER = re.compile(r"(?<![a-z])(?=[a-f:.,-]*\d)[0-9a-fx:.,-]*[0-9a-f]|\d+", re.IGNORECASE)
 
 
 class FailedStage(NamedTuple):
-    """The end of a stage that failed, and what it says of the cause."""
+    """A failed stage of a node, with the failure class and the text of its cause."""
 
     node: str
     stage: str
@@ -286,7 +286,7 @@ class FailedStage(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedFailure:
-    """One failure of several nodes in a stage, which ``ran`` nodes brought to an end."""
+    """A stage's failure that several nodes share; ``ran``: number of nodes on which the stage ended."""
 
     stage: str
     failure_class: str
@@ -299,7 +299,7 @@ class SharedFailure:
         return f"{len(self.nodes)} of {self.ran} nodes ended alike: {self.text}"
 
     def entry(self) -> Entry:
-        """The finding about what they share, for the fleet."""
+        """The fleet's check for the failure, about what its nodes share."""
         row = class_named(self.failure_class)
         return own_entry(
             f"{self.stage}_shared", self.stage, "state", "missing", part="fleet", value=len(self.nodes),
@@ -310,8 +310,8 @@ class SharedFailure:
 
 
 def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[tuple[str, str], SharedFailure]:
-    """By node and stage the failure that it shares with other nodes; ``ran``: by stage the nodes that ended it. A class
-    that speaks of the node becomes that of a shared failure."""
+    """For each (node, stage) the failure that the node shares with others. ``ran``: for each stage the number of nodes
+    on which it ended. A failure class that is about the node becomes that of a shared failure."""
     ends = list(failed)
     names = {end.node for end in ends}
     groups: dict[tuple[str, str, str], list[FailedStage]] = defaultdict(list)
@@ -320,7 +320,7 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
     shared = {}
     for (stage, name, _), group in groups.items():
         if len(group) >= max(MIN_NODES, MIN_SHARE * ran[stage]):
-            text = _renamed(group[0].text, {group[0].node}, "the node")
+            text = _replace_names(group[0].text, {group[0].node}, "the node")
             of_what = SHARED if subject_of(name) == NODE else name
             failure = SharedFailure(stage, of_what, text, tuple(end.node for end in group), ran[stage])
             shared.update({(node, stage): failure for node in failure.nodes})
@@ -328,28 +328,28 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
 
 
 def normalised(text: str, names: Collection[str]) -> str:
-    """The text without what differs between nodes: their ``names``, numbers, addresses, ranks."""
-    return _NUMBER.sub("#", _renamed(text, names, "NODE"))
+    """The text with placeholders for all that differs between nodes: their ``names``, numbers, addresses, ranks."""
+    return _NUMBER.sub("#", _replace_names(text, names, "NODE"))
 
 
-def _renamed(text: str, names: Collection[str], name: str) -> str:
+def _replace_names(text: str, names: Collection[str], name: str) -> str:
     return _WORD.sub(lambda word: name if word[0] in names else word[0], text)
 
 
 FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
 #: The store, the network, the site or a program of the user's own was at fault.
 NOT_THE_NODE = "not_the_node"
-#: In what the runner and the controller write about a stage that the kernel killed for want of memory.
+#: In messages of the runner and the controller about a stage that the kernel killed because memory was short.
 _OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
-#: The runner's words for a container that ended together with its pod, and for a record that a new pod finds at work.
+#: The runner's messages for a container that ended with its pod, and for a stage that a new pod finds cut off.
 _ENDED_WITH_POD = "its container ended without a final record"
 _CUT_OFF = "cut off (last seen "
 
 
 class EarlierAttempt(NamedTuple):
-    """An attempt before the last: its record, and whether it has a lower number than the last. ``cut_off``: an end from
-    outside cut off work of the same attempt, so that a stage that had passed may have run again with it. ``slow``: it
-    passed, and was slow; else it was measured again beside a node that was."""
+    """An attempt before the last. ``earlier``: it has a lower number than the last. ``cut_off``: an end from outside
+    cut off work of the same attempt, so that a passed stage may have run again with it. ``slow``: it passed and was
+    slow; else it passed and was only repeated to compare a slow node."""
 
     record: Document
     earlier: bool
@@ -366,14 +366,14 @@ class EarlierAttempt(NamedTuple):
 
     @property
     def failure_class(self) -> str:
-        """The class of its end."""
+        """The failure class of the attempt's end."""
         stage = self.record["stage"]
         return named_cause(self.record) or (f"{stage}_{self.state}" if is_shipped(stage) else OWN_PROGRAM)
 
 
 def retried_for(record: Document, of_node: Iterable[Document] = (), *, slow: bool = True) -> str | None:
-    """The worst cause of the record's earlier attempts; None without any that began and failed. ``of_node``: the
-    records of all stages of the node. ``slow``: attempts that passed were slow."""
+    """The worst cause of the record's earlier attempts; None if none of them began and failed. ``of_node``: the records
+    of all stages of the node. ``slow``: whether attempts that passed were slow."""
     cut_off = {_turn(attempt.record) for other in of_node for attempt in _attempts(other) if _was_interrupted(attempt)}
     causes = {
         _retry_cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off, slow=slow))
@@ -388,12 +388,12 @@ def _attempts(record: Document) -> list[EarlierAttempt]:
 
 
 def _turn(attempt: Document) -> tuple[str, int]:
-    """What stages of a node ran in together: the round of their gang, and the number of the attempt."""
+    """The key of stages that ran in one attempt of a node: the round of their gang, and the attempt's number."""
     return str(attempt.get("of_round", "")), attempt["attempt"]
 
 
 def _was_interrupted(attempt: EarlierAttempt) -> bool:
-    # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
+    # With the same attempt number no new pod, but a machine that came back (from a reboot) cut the stage off.
     new_pod = attempt.message.startswith(_CUT_OFF) and attempt.earlier
     return attempt.state in ("running", "cancelled") or _ENDED_WITH_POD in attempt.message or new_pod
 
@@ -406,7 +406,7 @@ def _found_a_full_disk(attempt: EarlierAttempt) -> bool:
 RETRY_RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] = (
     (None, lambda attempt: attempt.state in ("pending", "skipped")),
     (None, lambda attempt: attempt.state == "success" and (attempt.cut_off or not attempt.slow)),
-    # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
+    # A heartbeat of the same attempt is no earlier attempt: only the pod shows that it ended.
     (None, lambda attempt: attempt.state == "running" and not attempt.earlier),
     (INTERRUPTED, _was_interrupted),
     (DISK_FULL, _found_a_full_disk),
@@ -414,7 +414,7 @@ RETRY_RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] =
     (NOT_THE_NODE, lambda attempt: subject_of(attempt.failure_class) != NODE),
     (FLAKY, lambda attempt: True),
 )
-#: From the worst.
+#: Causes of retries, the worst first.
 RETRY_CAUSES = (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED, NOT_THE_NODE)
 
 

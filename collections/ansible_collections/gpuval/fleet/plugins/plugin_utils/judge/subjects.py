@@ -21,7 +21,7 @@ from .identity import identity_of, machine_names, models_of
 def subjects_of(
     run: Document, evidence: RunEvidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Subject]:
-    """By name; ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs."""
+    """The subjects of a run by node name. ``lacked_gpus``: for each machine the earlier run that missed its GPUs."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
     most = 2 * sum(has_gpus) > len(has_gpus)
@@ -31,7 +31,7 @@ def subjects_of(
         if most:
             subject.expects_gpus = "most nodes of the run have GPUs"
         elif lacked_gpus:
-            own_names = (machine for machine in names[name] if counted[machine] == 1)  # not that of a cloned disk
+            own_names = (machine for machine in names[name] if counted[machine] == 1)  # without the id of a cloned disk
             subject.expects_gpus = next((lacked_gpus[machine] for machine in own_names if machine in lacked_gpus), "")
     return subjects
 
@@ -41,7 +41,7 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
     records = evidence.records.get(name, {})
     records = {stage: _last_measured(records[stage]) for stage in expected["stages"] if stage in records}
     facts = records.get(FACTS)
-    accelerator = _accelerator(expected["sku"], facts)
+    accelerator = _accelerator_vendor(expected["sku"], facts)
     models = models_of(facts)
     sku = sku_catalogue.of_models(models)
     sku_name, declared_sku = sku.name if sku else None, sku_catalogue.named(expected["sku"])
@@ -63,11 +63,10 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
     )
-    if sku:
-        # What healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it.
+    if sku:  # figures of healthy nodes of the SKU, where measured as on this node: those with a floor for it
         floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}
         subject.measured = {key: figure for key, figure in sku.measured.items() if key[0] in floors}
-        judged = {check.metric for check in sku.checks}  # Gaudi's fp8 has no floor, because nothing measures it
+        judged = {check.metric for check in sku.checks}  # Gaudi's fp8 has no floor: no stage measures it
         precisions = sku.gpu.get("peak_tflops", {})
         subject.precisions = frozenset(one for one in precisions if f"diagnostics_matmul_{one}_tflops" in judged)
     return subject
@@ -78,14 +77,14 @@ def _kind(catalogue_sku: str | None, models: Sequence[str], declared: str) -> st
 
 
 def kind_of(node: Document) -> str:
-    """Of a report's node, as of its subject: what nodes must share to be compared."""
+    """The kind of a report's node: nodes of the same kind are compared. The same value as of its subject."""
     models = [gpu["model"] for gpu in node["identity"].get("gpus", ()) if "model" in gpu]
     return _kind(node.get("catalogue_sku"), models, node["sku"])
 
 
 def _last_measured(record: Record) -> Record:
-    """The record, or the attempt before that passed, where the last never began, was ended from outside or worked
-    beside others."""
+    """The record, or an earlier attempt that passed, if the last one never began, was ended from outside or ran beside
+    other work."""
     *attempts, before = record["attempts"] or (None,)
     at_deadline = record["state"] == "timeout" and "(deadline_seconds)" in record["message"]
     outside = at_deadline or record["state"] == "cancelled" or record["started_at"] is None
@@ -96,7 +95,7 @@ def _last_measured(record: Record) -> Record:
     return record
 
 
-def _accelerator(sku: str, facts: Record | None) -> str:
+def _accelerator_vendor(sku: str, facts: Record | None) -> str:
     if sku == "cpu":
         return "cpu"
     accelerator = facts["environment"].get("accelerator") if facts else None
@@ -105,7 +104,7 @@ def _accelerator(sku: str, facts: Record | None) -> str:
 
 
 def count_of(record: Record | None, name: str) -> int | float | None:
-    """A count that the node reported; None when it reported none, or several that disagree."""
+    """A count that the node reported; None if it reported none, or several that differ."""
     metrics = record["metrics"] if record else []
     values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}
     return values.pop() if len(values) == 1 else None
@@ -115,7 +114,7 @@ LABEL = "label "
 
 
 def properties_of_node(labels: Mapping[str, str], facts: Record | None) -> dict[str, str]:
-    """By property its value; a label that is called as a version is keeps its kind before its name."""
+    """The node's properties by name; a label with the name of a version gets a prefix for its kind."""
     reported = {} if facts is None else properties_of(facts)
     versions = {name: reported[name] for name in VERSION_KINDS if name in reported}
     return versions | {LABEL + name if name in VERSION_KINDS else name: text for name, text in labels.items()}

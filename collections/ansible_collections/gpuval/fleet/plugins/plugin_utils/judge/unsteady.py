@@ -23,25 +23,25 @@ from .kinds.base import JudgeContext
 from .peer_groups import errors_by_part, figures_of, is_repetition, newest_revision
 
 UNSTEADY = "unsteady"
-#: A figure whose spread healthy nodes do not report is steady within this.
+#: Relative change up to which a figure is steady, if healthy nodes do not show a spread.
 MARGIN = 0.1
 MAX_NAMED = 16
 
 
 class AttemptFigure(NamedTuple):
-    """A figure of one part in one attempt, and the error that its repeats explain, relative."""
+    """The figure of one part in one attempt, and its relative error as repeats explain it."""
 
     value: float
     error: float
 
 
-#: The verdict by what peers excuse, and for what was shown before.
+#: Verdicts by ``UnsteadyPart.beyond``: of a change seen once, and of one that was seen again.
 VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "missing"), ("missing", "fail"))
 
 
 class UnsteadyPart(NamedTuple):
-    """How often a part changed by more than repeats do, and how far at most, as a logarithm. ``beyond``: whether
-    healthy peers were seen to change as much (0), or may (1), or in another figure alone (2), or not (3)."""
+    """A part whose figure changed by more than its repeats explain. ``size``: the largest change, as a logarithm.
+    ``beyond``: 0 if healthy peers changed as much, 1 if they may, 2 if they did in another figure only, 3 if not."""
 
     beyond: int
     times: int
@@ -57,9 +57,9 @@ def checks(
     earlier: Mapping[str, Collection[str]],
     context: JudgeContext,
 ) -> list[Entry]:
-    """An entry for each part that is unsteady; where most parts of a node are, one of the node. ``earlier``: by machine
-    or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is within that decides
-    nothing, and is missing where a further attempt, or an earlier run, shows it again."""
+    """An entry for each part that is unsteady, or for the node if most parts are. ``earlier``: for each machine or GPU
+    the runs in which it was unsteady. ``context``: changes that other nodes showed. A change within these decides
+    nothing; it is missing evidence if a further attempt, or an earlier run, shows it again."""
     record = subject.records.get(stage)
     records = _measurements(subject, record) if record is not None else []
     if len(records) < 2:
@@ -72,7 +72,7 @@ def checks(
         for part, series in _by_part(subject, check, records).items():
             changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
             size, *values = max(changes, default=(0.0,))
-            best = (max if check.max_above is None else min)(series)  # slow once is slow once, whenever it was
+            best = (max if check.max_above is None else min)(series)  # whenever the slow attempt was, it counts once
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
             of_peers = [min(change * deviations.get(metric, 0.0), MARGIN) for change in healthy]
             beyond = sum(size > most for most in of_peers)
@@ -90,7 +90,7 @@ def checks(
 
 
 def _measurements(subject: Subject, record: Record) -> list[Record]:
-    """The attempts that passed, in their order; for a stage without another one those of one command."""
+    """The attempts that passed, oldest first; of a stage with one attempt, those of stages with its command."""
     attempts = [attempt for attempt in record["attempts"] if is_repetition(attempt, record)]
     commands = [
         other for other in subject.records.values()
@@ -101,7 +101,7 @@ def _measurements(subject: Subject, record: Record) -> list[Record]:
 
 
 def _speeds(criteria: Sequence[Check]) -> dict[str, Check]:
-    """By metric the required comparison, or else the floor of the SKU, of a speed that may be measured again."""
+    """For each metric of a speed that may be measured again the required comparison, or else the SKU's floor."""
     speeds = [check for check in criteria if check.required and check.retry and units.is_timed(check.unit or "")]
     kinds = [
         [one for one in speeds if one.kind == "min" and one.catalogue_sku],
@@ -123,7 +123,7 @@ def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[
 
 
 def _change(first: AttemptFigure, second: AttemptFigure, check: Check) -> float:
-    """How far two figures differ, relative; 0 where repeats explain it."""
+    """The relative change between two figures; 0 if repeats explain it."""
     change = abs(math.log(second.value / first.value))
     margin = check.margin if check.kind == "outlier" else MARGIN
     return change if change > max(margin, check.deviations * math.hypot(first.error, second.error)) else 0.0
@@ -149,7 +149,7 @@ def _entry(
 
 
 def _identities(subject: Subject, part: str) -> list[str]:
-    """What a fault of the part is kept by, between runs (judge/actions.py)."""
+    """The identities under which runs remember a fault of the part (judge/actions.py)."""
     identity = identity_of(subject.records.get(FACTS))
     machines = machine_names(subject.name, identity)
     if not part.startswith("gpu:"):

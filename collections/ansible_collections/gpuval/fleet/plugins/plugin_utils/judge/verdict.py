@@ -36,17 +36,17 @@ from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
 from .subjects import subject_of, subjects_of
 
-#: Other work has the node, or took it: in a run of idle nodes that is no verdict.
+#: Failure classes of nodes that other work occupies: in a run on idle nodes they do not count.
 BUSY = frozenset(row.name for row in all_classes() if row.other_work)
-#: A job that waits for work of others; another reason (limits, licenses, a node that is down) is none of these.
+#: Reasons of a Slurm job that waits for others' jobs; limits, licenses or a node that is down are other reasons.
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
-#: In the name of a process or container of a gpuval run that is not at work on the node any more.
+#: In the name of a leftover process or container of an earlier gpuval run.
 LEFTOVER = " of gpuval run "
-#: So many good nodes are measured again beside those that are not.
+#: Number of good nodes that are measured again to compare the doubtful ones with.
 PEERS_MEASURED_AGAIN = 2
 #: Verdicts on a run in which no node is open or failed.
 ACCEPTED = ("PASS", "PARTIAL")
-#: Checks of what a search found of one node.
+#: Checks in which a search reports its findings about one node.
 SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 
@@ -113,16 +113,16 @@ def judge(
             **{word: sum(node["verdict"] == word for node in nodes) for word in ("PASS", "FAIL", "INCOMPLETE")},
             "flaky": sum(node["flaky"] for node in nodes),
         },
-        "summary": [],  # the lines come with the forms of the report
+        "summary": [],  # filled in when the report is written
         "nodes": nodes,
-        "fleet": _of_fleet(judged, nodes, narrowed, power=losses, analysis=analysis),
+        "fleet": _fleet_report(judged, nodes, narrowed, power=losses, analysis=analysis),
     }
 
 
 def _judge_nodes(
     judged: JudgedRun, analyse: Callable[[JudgedRun], dict[str, Any] | None]
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """The entries of all nodes, and the analysis of the fleet; large fleets take two processes."""
+    """The report's entries of all nodes, and the analysis of the fleet; large fleets use two processes."""
     names = sorted(judged.subjects, key=natural_order)
     with beside(lambda: (analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
@@ -140,7 +140,7 @@ def _judge_nodes(
 
 
 def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any] | None:
-    """The analysis of the fleet, of all nodes but those ``without``."""
+    """The analysis of the fleet, without the nodes in ``without``."""
     subjects = [judged.subjects[name] for name in sorted(judged.subjects, key=natural_order) if name not in without]
     figures = [
         {
@@ -149,7 +149,7 @@ def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any]
             "accelerator": subject.accelerator,
             "identity": identity_of(subject.records.get(FACTS)),
             "stages": [
-                _stage(stage, subject.records, failed=False)
+                _stage_entry(stage, subject.records, failed=False)
                 for stage in judged.document["nodes"][subject.name]["stages"]
             ],
             "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
@@ -159,8 +159,8 @@ def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any]
     return fleet.analyse(figures, [subject.properties for subject in subjects])
 
 
-def _of_fleet(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequence[str], **more: Any) -> dict[str, Any]:
-    """What the report says of the nodes together."""
+def _fleet_report(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequence[str], **more: Any) -> dict[str, Any]:
+    """The report's section about the nodes together."""
     run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], MAX_REASON)
@@ -175,7 +175,7 @@ def _of_fleet(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequence[s
 
 
 def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
-    """Of each node, by stage, the digest of what ended: what is judged now is known again later."""
+    """For each node and stage the digest of the final record, so that a later judgement sees what changed."""
     return {
         name: {stage: digest_of(record) for stage, record in records.items() if record["state"] in FINAL_STATES}
         for name, records in evidence.records.items()
@@ -183,7 +183,7 @@ def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
 
 
 def _is_busy(node: Document) -> bool:
-    """What an earlier run left is no work of others: it may hang in the driver."""
+    """Whether other work occupies the node. A leftover of an earlier run does not count: it may hang in the driver."""
     if node["verdict"] != "INCOMPLETE" or node["class"] not in BUSY:
         return False
     reason = (headline(node) or {}).get("reason", "")
@@ -193,8 +193,8 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE, ``busy`` ones PARTIAL; a narrowed PASS, and one that
-    proves less than an acceptance needs, is PARTIAL."""
+    """The verdict on a run from its nodes': FAIL before INCOMPLETE before PASS. Without nodes it is INCOMPLETE, or
+    PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"
@@ -206,7 +206,7 @@ def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> 
 
 
 def node_verdict(checks: Sequence[Entry]) -> str:
-    """The verdict on a node from its checks; one without any required work that passed is INCOMPLETE."""
+    """The verdict on a node from its checks; INCOMPLETE if no required work passed."""
     required = [check for check in checks if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
     if any(map(speaks_of_node, failed)):
@@ -218,7 +218,7 @@ def node_verdict(checks: Sequence[Entry]) -> str:
 
 
 def node_class(checks: Sequence[Entry]) -> str:
-    """One word for what decided against a node: the class of its launch, that of a stage's end, or a check's name."""
+    """The failure class that decided against a node: of its launch, of a stage's end, or a check's name."""
     check = headline({"checks": checks})
     if check is None:
         return "nothing_proven"
@@ -228,9 +228,9 @@ def node_class(checks: Sequence[Entry]) -> str:
 
 
 def headline(node: Document) -> Document | None:
-    """The check that decided against the node: the first required one that failed, else the first that is missing.
-    Where a part explains the first, its own failed check comes before. Of those that are missing what a search found of
-    this very node comes before what all members of its gang share."""
+    """The check that decided against the node: the first required one that failed, else the first that is missing. If
+    another part is the cause of the first, that part's own failed check comes first. Among missing ones, a search's
+    findings about this node come before what all members of its gang share."""
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
     failed.sort(key=lambda check: not speaks_of_node(check))
@@ -242,15 +242,15 @@ def headline(node: Document) -> Document | None:
 
 
 def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
-    """The report's entry of one node, by its own records alone: ``context`` has no comparison of nodes."""
+    """The report's entry of one node from its own records: ``context`` has no comparison of nodes."""
     return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
 
 def to_measure_again(
     run: Document, evidence: RunEvidence, context: JudgeContext, able: Collection[str]
 ) -> dict[str, list[str]]:
-    """By node the stages to measure once more: of nodes that are far from their peers, and of two good ones. ``able``:
-    the nodes that can."""
+    """For each node the stages to measure once more: of nodes far from their peers, and of two good ones. ``able``:
+    nodes that can repeat a stage."""
     judged = JudgedRun(run, evidence, context, subjects_of(run, evidence))
     judged.compare_nodes()
     chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}
@@ -269,8 +269,8 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     records = case.subject.records
     stages = []
     for stage in case.expected["stages"]:
-        stages.append(_stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)))
-        if stage in records:  # what its figures depend on, for comparisons with other runs
+        stages.append(_stage_entry(stage, records, failed=stage in failed, slow=was_slow(case, stage)))
+        if stage in records:  # settings that the figures depend on, for comparisons with other runs
             versions = properties_of(records[stage]) if stage != FACTS else {}
             stages[-1] |= {"setup": setup_of(records[stage]), **({"versions": versions} if versions else {})}
     verdict = node_verdict(checks)
@@ -294,7 +294,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
 
 
 def failed_criteria(node: Document, criteria: Sequence[Check]) -> list[Check]:
-    """The required criteria that a judged node failed, or did too little work for: what decides whether a stage may be
+    """The required criteria that a judged node failed or did too little work for: they decide whether a stage may be
     measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
     few = {check["name"] for check in node["checks"] if check["verdict"] == "missing" and check["value"] is not None}
@@ -302,8 +302,8 @@ def failed_criteria(node: Document, criteria: Sequence[Check]) -> list[Check]:
     return [one for one in checks if one.name in failed or (one.name in few and one.retry and one.samples_from)]
 
 
-def _stage(name: str, records: Mapping[str, Record], *, failed: bool, slow: bool = True) -> dict[str, Any]:
-    """The entry of a stage; ``slow``: an attempt that passed was slow."""
+def _stage_entry(name: str, records: Mapping[str, Record], *, failed: bool, slow: bool = True) -> dict[str, Any]:
+    """The report's entry of a stage. ``slow``: whether attempts that passed were slow."""
     record = records.get(name)
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:

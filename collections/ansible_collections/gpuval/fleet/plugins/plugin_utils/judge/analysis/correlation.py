@@ -20,16 +20,16 @@ from .distribution import Key, Samples, benjamini_hochberg, centred, spearman, s
 MIN_NODES = 8
 LEAST_RHO = 0.7
 FALSE_SHARE = 0.01
-#: Beyond it one figure is made from the other.
+#: Correlation beyond which two figures are one quantity, one computed from the other.
 ONE_QUANTITY = 0.995
-#: A figure that a smaller share of the parts reports would leave few parts that report all.
+#: Least share of parts that must report a figure: else few parts report all figures.
 REPORTED_BY = 0.8
-#: Of one stage; pairs grow with the square.
+#: Figures of one stage that are compared: the number of pairs grows with the square.
 MAX_FIGURES = 150
-#: Of more parts as many are drawn: rho is known to 0.02 then, and thousands of pairs take a second.
+#: Of more parts a sample of this size is used: it gives rho to 0.02, and thousands of pairs take a second.
 MAX_PLACES = 2000
 
-#: Units and statistics of a quantity, as names of metrics have them.
+#: Words for units and statistics in names of metrics.
 _SAME_WORDS = re.compile(
     r"seconds?|bytes?|bits|per|t?flops|tokens|samples|images|requests|ratio|count|celsius|watts|hertz|joules|percent"
     r"|rate|duration|latency|mean|median|min|max|minimum|maximum|least|greatest|most|average|avg|total|sum|first|last"
@@ -39,7 +39,7 @@ _SAME_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class FigurePair:
-    """``over`` is the kind of part that was compared, ``count`` how many of them."""
+    """Two correlated figures. ``over``: the kind of part that was compared; ``count``: number of parts."""
 
     one: Key
     other: Key
@@ -52,25 +52,25 @@ class FigurePair:
 
 @dataclass(frozen=True)
 class Correlated:
-    """Strong pairs, the strongest first, and how many more are one quantity twice."""
+    """Strongly correlated pairs, strongest first, and the number of further pairs that are one quantity twice."""
 
     pairs: list[FigurePair]
     one_quantity: int
 
 
 def correlate(samples: Samples) -> Correlated:
-    """All pairs of figures of a stage on nodes of one kind that are strongly correlated, beyond chance."""
+    """Find all pairs of figures of a stage, on nodes of one kind, that are strongly correlated beyond chance."""
     stages: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for key in samples.figures:
         stages[key.stage, key.kind].append(key)
-    pairs = [pair for keys in stages.values() for pair in _of_stage(keys, samples)]
+    pairs = [pair for keys in stages.values() for pair in _pairs_of_stage(keys, samples)]
     qualities = benjamini_hochberg([pair.probability for pair in pairs])
     strong = [
         pair
         for pair, quality in zip(pairs, qualities, strict=True)
         if quality <= FALSE_SHARE and abs(pair.rho) >= LEAST_RHO
     ]
-    # Beyond ONE_QUANTITY, or with one name but for units and statistics, it is one quantity twice.
+    # A correlation beyond ONE_QUANTITY, or equal names except for unit and statistic, is one quantity twice.
     distinct = [
         pair
         for pair in strong
@@ -80,7 +80,7 @@ def correlate(samples: Samples) -> Correlated:
     return Correlated(distinct, len(strong) - len(distinct))
 
 
-def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:
+def _pairs_of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:
     reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
     by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
     for key in reported:
@@ -98,7 +98,7 @@ def _pairs(
     node_of: Callable[[Any], Hashable],
     is_comparable: Callable[[Key, Key], bool],
 ) -> Iterator[FigurePair]:
-    """Over the places that report every figure which most places report."""
+    """The correlated pairs over the nodes or parts (places) that report every commonly reported figure."""
     if len(figures) < 2:
         return
     enough = REPORTED_BY * max(map(len, figures.values()))
@@ -119,6 +119,6 @@ def _pairs(
 
 
 def _quantity(metric: str) -> tuple[str, ...]:
-    """What a name says less the words for its unit and its statistic; nothing of a name of such words alone."""
+    """The words of a metric's name without unit and statistic; empty if it has no other words."""
     words = [word for word in re.split("[_.]", metric.lower()) if not _SAME_WORDS.fullmatch(word)]
     return tuple(words) or (metric,)

@@ -18,23 +18,23 @@ from typing import Any, NamedTuple
 
 from ..peer_statistics import MAD_TO_DEVIATION
 
-#: From so many nodes on a figure is described.
+#: Least number of nodes for a figure's distribution.
 MIN_NODES = 3
-#: An outlier is further from the median than both: robust deviations, and this part of the median.
+#: An outlier is further from the median than both: this many robust deviations, and this part of the median.
 DEVIATIONS = 6.0
 LEAST_DIFFERENCE = 0.02
-#: Squares of figures must be numbers too; nothing that is measured comes near.
+#: Largest value that counts: its square does not overflow, and no measurement comes near.
 GREATEST = 1e100
-#: Stages that ended otherwise broke off, and so did their figures.
+#: States of stages that ran to their end: other stages have partial figures.
 _ENDED = frozenset({"success", "failure"})
 
-#: Number of the node in the report, and the scope.
+#: (index of the node in the report, scope of the figure)
 Place = tuple[int, str]
 Value = tuple[float, Place]
 
 
 class Key(NamedTuple):
-    """``scope`` is the kind of part: node, gpu, rank, link."""
+    """Which figure of a fleet it is. ``scope``: the kind of part: node, gpu, rank, link."""
 
     stage: str
     metric: str
@@ -45,21 +45,21 @@ class Key(NamedTuple):
 
 @dataclass
 class FigureSample:
-    """The values of one figure in the order of nodes, and where there was none that is a number."""
+    """The values of one figure in the order of nodes, and the places whose value is no number."""
 
     values: list[Value] = field(default_factory=list)
     not_numbers: list[Place] = field(default_factory=list)
 
     @functools.cached_property
     def medians(self) -> dict[int, float]:
-        """By number of the node the median of its parts."""
+        """For each node's index the median of its parts."""
         parts: dict[int, list[float]] = defaultdict(list)
         for value, (number, _) in self.values:
             parts[number].append(value)
         return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}
 
     def missing(self, nodes: Iterable[int]) -> int:
-        """Parts that these nodes, which ran the stage, did not report; each has as many as most nodes reported."""
+        """Number of parts of these nodes without a value, if each node has as many parts as most report."""
         parts = Counter(place[0] for _, place in self.values)
         parts.update(place[0] for place in self.not_numbers)
         usual = Counter(parts.values()).most_common(1)[0][0]
@@ -68,7 +68,7 @@ class FigureSample:
 
 @dataclass(frozen=True)
 class Samples:
-    """All figures of a fleet; ``asked`` are the nodes of a kind that were asked to run a stage."""
+    """All figures of a fleet. ``asked``: for (stage, kind) the indexes of nodes that were asked to run the stage."""
 
     figures: Mapping[Key, FigureSample]
     asked: Mapping[tuple[str, str], Sequence[int]]
@@ -78,7 +78,7 @@ class Samples:
 
 
 def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
-    """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) contain."""
+    """Collect every figure of the nodes of a report (``nodes`` of gpuval.report/1)."""
     kinds = kinds_of(nodes)
     scopes: dict[str, str] = {}
     of_stage: dict[tuple[str, str], dict[tuple[str, str, str, int], FigureSample]] = defaultdict(
@@ -86,7 +86,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     )
     reporting: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
-        places: dict[str, Place] = {}  # one for each part: a fleet has a million values
+        places: dict[str, Place] = {}  # one object for each part saves memory: a fleet has a million values
         for stage in node["stages"]:
             name = stage["name"]
             kind = kinds[number][name]
@@ -105,7 +105,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
                     sample.values.append((value, known_part))
                 else:
                     sample.not_numbers.append(known_part)
-    # Of each figure the revision that most parts have: those of different ones are not compared.
+    # Keep the revision of each figure that most parts have: different revisions are not compared.
     of_one_revision = {
         Key(stage, metric, scope, unit, kind): sample
         for (stage, kind), figures in of_stage.items()
@@ -115,8 +115,8 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
 
 
 def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each node by stage what is compared with each other; number of GPUs and workload only where they differ. A
-    node without facts is of the kind of all others, where these are of one: it is missing among them."""
+    """For each node the kind of each stage; only figures of one kind are compared. It has number of GPUs and workload
+    if nodes differ in them. A node without facts gets the kind of all others if these have one: it is missing there."""
     described = [node for node in nodes if _has_facts(node)]
     skus = {_sku(node) for node in described}
     counts: dict[str, set[int]] = defaultdict(set)
@@ -156,7 +156,8 @@ def _gpus(node: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Distribution:
-    """``outliers`` are all of them, the furthest first. ``standard_deviation`` is that of a sample (n - 1)."""
+    """The spread of a figure's values. ``outliers``: all, furthest first. ``standard_deviation``: of a sample (n -
+    1)."""
 
     count: int
     nodes: int
@@ -175,22 +176,22 @@ class Distribution:
 
     @property
     def variation(self) -> float | None:
-        """Standard deviation by mean; None where the mean is 0."""
+        """Standard deviation divided by mean; None if the mean is 0."""
         return self.standard_deviation / abs(self.mean) if self.mean else None
 
     def change(self, value: float) -> float | None:
-        """From the median, relative to it; None where that is 0."""
+        """The value's relative distance from the median; None if the median is 0."""
         return relative(value, self.p50)
 
 
 def relative(value: float, base: float) -> float | None:
-    """How much ``value`` is over ``base``, as a part of it; None where ``base`` is 0 or too small to divide by."""
+    """The relative difference of ``value`` from ``base``; None if ``base`` is 0 or too small to divide by."""
     change = (value - base) / abs(base) if base else math.inf
     return change if math.isfinite(change) else None
 
 
 def distribution(values: Sequence[Value]) -> Distribution:
-    """How the values (at least one) are spread. p01 to p99 are values that were measured (nearest rank)."""
+    """Describe the spread of at least one value. p01 to p99 are measured values (nearest rank)."""
     numbers = sorted(value for value, _ in values)
     median = statistics.median(numbers)
     spread = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in numbers)
@@ -207,11 +208,11 @@ def distribution(values: Sequence[Value]) -> Distribution:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank."""
+    """The value at this share of the ordered values (nearest rank)."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-#: Up to so many values in the smaller group, and steps of the statistic, the distribution is counted, not approximated.
+#: Up to this many values in the smaller group, and steps of the statistic, p is exact instead of approximated.
 _EXACT_GROUP, _EXACT_STEPS = 20, 10_000
 
 
@@ -230,30 +231,30 @@ def midranks(values: Sequence[float]) -> list[float]:
 
 
 def mann_whitney(rank_sum: float, count: int, total: int) -> float:
-    """Two-sided p of ``count`` of ``total`` values having ranks (midranks) of this sum, if all came from one source.
-    Ties make it larger than it need be, never smaller."""
+    """Two-sided p of a Mann-Whitney test: that ``count`` of ``total`` values have this sum of midranks by chance. Ties
+    make it larger than it need be, never smaller."""
     rest = total - count
     statistic = rank_sum - count * (count + 1) / 2
-    low = math.ceil(min(statistic, count * rest - statistic))  # of a half, which ties make, the one nearer the middle
+    low = math.ceil(min(statistic, count * rest - statistic))  # ties make halves: round towards the middle
     middle = count * rest / 2
     if low >= middle:
         return 1.0
     few = min(count, rest)
     if few <= _EXACT_GROUP and count * rest <= _EXACT_STEPS:
-        return min(1.0, 2 * _cumulated(few, total)[low] / math.comb(total, few))
+        return min(1.0, 2 * _cumulated_counts(few, total)[low] / math.comb(total, few))
     deviation = math.sqrt(count * rest * (total + 1) / 12)
     return min(1.0, math.erfc((middle - low - 0.5) / deviation / math.sqrt(2)))
 
 
 def least_p(count: int, total: int) -> float:
-    """The p of a group that lies beyond all others: less is not possible."""
+    """The least possible p of a group of ``count`` of ``total`` values: that of one beyond all others."""
     return min(1.0, 2 / math.comb(total, count))
 
 
 @functools.lru_cache(maxsize=128)
-def _cumulated(few: int, total: int) -> list[int]:
-    """How many choices of ``few`` of ``total`` ranks have a statistic of at most 0, 1, 2 and so on, to its middle. The
-    counts are the coefficients of a Gaussian binomial."""
+def _cumulated_counts(few: int, total: int) -> list[int]:
+    """How many choices of ``few`` of ``total`` ranks have a Mann-Whitney statistic of at most 0, 1, 2 ... up to its
+    middle. The counts are the coefficients of a Gaussian binomial."""
     steps = few * (total - few) // 2 + 1
     counts = [1] + [0] * (steps - 1)
     for index in range(1, few + 1):
@@ -266,7 +267,7 @@ def _cumulated(few: int, total: int) -> list[int]:
 
 
 def centred(values: Sequence[float]) -> list[float] | None:
-    """Midranks about 0, of length 1, so that a product of two is Spearman's rho; None where all values are equal."""
+    """Midranks around 0, of length 1, so that the product of two is Spearman's rho; None if all values are equal."""
     ranks = midranks(values)
     middle = (len(values) + 1) / 2
     moved = [rank - middle for rank in ranks]
@@ -275,20 +276,20 @@ def centred(values: Sequence[float]) -> list[float] | None:
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Rho of two that ``centred`` made."""
+    """Spearman's rho of two lists that ``centred`` returned."""
     product: float = sum(map(operator.mul, left, right))
     return max(-1.0, min(1.0, product))
 
 
 def spearman_p(rho: float, count: int) -> float:
-    """Two-sided p of this rho of ``count`` independent pairs (at least 4), by Fisher's transformation."""
+    """Two-sided p of this rho from ``count`` independent pairs (at least 4), by Fisher's transformation."""
     if abs(rho) >= 1:
         return 0.0
     return math.erfc(abs(math.atanh(rho)) * math.sqrt((count - 3) / 1.06) / math.sqrt(2))
 
 
 def benjamini_hochberg(probabilities: Sequence[float]) -> list[float]:
-    """For each p its q: the share of false ones to be expected among all that are as probable or less."""
+    """For each p its q: the expected share of false positives among all tests with this p or less."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__, reverse=True)
     q_values = [0.0] * len(probabilities)
     least = 1.0

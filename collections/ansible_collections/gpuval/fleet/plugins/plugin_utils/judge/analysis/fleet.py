@@ -22,7 +22,7 @@ Nodes = Sequence[Mapping[str, Any]]
 
 
 def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
-    """The document of ``nodes`` (those of gpuval.report/1), each with its properties; None below three nodes."""
+    """The analysis of a report's nodes as a document; None below three nodes. ``properties``: those of each node."""
     if len(nodes) < MIN_NODES:
         return None
     reported = samples(nodes)
@@ -32,7 +32,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     reported = Samples(described, reported.asked)
     compared = groups.compare(reported, properties)
     correlated = correlation.correlate(reported)
-    statistics = [_statistic(key, sample, reported, nodes) for key, sample in _first(described, MAX_STATISTICS)]
+    statistics = [_statistic(key, sample, reported, nodes) for key, sample in _most_reported(described, MAX_STATISTICS)]
     standings = [
         {
             **key._asdict(),
@@ -49,8 +49,8 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     return {
         "statistics": statistics,
         "groups": groups_kept,
-        "findings": [_finding(one, nodes) for one in compared.findings[:MAX_FINDINGS]],
-        "correlations": [_pair(one) for one in correlated.pairs[:MAX_PAIRS]],
+        "findings": [_finding_document(one, nodes) for one in compared.findings[:MAX_FINDINGS]],
+        "correlations": [_pair_document(one) for one in correlated.pairs[:MAX_PAIRS]],
         "counts": {
             "comparisons": compared.comparisons,
             "findings": len(compared.findings),
@@ -62,8 +62,8 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     }
 
 
-def _first(described: Mapping[Key, FigureSample], most: int) -> list[tuple[Key, FigureSample]]:
-    """All, in their order; of too many those that most parts reported."""
+def _most_reported(described: Mapping[Key, FigureSample], most: int) -> list[tuple[Key, FigureSample]]:
+    """At most ``most`` figures in their order, those that most parts report."""
     if len(described) <= most:
         return list(described.items())
     longest = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
@@ -86,7 +86,7 @@ def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) 
     }
 
 
-def _finding(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
+def _finding_document(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
     standing = finding.standing
     by, value = standing.group
     return {
@@ -105,7 +105,7 @@ def _finding(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _pair(pair: correlation.FigurePair) -> dict[str, Any]:
+def _pair_document(pair: correlation.FigurePair) -> dict[str, Any]:
     return {
         "stage": pair.one.stage,
         "kind": pair.one.kind,
@@ -116,7 +116,7 @@ def _pair(pair: correlation.FigurePair) -> dict[str, Any]:
 
 
 def by_group(analysis: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """Findings of one group on one kind of node together, in the order of the group's strongest."""
+    """The findings in lists by group and kind of node; the group with the strongest finding comes first."""
     by_key: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for finding in analysis["findings"]:
         by_key[finding["by"], finding["value"], finding["kind"]].append(finding)

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from ...core import units
 from .distribution import Key, Samples, benjamini_hochberg, least_p, mann_whitney, midranks, relative
 
-#: The least number of nodes of a group, and of those that it is held against.
+#: The least number of nodes of a group, and of the others that it is compared with.
 MIN_NODES = 3
 LEAST_EFFECT = 0.02
 FALSE_SHARE = 0.01
-#: Two groups that share this part of their nodes cannot be distinguished.
+#: Two groups that share this part of their nodes count as the same group.
 ALIKE = 0.8
 
 #: Property and value: ("rack", "r12").
@@ -31,7 +31,7 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True)
 class Standing:
-    """A group beside the other nodes of its kind; medians in the unit of the figure."""
+    """A group's median beside that of the other nodes of its kind, in the unit of the figure."""
 
     group: Group
     nodes: int
@@ -41,7 +41,7 @@ class Standing:
 
     @property
     def difference(self) -> float | None:
-        """Relative to the others' median; None where that is 0."""
+        """The relative difference from the others' median; None if that is 0."""
         return relative(self.median, self.others_median)
 
     @property
@@ -53,8 +53,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes. A comparison
-    that may still be chance is one without ``quality``."""
+    """One figure in which a group of nodes differs. ``nodes``: indexes in the report; ``alike``: other groups of
+    (nearly) the same nodes. Without ``quality`` the difference may still be chance."""
 
     key: Key
     standing: Standing
@@ -77,7 +77,7 @@ class GroupFinding:
 
     @property
     def moved(self) -> str:
-        """4.8 % below; or both figures where the others' is 0."""
+        """The difference as text: "4.8 % below"; both figures if the others' is 0."""
         standing = self.standing
         if standing.difference is None:
             figures = (units.human(value, self.key.unit) for value in (standing.median, standing.others_median))
@@ -88,7 +88,7 @@ class GroupFinding:
 
 @dataclass
 class Compared:
-    """``standings`` by figure and property; ``comparisons`` is how many were held against chance."""
+    """The result of `compare`: ``standings`` by figure and property; ``comparisons``: number of tests."""
 
     standings: dict[tuple[Key, str], list[Standing]] = field(default_factory=dict)
     findings: list[GroupFinding] = field(default_factory=list)
@@ -97,14 +97,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The groups among some nodes: by property those that are large enough, and for each set of nodes its names."""
+    """The groups among some nodes: by property those that are large enough, and the names of each set of nodes."""
 
     by: Mapping[str, Mapping[str, frozenset[int]]]
     names: Mapping[frozenset[int], Sequence[Group]]
 
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
-    """Every group beside the others of its kind in every figure; ``properties`` are those of each node."""
+    """Compare every group with the others of its kind in every figure. ``properties``: those of each node, in order."""
     compared = Compared()
     known_groups: dict[frozenset[int], _Groups] = {}
     tests: list[GroupFinding] = []
@@ -126,18 +126,18 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
             by_key[test.key].append(test)
     for key, key_tests in by_key.items():
         compared.findings += _standing_out(key_tests, medians[key], known_groups[frozenset(medians[key])])
-    compared.findings.sort(key=lambda test: (*_order(test), test.key))
+    compared.findings.sort(key=lambda test: (*_sort_key(test), test.key))
     return compared
 
 
-def _order(finding: GroupFinding) -> tuple[float, float, Group]:
+def _sort_key(finding: GroupFinding) -> tuple[float, float, Group]:
     return finding.probability, -abs(finding.standing.difference or 1), finding.standing.group
 
 
 def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
-    """The tests that are, each with its q: first whole groups are chosen, then figures of those that are. A bad rack
-    differs in many figures at once. Were all tests corrected together, these would make room for figures of groups that
-    are good (Benjamini, Bogomolov 2014)."""
+    """The tests that chance does not explain, each with its q: first groups are chosen, then their figures. A bad rack
+    differs in many figures at once: if all tests were corrected together, these would admit figures of good groups
+    (Benjamini, Bogomolov 2014)."""
     by_group: dict[tuple[Group, str], list[GroupFinding]] = defaultdict(list)
     for test in tests:
         by_group[test.standing.group, test.key.kind].append(test)
@@ -175,7 +175,7 @@ def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) 
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:
-    """One for each set of nodes; of two that are all nodes between them, one, that of fewer nodes."""
+    """One test for each set of nodes; if two sets together are all nodes, only that of fewer nodes."""
     if not groups.by:
         return
     numbers = list(values)
@@ -218,17 +218,17 @@ def _standing(group: Group, nodes: frozenset[int], peers: set[int], values: Mapp
 def _standing_out(
     candidates: Sequence[GroupFinding], values: Mapping[int, float], groups: _Groups
 ) -> Iterator[GroupFinding]:
-    """The candidates of one figure that do so without the nodes of those before them."""
+    """Those candidates of one figure that still differ without the nodes of the candidates before them."""
     explained: set[int] = set()
-    for test in sorted(candidates, key=_order):
-        if explained & test.nodes and not _still(test, explained, values):
+    for test in sorted(candidates, key=_sort_key):
+        if explained & test.nodes and not _still_differs(test, explained, values):
             continue
         explained |= test.nodes
         yield replace(test, alike=_alike(test, groups))
 
 
-def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float]) -> bool:
-    """Whether the group differs without the nodes that are explained already, and from others of which none is."""
+def _still_differs(test: GroupFinding, explained: set[int], values: Mapping[int, float]) -> bool:
+    """Whether the group differs without the nodes in ``explained``, and from others of which none is explained."""
     nodes = test.nodes - explained
     peers = values.keys() - test.nodes - explained
     if len(nodes) < MIN_NODES or len(peers) < MIN_NODES:
@@ -242,7 +242,7 @@ def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float])
 
 
 def _alike(test: GroupFinding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
-    """Other groups that are the same nodes, or nearly."""
+    """Other groups of the same nodes, or nearly the same."""
     names_alike = []
     for nodes, names in groups.names.items():
         if len(nodes & test.nodes) >= ALIKE * len(nodes | test.nodes):

@@ -15,7 +15,7 @@ from ..peer_groups import FINGERPRINT, figures_of, group_key, newest_revision, r
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, deviation_text, widened
 from .base import CheckKind, JudgeContext, Target, allowance, earlier_failures, without_too_little
 
-#: The spread of a baseline of n nodes is uncertain: 1 + this/n times as many deviations are needed.
+#: A baseline of n nodes has an uncertain spread: 1 + this/n times as many deviations are allowed.
 FEW_NODES = 12
 
 
@@ -47,7 +47,7 @@ class AgainstBaseline(CheckKind):
         if unreported:
             return [entry_of(check, "missing", f"{check.stage} does not report its {unreported[0]}")]
         setup = dict(zip(check.group_by, values, strict=True))
-        # A baseline of an earlier version has the median alone, which is beside the speed.
+        # An older baseline has only the median (revision 1), which records report beside the speed.
         revisions = dict.fromkeys((newest_revision(check, subject, record), 1))
 
         def find(setup: Mapping[str, str]) -> Document | None:
@@ -81,7 +81,7 @@ class AgainstBaseline(CheckKind):
 
 
 def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list[dict[str, str]]:
-    """The setups that the run's settings ask for in place of the one that the node reports."""
+    """The setups that the run's settings ask for instead of the one that the node reports."""
     requested = subject.setups.get(check.stage, {})
     setups = [dict(setup)]
     for path in setup:
@@ -92,7 +92,7 @@ def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list
 
 
 def _results(check: Check, subject: Subject, record: Record, figure: Document, baseline: Baseline) -> list[PartResult]:
-    """Every part that reported, against the figure of the baseline."""
+    """The result of every part that reported, compared with the baseline's figure."""
     figures, results = figures_of(check, subject, record, figure.get("revision", 1))
     unit = check.unit or ""
     places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
@@ -108,7 +108,7 @@ def _results(check: Check, subject: Subject, record: Record, figure: Document, b
     except units.UnitError as error:
         reason = f"{check.metric} of the baseline: {error}"
         return [*results, *(PartResult(part, None, value, unit, reason) for part, value in figures)]
-    # Of few nodes the spread is uncertain, and so is the middle: the standard error of their median.
+    # From few nodes the spread is uncertain, and so is the median: its standard error is added.
     deviations = widened(check.deviations, figure["nodes"], FEW_NODES) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
     for part, value in figures:
         peers = groups.get(part if check.same_part else "")

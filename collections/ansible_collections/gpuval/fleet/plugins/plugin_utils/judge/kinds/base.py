@@ -28,7 +28,7 @@ from ..entries import (
 from ..peer_groups import GroupKey, PeerHistory, PeerSample, too_few_parts
 from ..peer_statistics import Tails
 
-#: A number, or the text of a fingerprint; None where the kind needs none.
+#: The value to compare with: a number, or a fingerprint's text; None if the kind needs none.
 Target = float | str | None
 Results = list[PartResult]
 Metrics = Sequence[NodeMetric]
@@ -36,26 +36,26 @@ Metrics = Sequence[NodeMetric]
 
 @dataclass
 class JudgeContext:
-    """What nodes are judged by beside their own records, and what comparing them found. ``fleet`` are the entries of
-    the fleet; ``nodes`` those of each node, by the name of the check."""
+    """The evidence besides a node's own records, and the results of comparing nodes. ``fleet``: the fleet's entries.
+    ``nodes``: for each node its entries by the name of the check."""
 
     criteria: Sequence[Check]
     baseline: Baseline | None = None
     history: PeerHistory = field(default_factory=PeerHistory)
-    #: By stage those of the criteria that hold for it: the same for all nodes.
+    #: For each stage the criteria that apply to it, the same for all nodes.
     of_stages: dict[str, list[Check]] = field(default_factory=dict)
     fleet: list[Entry] = field(default_factory=list)
-    #: What nodes report of each check, until they are compared; by SKU the tails of whole nodes, and of their parts.
+    #: ``samples``: each check's figures, before the comparison. ``tails``: by SKU, of whole nodes and of their parts.
     samples: dict[str, dict[GroupKey, list[PeerSample]]] = field(default_factory=lambda: defaultdict(dict))
     tails: dict[str, tuple[Tails, Tails]] = field(default_factory=lambda: defaultdict(lambda: (Tails(), Tails())))
-    #: By node the checks by which it is behind as a whole, by stage: two stages are two measurements.
+    #: For each node and stage the checks by which the whole node is behind: two stages are two measurements.
     behind: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
-    #: By node the stages in which a figure is so far from its peers' that it is to be measured again.
+    #: For each node the stages to measure again, because a figure is far from that of its peers.
     doubtful: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    #: By node the checks of kind ``same`` that it is not held against for want of peers with the same ``group_by``.
+    #: For each node the checks of kind ``same`` that found no peers with the same ``group_by``.
     alone: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    #: By node what the comparison of all figures named (comparisons.py).
+    #: For each node the entries of comparisons.py.
     figures: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
 
@@ -63,36 +63,36 @@ class CheckKind(ABC):
     """One kind of check, the ``kind`` of ``schemas/criteria.schema.json``, where its fields are declared."""
 
     name: str
-    #: It compares parts or nodes with each other, and so has no use for a figure of a whole gang.
+    #: Whether the kind compares parts or nodes with each other: a figure of a whole gang is then of no use.
     compares = False
 
     def problem(self, check: Check) -> str | None:
-        """What is wrong with the check that the schema cannot express."""
+        """The check's mistake that the schema cannot express, None if it has none."""
         return None
 
     @abstractmethod
     def describe(self, check: Check, target: Target) -> str:
-        """The limit in words; ``Check.expected`` has it for the target of the criterion."""
+        """The limit as text; ``Check.expected`` has it for the criterion's own target."""
 
     def metrics(self, check: Check) -> set[str]:
-        """The metrics that it reads in the records of the stage."""
+        """Names of the metrics that the check reads in the stage's records."""
         names = (check.metric, check.baseline_metric, check.parts_from, check.spread_from, check.samples_from)
         return {name for name in names if name is not None}
 
     def needs_peers(self, check: Check) -> bool:
-        """Whether a node is judged beside other nodes, by ``compare``."""
+        """Whether the check compares nodes, by ``compare``, instead of judging each node alone."""
         return False
 
     def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:  # noqa: B027  (most need none)
-        """See what all these nodes report, before any check compares them."""
+        """Put these nodes' figures into the context, before any check compares nodes."""
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        """Put the entries of all these nodes, and of the fleet, into the context."""
+        """Compare these nodes, and put the entries of each node and of the fleet into the context."""
         raise NotImplementedError
 
     @abstractmethod
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
-        """The entries of one node."""
+        """Judge one node alone; returns its entries."""
 
 
 class MetricKind(CheckKind):
@@ -106,7 +106,7 @@ class MetricKind(CheckKind):
             failed = self.failed_so_far(check, subject)
             if failed or check.where_reported:
                 return failed
-        if outside and not check.where_reported:  # a fault counts although it is unknown what the node has
+        if outside and not check.where_reported:  # a fault counts even if the node's hardware is unknown
             return outside
         target, expected = check.value, check.expected
         if check.value_from is not None:
@@ -130,8 +130,8 @@ class MetricKind(CheckKind):
         return with_gang(check, excused(check, entries, subject, record), record)
 
     def failed_so_far(self, check: Check, subject: Subject) -> list[Entry]:
-        """The entries of a stage that never ended and may not be measured again: what it counted before stays. A node
-        that a fault stopped would be INCOMPLETE otherwise, as if it was late."""
+        """Entries of what already failed in a stage that never ended and may not be measured again. Otherwise a node
+        that a fault stopped would be INCOMPLETE, like one that is only late."""
         record = subject.records.get(check.stage)
         if record is None or not check.required or check.retry or check.value_from is not None:
             return []
@@ -140,12 +140,12 @@ class MetricKind(CheckKind):
             results, _ = self.results(check, check.value, subject, attempt)
             return [each for each in results if each.passed is False and each.value is not None]
 
-        now = failed(record) if check.kind == "max" else []  # a count that is over its limit does not fall
+        now = failed(record) if check.kind == "max" else []  # a count above its limit does not fall
         failures = [*earlier_failures(check, record, failed), *now]
         return with_gang(check, entries_of(check, failures), record) if failures else []
 
     def results(self, check: Check, target: Target, subject: Subject, record: Record) -> tuple[Results, Absent]:
-        """Every part that reported, judged; and the first part that did not, with the reason."""
+        """The results of all parts that reported, and the first part that did not, with the reason."""
         revision = None if self.compares else check.revision
         metrics = subject.metrics(record, check.metric, check.scope, revision)
         judged = [
@@ -158,11 +158,11 @@ class MetricKind(CheckKind):
 
     @abstractmethod
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
-        """The figures of all parts."""
+        """The result of each metric, one for each part."""
 
 
 def _declared_target(value_from: str, subject: Subject) -> tuple[Target, str, str]:
-    """What a check is held against by what the owner declares; without it the verdict and the reason."""
+    """The value that the owner declares for a check; without one the verdict and the reason."""
     if value_from == "gpu_temperature_max":
         return subject.gpu_temperature_max, "skipped", "no limit declared"
     if value_from == "gpu_count":
@@ -174,7 +174,7 @@ def _declared_target(value_from: str, subject: Subject) -> tuple[Target, str, st
 
 
 def too_little(check: Check, subject: Subject, record: Record, part: str) -> str:
-    """Why a failure of a part is no evidence: fewer samples than the check asks for. Empty where there are enough."""
+    """Why a part's failure is no evidence: it has fewer samples than the check asks for. Empty if it has enough."""
     if check.samples_from is None:
         return ""
     counted = [
@@ -188,7 +188,7 @@ def too_little(check: Check, subject: Subject, record: Record, part: str) -> str
 
 
 def without_too_little(check: Check, subject: Subject, record: Record, entries: Sequence[Entry]) -> list[Entry]:
-    """Entries of a comparison, of which those that fail by too little work are missing."""
+    """The entries of a comparison, in which failures from too few samples are missing evidence instead."""
     few = {entry["part"]: too_little(check, subject, record, entry["part"]) for entry in entries}
     return [
         {**entry, "verdict": "missing", "reason": f"{few[entry['part']]}; {entry['reason']}"}
@@ -199,8 +199,8 @@ def without_too_little(check: Check, subject: Subject, record: Record, entries: 
 
 
 def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[PartResult]:
-    """What failed in an earlier attempt and may not be measured again: it stays failed. What may be is open where the
-    work itself ended as a failure: the attempts contradict each other. ``results`` judges the parts of one attempt."""
+    """Parts that failed in an earlier attempt and may not be measured again, as results: they stay failed. If the work
+    itself failed, attempts contradict each other and leave the part open. ``results`` judges one attempt's parts."""
     if not check.required:
         return
     passed, outcome = (None, "unsteady") if check.retry else (False, "such a result is never retried into PASS")
@@ -208,10 +208,10 @@ def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[Par
         if check.retry and attempt["state"] != "failure":
             continue
         unfinished = attempt["state"] in UNFINISHED
-        if unfinished and check.kind != "max":  # a count that is over its limit does not fall
+        if unfinished and check.kind != "max":  # a count above its limit does not fall
             continue
         if check.of_gang and attempt.get("of_round"):
-            continue  # a gang that failed as a whole runs again without the nodes that the search found
+            continue  # a failed gang runs again without the nodes that the search implicates
         origin = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
         for result in results(attempt):
             if result.passed is False and not (unfinished and (result.value is None or result.unit != "count")):
@@ -219,6 +219,6 @@ def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[Par
 
 
 def allowance(check: Check) -> str:
-    """5 % under and 3 % over."""
+    """The allowed deviation as text: "5 % under and 3 % over"."""
     sides = ((check.max_below, "under"), (check.max_above, "over"))
     return " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)

@@ -39,14 +39,14 @@ from ..peer_groups import (
 from ..peer_statistics import Peers, Tails, deviation_of, deviation_text, doubtful_limit, normal_limit, widened
 from .base import JudgeContext, MetricKind, Metrics, Results, Target, allowance, earlier_failures, without_too_little
 
-#: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
+#: Length of the first part of a group's key (SKU, number of GPUs, workload); values of ``group_by`` follow.
 _KIND = 3
 
 Samples = Sequence[PeerSample]
 
 
 def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | None], levels: Tails) -> None:
-    """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
+    """Record how far each node is ahead, and how far two measurements of it differ, in deviations of the nodes."""
     levels_known = [*filter(None, of_nodes)]
     deviation = deviation_of(levels_known, check.margin)
     for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
@@ -66,14 +66,14 @@ def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | Non
 
 
 def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], before: PeerGroup | None) -> list[str]:
-    """The nodes that are worse as a whole than normal noise explains, beside these nodes or those of before."""
+    """Names of nodes that are slower as a whole than normal noise explains, beside these nodes or an earlier group."""
     if check.relative_to:
         return []
     if before is not None:
         levels = [(one.subject.name, level) for one in samples if (level := _level(check, one, before)) is not None]
         middle, limit = 1.0, before.normal or math.inf
     elif len(samples) > check.min_peers:
-        levels = _named(samples, of_nodes)
+        levels = _levels(samples, of_nodes)
         middle, limit = normal_limit([level for _, level in levels], check.margin)
     else:
         return []
@@ -81,26 +81,26 @@ def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], be
 
 
 def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
-    """How fast the node is as a whole, of 1, beside the group."""
+    """The speed of the whole node relative to the group, 1 at the group's median; None if it is unknown."""
     pairs = ((value, group.peers_of(part)) for part, _, value in sample.compared(check))
     ratios = [value / peers.median for value, peers in pairs if peers is not None]
     return statistics.median(ratios) if ratios else None
 
 
-def _named(samples: Samples, of_nodes: Sequence[float | None]) -> list[tuple[str, float]]:
-    """The nodes that have a level, and it."""
+def _levels(samples: Samples, of_nodes: Sequence[float | None]) -> list[tuple[str, float]]:
+    """(name, level) of the nodes whose level is known."""
     return [(one.subject.name, level) for one, level in zip(samples, of_nodes, strict=True) if level is not None]
 
 
 def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
-    """By node every part beside its node, and beside the parts of its place where places differ."""
+    """(name, ratio) of every part: relative to its node, and to the parts of its place where places differ."""
     ratios = zip(samples, ratios_of(replace(check, relative_to="node"), samples), strict=True)
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
 def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None:
-    """Put the entries of one node, whose figures changed since ``compare``, into the context. In a large group one node
-    changes no limit: there it is judged beside the group that the history has."""
+    """Compare one node whose figures changed since ``compare``, and put its entries into the context. In a large group
+    one node changes no limit: there the node is compared with the group in the history."""
     groups = context.samples[check.name]
     places = [(key, one) for key in sorted(groups) for one in groups[key] if one.subject.name == subject.name]
     (key, before), sample = places[-1], sample_of(check, subject)
@@ -116,7 +116,7 @@ def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None
 
 
 def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
-    """By group, in words, the others of its kind that have enough nodes to be compared; empty where there are none."""
+    """For each group the larger groups of the same kind as text; empty if there are none."""
     sizes = history.sizes(check)
     for key, samples in groups.items():
         sizes[key] = max(sizes.get(key, 0), len(samples))
@@ -133,17 +133,17 @@ def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: Pe
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One check on all nodes that ran its stage; ``only``: the one whose entries are asked for, empty for all."""
+    """One check on all nodes that ran its stage. ``only``: the node whose entries are needed, empty for all nodes."""
 
     check: Check
     context: JudgeContext
     only: str = ""
 
-    def _asked(self, samples: Samples) -> Samples:
+    def _requested(self, samples: Samples) -> Samples:
         return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
 
     def judge_group(self, key: GroupKey, samples: Samples, larger: str) -> None:
-        """Judge the nodes of one group; ``larger`` are larger groups of the same kind, in words."""
+        """Judge the nodes of one group. ``larger``: text about larger groups of the same kind."""
         check, history = self.check, self.context.history
         by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
         for sample in samples:
@@ -153,7 +153,7 @@ class _Comparison:
         if all_peers.nodes <= check.min_peers and larger:
             self._leave_uncompared(samples, larger)
             return
-        levels: dict[GroupKey, list[float]] = defaultdict(list)  # by software how fast each node is, relative to all
+        levels: dict[GroupKey, list[float]] = defaultdict(list)  # by software the speed of each node relative to all
         for sample in samples if len(by_software) > 1 and check.relative_to is None else ():
             level = _level(check, sample, all_peers)
             if level is not None:
@@ -172,14 +172,14 @@ class _Comparison:
                 self._compare(members, all_peers, doubt=self._software_doubt(alike, by_software, all_peers))
 
     def _reach(self, samples: Samples, repeats: float) -> tuple[float, float, float]:
-        """How far chance reaches among these nodes, relative to their median: of parts where the fleet has long tails,
-        of whole nodes where it has none, and of those to measure again. ``repeats``: the deviation of parts that
-        repeats of one measurement explain, which is normal noise."""
+        """Three relative deviations that chance explains: of parts if tails are long, of whole nodes if tails are
+        normal, and of nodes to measure again. ``repeats``: deviation of parts that repeats of one measurement explain,
+        as normal noise."""
         check, nodes = self.check, len(samples)
-        if not samples:  # as many nodes have one number of links as another
+        if not samples:  # two numbers of links are equally common
             return 0.0, 0.0, 0.0
         levels, within = self.context.tails[samples[0].group[0]]
-        known_levels = _named(samples, levels_of(check, samples)) if check.relative_to is None else []
+        known_levels = _levels(samples, levels_of(check, samples)) if check.relative_to is None else []
         reach = 0.0
         for tails, is_used in ((levels, check.relative_to is None), (within, check.scope != "node")):
             deviations = tails.reach(nodes) if is_used and nodes > check.min_peers else 0.0
@@ -198,7 +198,7 @@ class _Comparison:
         return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
-        """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
+        """The samples with the usual number of parts: nodes of one kind have equally many links, each with a vote."""
         counts = [sample.parts for sample in samples if sample.parts is not None]
         most = peer_statistics.majority([str(count) for count in counts])
         samples_kept = []
@@ -211,7 +211,8 @@ class _Comparison:
         return samples_kept
 
     def _leave_uncompared(self, samples: Samples, larger: str) -> None:
-        """These few have no peers by their ``group_by``, although others of their kind have."""
+        """Record that these few nodes have no peers of the same ``group_by``. ``larger``: text about groups with
+        peers."""
         check = self.check
         for sample in samples:
             fields = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
@@ -221,8 +222,8 @@ class _Comparison:
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
     def _software_deficit(self, alike: GroupKey, levels: Mapping[GroupKey, Sequence[float]]) -> str:
-        """Why nodes of one software cannot be accepted for being alike: as a group they are behind those of all other.
-        Empty where they are not, and where they are the majority."""
+        """Why a node cannot pass only because others with its software are like it: as a group they are slower than all
+        others. Empty if they are not slower, or are the majority."""
         check = self.check
         near = levels.get(alike, ())
         distant = [level for other, its in levels.items() if other != alike for level in its]
@@ -241,7 +242,7 @@ class _Comparison:
         )
 
     def _software_doubt(self, alike: GroupKey, by_software: Mapping[GroupKey, Samples], all_peers: PeerGroup) -> str:
-        """Why a node that is far off may be good: those that it is compared with have other software."""
+        """Why an outlier may be good: the nodes that it is compared with have other software."""
         counts = {software: len(members) for software, members in by_software.items() if software != alike}
         if not counts or not self.check.alike:
             is_new = self.check.alike and all_peers.nodes > self.check.min_peers
@@ -253,8 +254,8 @@ class _Comparison:
         return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
 
     def _compare(self, samples: Samples, group: PeerGroup, *, doubt: str = "", behind: str = "") -> None:
-        """Judge these nodes beside the group. ``doubt`` makes an outlier inconclusive; ``behind`` is why no node of
-        them can pass."""
+        """Judge these nodes against the group. ``doubt``: why outliers are inconclusive; ``behind``: why none of them
+        can pass."""
         check = self.check
         if group.nodes <= check.min_peers:
             self._without_peers(samples, group)
@@ -263,9 +264,9 @@ class _Comparison:
         worse = {sample.subject.name for sample in group.modes.worse} if group.modes else set()
         two = self._two_populations(group)
         certain = group.modes is not None and group.modes.certain
-        # A node alone that is under what was measured is within what these differ by; most of them are not.
+        # A single node below the SKU's measured figures may be chance; most nodes of a group below them are not.
         is_slow_batch = 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
-        for sample in self._asked(samples):
+        for sample in self._requested(samples):
             of_worse = self._of_the_worse(sample, group, two, doubt) if sample.subject.name in worse else None
             if of_worse and certain:
                 entries = of_worse
@@ -298,7 +299,7 @@ class _Comparison:
         self.context.fleet.append(entry)
 
     def _two_populations(self, group: PeerGroup) -> str:
-        """In words how the nodes are two populations; empty where they are one."""
+        """How the nodes form two populations, as text; empty if they are one."""
         if group.modes is None:
             return ""
         worse, better = group.modes.worse, group.modes.better
@@ -311,8 +312,8 @@ class _Comparison:
         return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
 
     def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
-        """A node of the worse of two populations: it fails where that is the minority, else nothing shows which is
-        right, and floors and baselines decide about it."""
+        """The entries of a node in the worse of two populations. It fails if that is the minority; else nothing shows
+        which population is right, and floors and baselines decide."""
         check, unit = self.check, self.check.unit or ""
         worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
         middle, usual = _median_of([sample]), _median_of(better)
@@ -332,12 +333,12 @@ class _Comparison:
         return [entry, *excused(check, entries, sample.subject, sample.record)]
 
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
-        """Few nodes: what needs no peers is judged, parts are held against those of their node, nodes against the best.
-        A warning is the most that these show, but for parts whose spread is known for the SKU."""
+        """Judge nodes of a group that is too small: by checks without peers, parts against their own node's, and nodes
+        against the best. Failures are only warnings, except for parts whose spread is known for the SKU."""
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
         skipped = entry_of(check, "skipped", reason)
-        for sample in self._asked(samples):
+        for sample in self._requested(samples):
             entries = self._entries(sample, None) if sample.settled else []
             absent = _lacking(check, sample)
             if absent is not None and not entries:
@@ -346,13 +347,13 @@ class _Comparison:
             self._keep(sample, excused(check, entries, sample.subject, sample.record) or [dict(skipped)])
 
     def _beside_few(self, sample: PeerSample, samples: Samples) -> list[Entry]:
-        """The parts, or the node, that few peers show to be too far off."""
+        """Entries of the parts, or the node, that are too far off even beside few peers."""
         check, unit = self.check, self.check.unit or ""
         if check.relative_to is None:
             return self._beside_the_best(sample, samples)
         group = PeerGroup.of(check, samples, " ".join(sample.group))
         if check.same_part and len(samples) < peer_statistics.MIN_PARTS:
-            return []  # places of one node differ by design
+            return []  # parts of one node differ by design here
         known = sample.subject.known_spreads.get((check.metric, sample.revision))
         failed, doubtful = [], []
         entries: list[Entry] = []
@@ -378,7 +379,7 @@ class _Comparison:
         return [*entries, *self._warnings(doubtful)]
 
     def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
-        """The node as a whole beside the better half of a few, else beside what was measured for the SKU."""
+        """Entries of the whole node beside the better half of few nodes, else beside the SKU's measured figures."""
         check = self.check
         levels = dict(zip((one.subject.name for one in samples), levels_of(check, samples), strict=True))
         ranked = sorted(level for level in levels.values() if level is not None)
@@ -400,7 +401,7 @@ class _Comparison:
         return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
 
     def _beside_the_measured(self, sample: PeerSample) -> list[Entry]:
-        """The node as a whole beside the least that healthy ones of its SKU made: all of a batch may be slow."""
+        """Entries of the whole node beside the least figure of healthy nodes of its SKU: a whole batch may be slow."""
         check, unit = self.check, self.check.unit or ""
         usual = sample.subject.measured.get((check.metric, sample.revision))
         if usual is None and sample.revision > 1:
@@ -419,7 +420,7 @@ class _Comparison:
         return self._warnings([PartResult("node", False, middle, unit, reason)])
 
     def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
-        """Entries that name parts, and decide nothing."""
+        """Entries that name doubtful parts but decide nothing."""
         entries = entries_of(self.check, doubtful) if doubtful else []
         return [{**entry, "verdict": "warn", "severity": "advisory"} for entry in entries]
 
@@ -428,7 +429,7 @@ class _Comparison:
         doubtful: list[PartResult] = []
         if group is not None:
             now, doubtful = self._beside(sample, group)
-            compared = [*self._earlier(sample, group), *now]
+            compared = [*self._earlier_results(sample, group), *now]
             results += sample.unknown
             results += [_doubted(one, doubt) if doubt and one.passed is False else one for one in compared]
         absent = _lacking(self.check, sample)
@@ -436,7 +437,7 @@ class _Comparison:
         return [*entries, *self._warnings(doubtful)]
 
     def _beside(self, sample: PeerSample, group: PeerGroup) -> tuple[list[PartResult], list[PartResult]]:
-        """The parts that are too far off, and of the others the one that is nearest to it; those that are doubtful."""
+        """Results of the parts that are too far off and of the one nearest to it; and results of doubtful parts."""
         check, unit = self.check, self.check.unit or ""
         compared = sample.compared(check)
         if not compared:
@@ -448,7 +449,7 @@ class _Comparison:
         stages = self._stages_behind(sample) if group.normal else ()
         before = sample.measured_before(check)
         then = {part: ratio for part, _, ratio in before.compared(check)}
-        # Whether the node as a whole is so far off that it is to be measured again, now and before.
+        # Is the whole node far enough off to be measured again: now, and in the measurement before?
         levels = (_level(check, one, group) for one in (sample, before))
         doubts = [level is not None and check.sign * (1 - level) > (group.doubtful or math.inf) for level in levels]
         for part, value, ratio in compared:
@@ -501,27 +502,28 @@ class _Comparison:
         return [*failed, *([worst] if worst is not None else [])], doubtful
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
-        """Whether two measurements of healthy nodes were seen to differ as much."""
+        """Whether two measurements of healthy nodes differed as much."""
         levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
         metric = self.check.metric
         usual = levels.healthy_changes(name, metric)[0] * levels.deviations[name].get(metric, 0.0)
         return before > 0 < now and abs(math.log(now / before)) <= usual
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
-        """Two errors of the mean of ``count`` measurements (repeats' or changes'), and of the peers' median."""
+        """Two standard errors of the mean of ``count`` measurements (by repeats or changes) and of the peers'
+        median."""
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
         return 2 * middle * math.hypot(of_mean, peer_statistics.MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
-        """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
-        not come again in another stage."""
+        """The stages in which the whole node is behind, if it is so by this check: chance in one stage does not recur
+        in another."""
         stages = self.context.behind.get(sample.subject.name, {})
         return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
 
     def _whole_node(self, sample: PeerSample, results: list[PartResult], *, behind: bool) -> list[PartResult]:
-        """Most parts of a node alike, or half of one that is ``behind`` as a whole: the node is the part to look at."""
+        """The results, with the node instead of its parts if most fail alike, or half if the node is ``behind``."""
         far = [one for one in results if one.passed is False]
         most = 2 * len(far) >= len(sample.figures) if behind else 2 * len(far) > len(sample.figures)
         if self.check.relative_to or len(far) < 2 or not most:
@@ -531,7 +533,7 @@ class _Comparison:
         node_result = PartResult("node", False, middle, self.check.unit or "", parts)
         return [*(one for one in results if one.passed is not False), node_result]
 
-    def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
+    def _earlier_results(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
         def results(attempt: Record) -> list[PartResult]:
             then = sample.of_attempt(self.check, attempt)
             return [*then.settled, *self._beside(then, group)[0]]
@@ -565,7 +567,7 @@ def _median_of(samples: Samples) -> float:
 
 
 def _doubted(result: PartResult, doubt: str) -> PartResult:
-    """Far off beside nodes that are not quite its kind: no evidence against it, nor for it."""
+    """The result as missing evidence: the part is far off beside nodes that are not quite of its kind."""
     return result._replace(passed=None, reason=f"{result.text}; {doubt}: inconclusive: software or hardware")
 
 
@@ -594,8 +596,8 @@ class Outlier(MetricKind):
         return check.peers == "fleet"
 
     def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
-        tell about that together. It comes before ``compare``."""
+        """Put the nodes' samples into the context, and how long the tails of their figures are, which all checks of a
+        SKU show together. Runs before ``compare``."""
         groups = context.samples[check.name]
         for subject in subjects:
             sample = sample_of(check, subject)
@@ -614,15 +616,15 @@ class Outlier(MetricKind):
                 within.add(_ratios(check, samples), check.margin, check.deviations, check.sign)
             else:
                 modes = modes_of(check, samples, of_nodes)
-                named = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
+                named = _levels(modes.better, levels_of(check, modes.better)) if modes else _levels(samples, of_nodes)
                 levels.add(named, check.margin, check.deviations, check.sign)
                 _survey_nodes(check, samples, of_nodes, levels)
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
-        """Put the entries of all surveyed nodes and of the fleet into the context; its history learns their groups."""
+        """Put the entries of surveyed nodes and of the fleet into the context, and their groups into its history."""
         groups = context.samples[check.name]
-        # The medians beside speeds go into the group of revision 1, where either is small: that is judged first, so
-        # that entries of speeds replace those of medians.
+        # If a group is small, its medians join the group of revision 1. That is judged first, so that entries of
+        # speeds replace those of medians.
         later_revisions = [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]
         for key, speeds in later_revisions:
             older = groups.get(key[:-1], [])
@@ -637,7 +639,7 @@ class Outlier(MetricKind):
             comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
 
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
-        """Every part against the median of all; a part that is no number fails, and is no peer."""
+        """The result of each part against the median of all. A figure that is no number fails, and is no peer."""
         units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}
         if len(units_seen) > 1:
             reason = f"{check.metric} has several units: {', '.join(sorted(units_seen))}"

@@ -22,17 +22,17 @@ Bounds = tuple[float | None, float | None]
 class LimitKind(MetricKind):
     @abstractmethod
     def bounds(self, check: Check, target: float) -> Bounds:
-        """The least and the greatest figure that pass; None is no limit on that side."""
+        """The least and the greatest figure that pass; None for no limit on that side."""
 
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
-        # the schema lets no text through but for equal; within has no target
+        # the schema allows text only for equal; within has no target
         limit = 0.0 if target is None or isinstance(target, str) else target
         bounds = self.bounds(check, limit)
         return [self._judge(check, limit, bounds, metric) for metric in metrics]
 
     def _judge(self, check: Check, target: float, bounds: Bounds, metric: NodeMetric) -> PartResult:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
-        if metric["name"] != check.metric:  # the median beside a speed
+        if metric["name"] != check.metric:  # the median that is reported beside a speed
             check = replace(check, metric=metric["name"])
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
@@ -40,7 +40,7 @@ class LimitKind(MetricKind):
         low: Number | None
         high: Number | None
         low, high = bounds
-        if check.unit and check.unit != unit:  # exact, where the figure is converted
+        if check.unit and check.unit != unit:  # exact even if the figure is converted
             try:
                 number = units.convert(value, unit, check.unit)
             except units.UnitError as error:
@@ -55,7 +55,7 @@ class LimitKind(MetricKind):
         return PartResult(part, margin >= 0, value, unit, reason, units.to_float(margin))
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
-        """A figure beside its limit; ``order`` is -1, 0 or 1 as the figure is under, at or over it."""
+        """The figure beside its limit, as text. ``order``: -1, 0 or 1 for a figure under, at or over the limit."""
         text, limit = _texts(value, target, unit, order)
         relation = {-1: "under the limit of", 0: "at the limit of", 1: "over the limit of"}[order]
         return f"{check.metric} {text}, {relation} {limit}"
@@ -95,7 +95,7 @@ class Within(LimitKind):
         return f"{_figure(low, check)} to {_figure(high, check)}"
 
     def bounds(self, check: Check, target: float) -> tuple[float, float]:
-        """The schema requires both."""
+        """The low and the high limit, both of which the schema requires."""
         return (0.0 if check.low is None else check.low), (0.0 if check.high is None else check.high)
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
@@ -106,7 +106,7 @@ class Within(LimitKind):
 
 
 class Equal(LimitKind):
-    """A text target is the fingerprint of the node that has the metric's name."""
+    """A figure that must equal its target. For a text the node's fingerprint of the metric's name is compared."""
 
     name = "equal"
 
@@ -136,7 +136,7 @@ class Equal(LimitKind):
         return f"{check.metric} is {text}" if passed else f"{check.metric} is {text}, not {limit}"
 
 
-#: A fleet is held against the same limits node by node.
+#: Cached, since all nodes of a fleet have the same limits.
 _limit_text = functools.lru_cache(maxsize=4096)(units.human)
 
 
@@ -145,7 +145,7 @@ def _figure(target: Target, check: Check) -> str:
 
 
 def _texts(value: float, target: float, unit: str, order: int) -> tuple[str, str]:
-    """Figure and limit as people read them, or in full where that would show no difference."""
+    """Figure and limit as readable text, or in full where that would show no difference."""
     text, limit = units.human(value, unit), _limit_text(target, unit)
     if limit == text and order:
         return f"{value!r} {unit}".rstrip(), f"{target!r} {unit}".rstrip()

@@ -26,7 +26,7 @@ NOT_REPORTED = "not reported"
 
 @dataclass(frozen=True)
 class _Reported:
-    """What one node reported: now, and in earlier attempts."""
+    """The value that one node reported now, and those of earlier attempts."""
 
     node: str
     value: str
@@ -52,7 +52,7 @@ class Same(CheckKind):
         return check.peers == "fleet"
 
     def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
-        """The parts of one node beside each other."""
+        """The entries of one node, whose parts are compared with each other."""
         open_entries = not_applicable(check, subject) or no_record(check, subject)
         if open_entries:
             return open_entries
@@ -64,7 +64,7 @@ class Same(CheckKind):
         if right is None:
             values_text = some_of(f"{environment.part_of(member)} {value}" for member, value in pairs)
             reason = f"{check.metric} differs and no value has a majority: {values_text}"
-            return [entry_of(check, _undecided(check), reason)]
+            return [entry_of(check, _undecided_verdict(check), reason)]
         if len(set(values)) == 1:
             return [entry_of(check, "pass", f"{check.metric} is {right} on all {len(values)}")]
         most = f"as on {values.count(right)} of {len(values)}"
@@ -87,8 +87,8 @@ class Same(CheckKind):
         for group in sorted(groups):
             group_sizes = [len(groups[other]) for other in groups if other != group and other[0] == group[0]]
             if check.required and group_sizes and len(groups[group]) == 1:
-                # Nothing is compared with the node, because of what it reports itself. Beside a majority that reports
-                # something else its evidence is missing, unless its speeds are proven (node_checks.py).
+                # By its own report the node is alone in its group. Beside a majority that reports something else its
+                # evidence is missing, unless its speeds are proven (node_checks.py).
                 (node,) = groups[group]
                 if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
                     context.alone[node.node].add(check.name)
@@ -101,7 +101,7 @@ class Same(CheckKind):
                 self._compare(check, " ".join(group), groups[group], context)
 
     def _reported(self, check: Check, subject: Subject) -> Entry | tuple[GroupKey, _Reported]:
-        """The node's group and value, or the entry that tells why it has none."""
+        """The group and value of the node, or the entry that explains why it has none."""
         for entry in not_applicable(check, subject) or no_record(check, subject):
             return entry
         record = subject.records[check.stage]
@@ -130,7 +130,7 @@ class Same(CheckKind):
                 nodes[node.node][check.name] = [entry_of(check, "skipped", reason, value=value)]
             return
         if right is None:
-            verdict = _undecided(check)
+            verdict = _undecided_verdict(check)
             text = "; ".join(
                 f"{value} on {some_of(node.node for node in reported if node.value == value)}"
                 for value in sorted(counts)
@@ -142,10 +142,10 @@ class Same(CheckKind):
             return
         wrong = []
         for node in reported:
-            entry = _of_node(check, node, right, f"{counts[right]} of {len(reported)} nodes of its kind")
+            entry = _node_entry(check, node, right, f"{counts[right]} of {len(reported)} nodes of its kind")
             if node.value != right and counts[node.value] > 1 and 3 * counts[node.value] > len(reported):
-                # too many nodes for a fault of each
-                entry["verdict"] = _undecided(check)
+                # too many nodes for single faults
+                entry["verdict"] = _undecided_verdict(check)
                 entry["reason"] += f", and on {counts[node.value]} of them as here: inconclusive which is right"
             nodes[node.node][check.name] = [entry]
             if entry["verdict"] != "pass":
@@ -156,12 +156,12 @@ class Same(CheckKind):
         context.fleet.append(entry_of(check, verdict, reason, part="fleet", value=right))
 
 
-def _undecided(check: Check) -> str:
+def _undecided_verdict(check: Check) -> str:
     return "missing" if check.required else "fail"
 
 
 def _value(check: Check, record: Record) -> str | None:
-    """A fingerprint; or the value at the path, where a missing one is a value too (a device that is gone)."""
+    """The fingerprint, or the value at the path; a missing value there (a device that is gone) counts as one."""
     if check.path is None:
         value: str | None = record["fingerprints"].get(check.metric)
         return value
@@ -170,7 +170,7 @@ def _value(check: Check, record: Record) -> str | None:
     return ", ".join(counted) or NOT_REPORTED
 
 
-def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
+def _node_entry(check: Check, reported: _Reported, right: str, most: str) -> Entry:
     earlier_value = next((value for value in reported.earlier if value != right), None)
     verdict, value = "fail", reported.value
     if value != right:
