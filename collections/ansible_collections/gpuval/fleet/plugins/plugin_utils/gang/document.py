@@ -18,23 +18,23 @@ from ..runs.folder import RunFolder
 SCHEMA = "gpuval.gangs/1"
 FOLDER = "gangs"
 FILE = "gangs.json"
-#: Kinds of rounds: the gangs, the search, and the gangs again without bad nodes.
+#: Kinds of rounds: the gangs, the search for bad nodes, and the gangs again without bad nodes.
 GANGS, SEARCH, AGAIN = "gangs", "search", "again"
-#: The stage of a node that a search covered.
+#: The stage in which a node's report shows what a search found.
 FABRIC = "fabric"
-#: The class of a node that the search is certain of.
+#: The search's class for a node that is certainly bad.
 BAD = "bad"
-#: Prefix of the reason where an error on the controller ended the gangs.
+#: Prefix of the reason if an error on the controller ended the gangs.
 ABORTED = "the gangs were aborted"
 
 
 def key_of(run: Mapping[str, Any]) -> str:
-    """The document's key in the store."""
+    """The key of the gang document in the store."""
     return f"{run['folder']}/{FOLDER}/{FILE}"
 
 
 def read(run: RunFolder) -> dict[str, Any] | None:
-    """The document; None for a run without gangs so far. Raises RunError."""
+    """Read the gang document; None if the run has no gangs so far. Raises RunError."""
     try:
         document = run_folder.read_json(run.gangs_file)
         schemas.validate("gangs", document, what="it")
@@ -49,9 +49,9 @@ def read(run: RunFolder) -> dict[str, Any] | None:
 
 
 def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
-    """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out.
+    """Mistakes that the schema cannot express: nodes that are not in the run or gang, and nodes that a search left out.
 
-    Names of nodes become paths, so none may be of another run.
+    Names of nodes become paths, so names from outside the run must be refused.
     """
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}
@@ -75,22 +75,22 @@ def write(run: RunFolder, document: Mapping[str, Any]) -> None:
 
 
 def round_folder(run: RunFolder, name: str) -> RunFolder:
-    """A round is a run of its own, in a folder of the run."""
+    """The folder of a round, which is a run of its own within the run's folder."""
     return RunFolder(run.path / FOLDER / name)
 
 
 def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:
-    """Nodes that a search found bad."""
+    """Names of the nodes that a search found bad."""
     findings = (document or {}).get("findings", {}).values()
     return {node for found in findings for node, known in found["nodes"].items() if known == BAD}
 
 
 def known_folders(run: RunFolder) -> list[RunFolder]:
-    """Folders of all rounds on disk, whatever the document says: cleaning needs them all."""
+    """Folders of all rounds on disk, even without an entry in the gang document: cleaning needs them all."""
     return [RunFolder(path) for path in sorted((run.path / FOLDER).glob("*")) if path.is_dir()]
 
 
 def round_folders(run: RunFolder, document: Mapping[str, Any] | None) -> list[RunFolder]:
-    """Folders of all rounds that have begun, in order."""
+    """Folders of all rounds that have started, in order."""
     folders = (round_folder(run, item["name"]) for item in (document or {}).get("rounds", ()))
     return [folder for folder in folders if folder.run_file.exists()]

@@ -23,10 +23,10 @@ JOINED_LATE = "in no gang: the node joined the run after gangs were formed"
 
 
 def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run with its gangs' stages as stages of its nodes, and the stage `fabric` of every node that was searched.
+    """The run, with multi-node stages added to its nodes' stages, and `fabric` for every node that was searched.
 
-    A node that is the only one with its SKU is exempt, with a reason by stage in ``exempt``. But if all nodes are the
-    only ones with their SKU, none is exempt: such a run has tested no gang.
+    A node that alone has its SKU is exempt from multi-node stages, with a reason by stage in ``exempt``. If this holds
+    for all nodes, none is exempt: such a run has tested no gang.
     """
     alone = set(document["alone"]) if document and document["gangs"] else set()
     searched = {node for finding in (document or {}).get("findings", {}).values() for node in finding["nodes"]}
@@ -48,12 +48,12 @@ def _add_problems(evidence: RunEvidence, reason: str, node: str, stages: Iterabl
 
 
 def last_rounds(document: Mapping[str, Any]) -> dict[str, str]:
-    """For each node, its last round: its records count. Rounds of a search do not count."""
+    """For each node the name of its last round, whose records count. Rounds of a search do not count."""
     return {node: entered[-1][0]["name"] for node, entered in _rounds_by_node(document).items()}
 
 
 def _rounds_by_node(document: Mapping[str, Any]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
-    """For each node its rounds in order, each with the node's gang in it, without those of searches."""
+    """For each node its rounds in order, except those of searches, as (round, name of the node's gang)."""
     rounds_by_node: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     for entry in document["rounds"]:
         for gang, nodes in entry["gangs"].items() if entry["kind"] != gang_document.SEARCH else ():
@@ -63,7 +63,7 @@ def _rounds_by_node(document: Mapping[str, Any]) -> dict[str, list[tuple[Mapping
 
 
 def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Add the records of gangs to the evidence, and why records are missing. ``run``: as ``expected`` returns it."""
+    """Add the records of gangs to the evidence, or why records are missing. ``run``: as ``expected`` returns it."""
     if document is None:
         covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
@@ -116,7 +116,7 @@ def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) 
 
 @dataclass(frozen=True)
 class _CollectedRound:
-    """Read once for all members of a round; ``problems``: of its collection, by node."""
+    """The files of a round, read once for all its members. ``problems``: by node, from the round's collection."""
 
     folder: RunFolder
     run: Mapping[str, Any]
@@ -124,7 +124,7 @@ class _CollectedRound:
 
     @classmethod
     def read(cls, folder: RunFolder) -> _CollectedRound | None:
-        """None for a round without run.json, as the controller ended before it was written, or with a damaged one."""
+        """Read a round's files; None if run.json is damaged, or missing since the controller ended before."""
         by_node: dict[str | None, list[EvidenceProblem]] = {}
         try:
             if not folder.run_file.exists():
@@ -164,7 +164,7 @@ def _take_earlier(
     """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
 
     ``of_round`` marks such an attempt. It is ``unrelated`` if the round was not ``repeated`` for this stage: a pass
-    with other members is a different measurement, and a pass after a pass is no cure. Neither is flaky.
+    with other members is a different measurement, and a pass after a pass cures nothing. Neither makes the node flaky.
     """
     if collected is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {round_name}")
@@ -175,7 +175,7 @@ def _take_earlier(
     lacking = [stage for stage in stages if stage not in earlier]
     launch = collected.folder.read_launch(name)
     state, contact = launch.get("state"), launch.get("contact")
-    if lacking and state is None:  # never launched, or its records are lost
+    if lacking and state is None:  # the node was never launched, or its records are lost
         _withdraw(evidence, name, lacking, f"no launch and no record of its round {round_name}")
     elif lacking and state in ("started", "finished"):
         why = f": {contact['message']}" if contact else ""
@@ -191,7 +191,7 @@ def _take_earlier(
 
 
 def _withdraw(evidence: RunEvidence, name: str, stages: Sequence[str], reason: str) -> None:
-    """Without the outcome of an earlier round the last one is not enough: the earlier one may have shown a fault."""
+    """Withdraw a node's records if an earlier round's outcome is unknown: that round may have shown a fault."""
     records = evidence.records.get(name, {})
     _add_problems(evidence, reason, name, [stage for stage in stages if records.pop(stage, None)])
 
@@ -199,8 +199,8 @@ def _withdraw(evidence: RunEvidence, name: str, stages: Sequence[str], reason: s
 def of_searches(
     folder: RunFolder, document: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[Sequence[str], dict[str, str]]]]:
-    """What the records of all searches tell beside speeds: by node its worst faults (``rounds.worst_faults``), and of
-    each group over another network than expected its members and their messages."""
+    """Results of all searches besides speeds: for each node its worst faults (``rounds.worst_faults``); and for each
+    group on another network than expected its members and their messages."""
     by_node: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     networks = []
     for item in document["rounds"]:
@@ -221,7 +221,7 @@ def of_searches(
 
 
 def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
-    """The records of one stage of a round by node, as far as they are evidence."""
+    """The usable records of one stage of a round, by node."""
     run, evidence = folder.read_run(), RunEvidence(launches=folder.read_launches())
     for name in run["nodes"]:
         take_file(evidence, folder, run, name, stage)
@@ -229,9 +229,9 @@ def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
 
 
 def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Put the evidence of gangs beside that of the nodes' own stages, where users and reports expect it.
+    """Copy the evidence of gangs beside that of the nodes' own stages, where users and reports expect it.
 
-    Files that neither the last round of a node nor a search has are removed: an earlier judgement left them.
+    Files that belong neither to a node's last round nor to a search are removed: an earlier judgement left them.
     """
     last = last_rounds(document) if document else {}
     fabric_records = _fabric_records(run, document)
@@ -242,7 +242,7 @@ def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, An
                 target = folder.evidence_file(name, stage, kind)
                 source = gang_document.round_folder(folder, final).evidence_file(name, stage, kind) if final else None
                 if source is not None and source.is_file():
-                    with suppress(OSError):  # the verdict reads the round's own
+                    with suppress(OSError):  # not fatal: the verdict reads the round's own file
                         run_folder.write_bytes(target, source.read_bytes())
                 elif not (stage == gang_document.FABRIC and kind == "records" and name in fabric_records):
                     target.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ JOINED = "joined the run late and is not a host of this command: validate it wit
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node after its own stages.
+    """A node that may join a gang, after its own stages.
 
-    ``software``: versions that must be the same on all members, by component; an empty one is unknown. ``labels``: of
-    the inventory (rack, ...), with ``sku`` among them.
+    ``software``: versions that must be the same on all members, by component; an empty one is unknown. ``labels``:
+    those of the inventory (rack, ...), and ``sku``.
     """
 
     node: str
@@ -28,7 +28,7 @@ class Candidate:
     reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
-    #: Python packages that gangs need and the node's image lacks.
+    #: Python packages that multi-node stages need and the node's image lacks.
     missing: str = ""
     #: Whether the SKU is certain: declared, or found by facts that saw working accelerators.
     proven: bool = True
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass
 class Formation:
-    """By gang its members in the inventory's order, of which the first leads; by node why it is in none."""
+    """For each gang its members in the inventory's order, the leader first; for other nodes why they are in none."""
 
     gangs: dict[str, list[Candidate]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
     formation = Formation()
     groups: dict[tuple[str, ...], list[Candidate]] = {}
     for candidate in candidates:
-        reason = _unfit(candidate)
+        reason = _why_unfit(candidate)
         if reason:
             formation.left_out[candidate.node] = reason
         else:
@@ -63,7 +63,7 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
         for number, members in enumerate(_portions(alike, size), 1):
             if len(members) < LEAST:
                 for member in members:
-                    formation.left_out[member.node] = _alone(key, group_by)
+                    formation.left_out[member.node] = _why_alone(key, group_by)
                 continue
             words = [word for word, by in zip(key, group_by, strict=True) if word and (by != "sku" or len(groups) > 1)]
             several = [str(number)] if size and len(alike) > size else []
@@ -72,11 +72,11 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
 
 
 def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -> list[str]:
-    """Nodes that are the only ones with their SKU, whatever the verdicts: no multi-node test is expected of them.
+    """Names of nodes that alone have their SKU, whatever their verdicts: no multi-node test is expected of them.
 
     Other labels exempt no node: with a missing or mistyped label a node would pass without any test of its network. Nor
-    is a node exempt where SKUs work together (``group_by`` without ``sku``), or while the SKU of a node that did not
-    pass is unknown (unreachable, or its accelerators do not work): it may be the same.
+    is a node exempt where SKUs work together (``group_by`` without ``sku``), or while the SKU of a failed node is
+    unknown (unreachable, or with broken accelerators): it may be the same.
     """
     if "sku" not in group_by or any(one.verdict != "PASS" and not one.proven for one in candidates):
         return []
@@ -84,7 +84,7 @@ def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -
     return [one.node for one in candidates if counted[one.labels.get("sku", "")] == 1]
 
 
-def _unfit(candidate: Candidate) -> str:
+def _why_unfit(candidate: Candidate) -> str:
     if candidate.verdict != "PASS":
         reason = f": {candidate.reason}" if candidate.reason else ""
         return f"its own stages ended {candidate.verdict}{reason}"
@@ -98,7 +98,7 @@ def _unfit(candidate: Candidate) -> str:
 
 
 def _alike(group: Sequence[Candidate], formation: Formation) -> list[Candidate]:
-    """Those that have the software of most, one kind of software after the other."""
+    """The members with the most common software, found for one component after the other; the others are left out."""
     nodes = list(group)
     for part in sorted({part for candidate in group for part in candidate.software}):
         counted = Counter(candidate.software.get(part, "") for candidate in nodes)
@@ -118,7 +118,7 @@ def _alike(group: Sequence[Candidate], formation: Formation) -> list[Candidate]:
 
 
 def _portions(members: list[Candidate], size: int) -> list[list[Candidate]]:
-    """In portions of the size; a remainder that is too small for a gang joins the last portion."""
+    """Split members into gangs of ``size``; a remainder that is too small for a gang joins the last one."""
     if not size:
         return [members] if members else []
     portions = [members[start : start + size] for start in range(0, len(members), size)]
@@ -127,14 +127,14 @@ def _portions(members: list[Candidate], size: int) -> list[list[Candidate]]:
     return portions
 
 
-def _alone(key: Sequence[str], group_by: Sequence[str]) -> str:
+def _why_alone(key: Sequence[str], group_by: Sequence[str]) -> str:
     labels = ", ".join(f"{by} {word}" if word else f"no label {by}" for by, word in zip(group_by, key, strict=True))
     hint = "; gpuval_gang_group_by selects the labels" if any(by != "sku" for by in group_by) else ""
     return f"no other node to form a gang with{f' ({labels}{hint})' if labels else ''}"
 
 
 def _unique_name(words: Sequence[str], names: Collection[str]) -> str:
-    """A unique name for files and keys."""
+    """A name for a gang's files and keys that is not among ``names``, made from ``words``."""
     base = re.sub(r"[^a-z0-9-]+", "-", "-".join(words).lower()).strip("-")[:MAX_NAME].strip("-") or "all"
     name, number = base, 1
     while name in names:

@@ -17,14 +17,14 @@ MODE = 0o644
 
 
 def path_of(target: Path, gang: str, gangs: int) -> Path:
-    """Path of a gang's hostfile: the target, or with the gang's name appended if there are several gangs."""
+    """The path of a gang's hostfile: ``target``, with the gang's name appended if there are several gangs."""
     return target if gangs == 1 else target.with_name(f"{target.name}.{gang}")
 
 
 def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path]:
-    """Unchanged hostfiles at or beside the target that belong to other gangs than these."""
+    """Hostfiles at or beside ``target`` that belong to earlier gangs and are unchanged. ``keep``: paths that stay."""
     paths = []
-    for name, digest in _known(results).items():
+    for name, digest in _known_digests(results).items():
         path = Path(name)
         ours = path.parent == target.parent and (path == target or path.name.startswith(f"{target.name}."))
         if ours and path not in keep and path.is_file() and _digest(path.read_bytes()) == digest:
@@ -33,11 +33,11 @@ def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path
 
 
 def write(results: Path, texts: Mapping[Path, str], stale_paths: Collection[Path]) -> None:
-    """Remove stale files, record the new digests, then write."""
+    """Remove stale hostfiles, record the new digests, then write the new files."""
     for path in stale_paths:
         path.unlink(missing_ok=True)
     new = {str(path): _digest(text.encode()) for path, text in texts.items()}
-    digests = {name: digest for name, digest in _known(results).items() if Path(name).is_file()}
+    digests = {name: digest for name, digest in _known_digests(results).items() if Path(name).is_file()}
     if new or digests:
         folder.write_json(results / FILE, {**digests, **new})
     for path, text in texts.items():
@@ -49,7 +49,7 @@ def same(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text() == text
 
 
-def _known(results: Path) -> dict[str, str]:
+def _known_digests(results: Path) -> dict[str, str]:
     try:
         read = folder.read_json(results / FILE)
     except (OSError, ValueError):

@@ -35,11 +35,11 @@ def report_on(
     for_report: bool = True,
     earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
+    """The report (gpuval.report/1) without its summary; ``gangs``: the run's gang document, None without gangs.
 
-    Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
-    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``earlier``:
-    what earlier runs found of machines, as arguments of ``verdict.judge``; ``for_report`` as there.
+    Without ``with_gangs`` nodes are judged by their own stages only. ``judged``: the last verdict on the run
+    (gpuval.verdict/1); records that changed since do not count, nor do new ones if the run is ``frozen``. ``earlier``:
+    findings of earlier runs, as arguments of ``verdict.judge``; ``for_report`` as there.
     """
     evidence = read_evidence(folder, run)
     evidence.earlier_gpus = earlier_faults.gpus_of(folder, run, names_sharing_gpus(run, evidence))
@@ -64,7 +64,7 @@ def report_on(
 def _keep_judged(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
 ) -> None:
-    """Leave of the evidence what was judged, since a node's signed URLs may outlive its run.
+    """Remove from the evidence what changed since the verdict: a node's signed URLs may outlive its run.
 
     In a run that is validated again, not ``frozen``, nodes may complete theirs; one launched again has new records.
     """

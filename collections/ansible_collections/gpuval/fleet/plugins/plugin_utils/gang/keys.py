@@ -14,12 +14,12 @@ from ..ssh.run_keys import make_pair
 from . import document
 
 TOKEN_BYTES = 32
-#: In the `.state` of a round.
+#: The file of the keys in a round's `.state` folder.
 FILE = "gang_keys.json"
 
 
 def make(folder: RunFolder) -> None:
-    """Make them unless they exist. Raises RunKeysError if the library for keys is missing."""
+    """Make the round's keys unless they exist. Raises RunKeysError if the library for keys is missing."""
     path = folder.state / FILE
     if path.exists():
         return
@@ -34,7 +34,7 @@ def make(folder: RunFolder) -> None:
 
 
 def files_for(folder: RunFolder, node: str) -> dict[str, str]:
-    """The files for a node's `ssh` folder by name; none for a node in no gang."""
+    """The key files for a node's `ssh` folder, by name; none if the node is in no gang."""
     path = folder.state / FILE
     if not path.exists():
         return {}
@@ -45,11 +45,11 @@ def files_for(folder: RunFolder, node: str) -> dict[str, str]:
 
 
 def forget(folder: RunFolder) -> None:
-    """Delete them; they are useless once the round is over."""
+    """Delete the round's keys, which are useless after it."""
     (folder.state / FILE).unlink(missing_ok=True)
 
 
 def forget_all(run: RunFolder) -> None:
-    """Delete those of all rounds of a finished run."""
+    """Delete the keys of all rounds of a finished run."""
     for below in document.known_folders(run):
         forget(below)

@@ -17,8 +17,8 @@ from ..judge import sku_catalogue
 from ..judge.criteria import CriteriaError, read_document
 
 AUTO = "auto"
-#: Vendors whose variables are set if the inventory does not declare a vendor: NCCL and RCCL read the same names, which
-#: no other library reads.
+#: Vendors whose variables are set if the inventory declares none: NCCL and RCCL read the same names, and no other
+#: library reads these.
 USUAL_VENDORS = ("nvidia", "amd")
 
 
@@ -31,7 +31,7 @@ def files() -> list[Path]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The network of one file, as ``schemas/networks.schema.json`` describes it. Raises GangNetworkError."""
+    """Read a network's file, as ``schemas/networks.schema.json`` describes it. Raises GangNetworkError."""
     try:
         document: dict[str, Any] = read_document(path)
         schemas.validate("networks", document, what=str(path))
@@ -48,21 +48,21 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
-    """Environment variables of workloads on nodes of that SKU; none for auto. Raises GangNetworkError."""
+    """Environment variables for workloads on nodes of that SKU; none for the network auto. Raises GangNetworkError."""
     sku_entry = sku_catalogue.named(sku)
     vendors = set(USUAL_VENDORS)
     if sku_entry or sku in GPU_VENDORS:
         vendors = {sku_entry.vendor if sku_entry else sku}
-    variables = _of(name, "environment")
+    variables = _network_part(name, "environment")
     return {entry["name"]: entry["value"] for entry in variables if not vendors.isdisjoint(entry["vendors"])}
 
 
 def names(name: str) -> list[str]:
-    """Names of the network in NCCL's log; none for auto. Raises GangNetworkError."""
-    return _of(name, "names")
+    """The network's names in NCCL's log; none for the network auto. Raises GangNetworkError."""
+    return _network_part(name, "names")
 
 
-def _of(name: str, part: str) -> list[Any]:
+def _network_part(name: str, part: str) -> list[Any]:
     if name == AUTO:
         return []
     networks = shipped()

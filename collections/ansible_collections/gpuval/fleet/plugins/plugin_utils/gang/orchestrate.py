@@ -29,7 +29,7 @@ from .search.localise import Limits, Search, Topology
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
-#: In the reason of a gang whose image or environment lacks DeepSpeed: pairs of nodes would not find the cause.
+#: In the reason of a gang without DeepSpeed in its image or environment: a search by pairs would not find this.
 NO_DEEPSPEED = "DeepSpeed cannot be imported"
 #: The reason for the search of a gang without a failure.
 REQUESTED = "requested"
@@ -37,11 +37,11 @@ REQUESTED = "requested"
 
 @dataclass(frozen=True)
 class GangSettings:
-    """How gangs are formed, and the seconds that a round and a search may take; size 0 is all nodes that are alike."""
+    """How gangs are formed, and the time limits of rounds and searches in seconds. Size 0: all nodes that are alike."""
 
     size: int = 0
     group_by: Sequence[str] = ("sku",)
-    #: The rendezvous on the first member, whose next port is the gang's control channel; SSH on each member.
+    #: Port of the rendezvous on the first member, and (port + 1) of the control channel; ``ssh_port`` on each member.
     port: int = 29500
     ssh_port: int = 3022
     round_seconds: float = 3600.0
@@ -63,11 +63,11 @@ class GangNode:
 
 @dataclass
 class GangContext:
-    """What gangs need of their surroundings.
+    """What gangs need from their caller.
 
-    `run_round` places a round on its nodes and waits for its end; `judge` returns the report on the evidence so far,
-    with that of gangs if it gets a gang document; `publish` puts the document into the store; `display` prints a line
-    for the user; `address` is a member's address in a round. `repeatable`: checks whose figures may be measured again.
+    `run_round` runs a round on its nodes and waits for its end. `judge` returns the report on the evidence so far, with
+    gangs if it gets a gang document. `publish` puts the document into the store. `display` prints a line for the user.
+    `address` is a member's address in a round. `repeatable`: names of checks whose figures may be measured again.
     """
 
     run_round: Callable[[RunFolder], object]
@@ -83,7 +83,7 @@ class Gangs:
         self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()
         self.document: Any = gang_document.read(folder)  # None until gangs are formed
-        #: By round of a search and group the measured size in bytes.
+        #: For each round of a search, the measured size in bytes of each group.
         self._sizes: dict[str, dict[str, float | None]] = {}
 
     @property
@@ -93,7 +93,7 @@ class Gangs:
         return list(dict.fromkeys(stage for node in nodes for stage in node.get("gang_stages", ())))
 
     def run_all(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> bool:
-        """Run what is left; return whether anything was. ``properties``: versions of each node by component."""
+        """Run all unfinished gangs; return whether there were any. ``properties``: versions by node and component."""
         if not self.stages or (self.document and self.document["ended_at"]):
             return False
         if self.document is None:
@@ -129,7 +129,7 @@ class Gangs:
         ]
         are_placed = [node for node in candidates if node.node in placed]
         formation = forming.form(are_placed, self.settings.size, self.settings.group_by)
-        for name in names:  # not placed: its part cannot start
+        for name in names:  # without an address the node cannot take part
             if name not in placed:
                 joined = self.run["nodes"][name].get("joined_at")
                 formation.left_out[name] = forming.JOINED if joined else forming.NOT_HERE
@@ -150,7 +150,7 @@ class Gangs:
         self._write()
 
     def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-        """By gang why it is searched. A search that has begun is continued, whatever later rounds show."""
+        """The gangs to search, with the reason. A search that has started is continued, whatever later rounds show."""
         if gang_document.FABRIC in self.stages:
             return dict.fromkeys(every, REQUESTED)
         begun, findings = self.document["searches"], self.document["findings"]
@@ -165,7 +165,7 @@ class Gangs:
     def _gangs_to_rerun(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
     ) -> tuple[dict[str, Sequence[Any]], dict[str, list[str]]]:
-        """The gangs that run again, each without its implicated nodes, and for which of its stages.
+        """The gangs that run again, without implicated nodes, and for each the stages to repeat.
 
         A gang that passed and has no finding has no further round.
         """
@@ -201,9 +201,9 @@ class Gangs:
         return gangs, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
-        """By gang its first failed or missing required check of these stages.
+        """For each gang its first failed or missing required check of these stages.
 
-        Of jobs only what a lost node made fail: a search measures the network, not what a user's program does.
+        Of jobs only failures from a lost node count: a search measures the network, not a user's program.
         """
         stages = [stage for stage in stages if stage in extensions.found("stages") or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
@@ -216,14 +216,14 @@ class Gangs:
         return complaints
 
     def _lost(self, stage: str) -> bool:
-        """Whether members report that they lost one of them in a stage."""
+        """Whether members report that they lost another member in a stage."""
         played = (item["name"] for item in self.document["rounds"] if item["kind"] != gang_document.SEARCH)
         below = (gang_document.round_folder(self.folder, name) for name in played)
         round_records = (evidence.records(one, stage).values() for one in below if one.run_file.exists())
         return any(rounds.lost(record) for records in round_records for record in records)
 
     def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Search all these gangs by rounds of small groups, until each search is conclusive or reaches a limit."""
+        """Search these gangs by rounds of small groups, until each search has a result or reaches a limit."""
         document, began = self.document, time.monotonic()
         if all(name in document["findings"] for name in unsound):
             return document["findings"]
@@ -231,7 +231,7 @@ class Gangs:
             if name not in document["searches"]:
                 failure = "" if why == REQUESTED else f"failed: {why}; "
                 self.context.display(f"gang {name}: {failure}searching for a bad node or link by pairs")
-                document["searches"][name] = self._begin(name).to_json()
+                document["searches"][name] = self._begin_search(name).to_json()
                 document["findings"].pop(name, None)
         began_at = run_folder.now()
         searches = {name: Search.from_json(saved) for name, saved in document["searches"].items()}
@@ -282,7 +282,7 @@ class Gangs:
         return document["findings"]
 
     def _usual_size(self, gang: str) -> float | None:
-        """The size at which most groups of a gang's search were measured so far."""
+        """The size in bytes at which most groups of a gang's search were measured so far."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
                 below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
@@ -291,7 +291,7 @@ class Gangs:
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
-    def _begin(self, name: str) -> Search:
+    def _begin_search(self, name: str) -> Search:
         members = [member["node"] for member in self.document["gangs"][name]]
         topology = Topology.of_labels({node: self.run["nodes"][node].get("labels", {}) for node in members})
         limits = Limits(
@@ -361,7 +361,7 @@ class Gangs:
 
 
 def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str, str]) -> Candidate:
-    """A node of the report as a candidate for a gang, by its own stages alone."""
+    """The node as a candidate for a gang, from the report on its own stages."""
     is_cpu = node["accelerator"] == CPU
     counted = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
     gpus = len(node["identity"].get("gpus", ())) or int(next(counted, 0) or 0)
@@ -383,14 +383,14 @@ def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str
 
 
 def member_of(node: Candidate, vendor: str) -> dict[str, Any]:
-    """A member in the gang document, with the labels by which jobs order their nodes."""
+    """The node's entry as a member in the gang document, with the labels by which jobs order their nodes."""
     labels = {name: node.labels[name] for name in ("rack", "physical_host") if node.labels.get(name)}
     member = {"node": node.node, "address": node.address, "slots": node.slots, "vendor": vendor}
     return {**member, "labels": labels} if labels else member
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:
-    """Whether the node has the accelerators that it should have (none on a CPU)."""
+    """Whether the node has working accelerators, or is a CPU node that needs none."""
     return any(check["name"] == "accelerator" and check["verdict"] == "pass" for check in node["checks"])
 
 
@@ -401,12 +401,12 @@ def is_open(check: Mapping[str, Any], stages: Sequence[str], verdicts: Sequence[
 def is_final(
     check: Mapping[str, Any], node: Mapping[str, Any], stages: Sequence[str], repeatable: Collection[str]
 ) -> bool:
-    """Whether a figure failed that must not be measured again; a missing figure may be."""
+    """Whether a figure failed in a check that must not be measured again; a missing figure may be."""
     if not is_open(check, stages) or check["metric"] is None or check["name"] in repeatable:
         return False
     return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))
 
 
 def sizes_of(groups: Mapping[str, Sequence[str]], records: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """By group of a round the size in bytes of its figures."""
+    """For each group of a round the size in bytes at which its figures were measured."""
     return {group: rounds.size_of(nodes, records) for group, nodes in groups.items()}

@@ -10,7 +10,7 @@ from ..core.text import some_of
 from . import rounds
 from .search.findings import CLASSES
 
-#: Bounds; gangs/gangs.json has the rest.
+#: Limits of the report's section; gangs/gangs.json has everything.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600
 MAX_ROUNDS = 200
 MAX_REASON = 300
@@ -18,7 +18,7 @@ MAX_CONSOLE_LINES = 4
 
 
 def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's part (``gangs`` of ``fleet`` in gpuval.report/1), from gangs.json.
+    """The report's section on gangs (``gangs`` of ``fleet`` in gpuval.report/1), from the gang document.
 
     Nodes are values of ``node`` and ``names``, never keys: a delivery replaces them by ids.
     """
@@ -45,11 +45,11 @@ def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
             for item in listed[:MAX_ROUNDS]
         ],
         "rounds_left_out": max(0, len(listed) - MAX_ROUNDS),
-        "findings": [_finding(found) for found in document["findings"].values()],
+        "findings": [_finding_section(found) for found in document["findings"].values()],
     }
 
 
-def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+def _finding_section(finding: Mapping[str, Any]) -> dict[str, Any]:
     lines = lines_of(finding)
     classes = list(finding["nodes"].values())
     return {
@@ -65,7 +65,7 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
-    """A few lines. ``section``: the report's part on gangs; ``verdicts``: by node, as a FAIL has a line of its own."""
+    """Lines for the console. ``section``: the report's on gangs; ``verdicts``: by node, as a FAIL has its own line."""
     texts = []
     if not section["formed"]:
         texts.append("Gangs: none was formed")
@@ -88,7 +88,7 @@ def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> li
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
-    """Nodes by reason, the most common first."""
+    """(reason, nodes) for each reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node, reason in reasons.items():
         groups.setdefault(reason, []).append(node)
@@ -96,7 +96,7 @@ def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
 
 
 def lines_of(finding: Mapping[str, Any]) -> list[str]:
-    """Findings of a search as lines of text."""
+    """The findings of a search as lines of text."""
     lines = []
     for state in ("bad", "suspect", "untested"):
         for node, named in finding["nodes"].items():
@@ -107,7 +107,7 @@ def lines_of(finding: Mapping[str, Any]) -> list[str]:
             name = " - ".join(link)
             lines.append(f"the link {name} is {quality}: {'; '.join(finding['evidence'].get(name, []))}")
     links = {" - ".join(link) for link in (*finding["bad_links"], *finding["suspect_links"])}
-    for name, sentences in finding["evidence"].items():  # the rest are boundaries: a rack, a switch
+    for name, sentences in finding["evidence"].items():  # the other keys are boundaries: a rack, a switch
         if name not in finding["nodes"] and name not in links:
             lines.append(f"{name}: {'; '.join(sentences)}")
     lines += finding["gang"]

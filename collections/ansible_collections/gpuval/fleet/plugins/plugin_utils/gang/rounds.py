@@ -18,27 +18,27 @@ from .forming import LEAST
 from .search.statistics import Result
 
 MAX_RUN_ID = 63
-#: Bounds of a search's sentences in a record.
+#: Limits of a search's sentences in a record.
 MAX_LINES, MAX_LINE, MAX_SHOWN, MAX_NAMES = 4, 200, 1000, 3
-#: Bounds of a node's host checks.
+#: Limits of the problems from a node's host checks.
 MAX_PROBLEMS, MAX_PROBLEM = 3, 200
-#: Fewer nodes cannot be compared by speed.
+#: Least number of nodes that can be compared by speed.
 COMPARED = 3
-#: Faults of one node, by name and scope.
+#: Limit of one node's faults, by name and scope.
 MAX_FIGURES = 1024
 #: Figures by which groups of a search are compared.
 BUS, LATENCY = "gang_all_reduce_bus_bytes_per_second", "gang_all_reduce_latency_seconds"
 ERRORS = "gang_collective_error_count"
 OTHER_NETWORK = "gang_network_unexpected_count"
-#: The size of the figures: what fits into the free memory of the fullest device of a group.
+#: Metric for the size in bytes of the measurements: as much as the free memory of a group's fullest device holds.
 LARGEST = "gang_collective_largest_bytes"
-#: Device memory or a port that another process occupies; not a process that the kernel killed.
+#: Matches messages about device memory or a port that another process occupies, not about a killed process.
 OCCUPIED = re.compile(
     r"OutOfMemoryError|ran out of device memory|(CUDA|HIP)( error| failure)?( \d+)?:? (error: )?'?out of memory|"
     r"EADDRINUSE|address already in use",
     re.IGNORECASE,
 )
-#: Faults that no round of a search may show: the node's record has the worst of all rounds.
+#: Metrics of faults: the node's record has the worst value of all rounds of a search.
 FAULTS = (
     "gpu_xid_critical_count",
     "kernel_xid_critical_count",
@@ -49,13 +49,13 @@ FAULTS = (
     "kernel_sxid_count",
     "kernel_ras_count",
 )
-#: States without any measurement.
+#: States of a stage without any measurement.
 NOTHING_RAN = ("pending", "running", "skipped", "cancelled")
 HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
 
 
 def run_id_of(run_id: str, name: str) -> str:
-    """The id of a round, which is a run of its own: folders, containers and pods have it in their names."""
+    """The run id of a round, which is a run of its own. Names of folders, containers and pods contain it."""
     full_id = f"{run_id}.{name}"
     if len(full_id) <= MAX_RUN_ID:
         return full_id
@@ -75,9 +75,9 @@ def round_run(
     created_at: str,
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],
 ) -> dict[str, Any]:
-    """run.json (``gpuval.run/1``) of a round. ``gangs``: by name the members, each with node, address, slots, vendor.
+    """The run.json (``gpuval.run/1``) of a round. ``gangs``: by name the members with node, address, slots, vendor.
 
-    ``address`` gives that of a member by the round's id, where the members get theirs with the round.
+    ``address``: gives a member's address from the round's id, if members get theirs only with the round.
     """
     run_id = run_id_of(run["run_id"], name)
     nodes: dict[str, Any] = {}
@@ -140,8 +140,8 @@ def result_of(
 ) -> Result:
     """The result of one group of a search, from its members' records of the stage; None or no record is no answer.
 
-    Work that did not begin is no answer either: an occupied port, other software, occupied device memory or a late
-    launch are no evidence about the hardware. Nor are figures at another size than most groups' (``usual_bytes``).
+    Work that did not start is no answer either: an occupied port, other software, occupied device memory or a late
+    launch show nothing about the hardware. Nor do figures at another size than most groups' (``usual_bytes``).
     """
     by_node = {node: records.get(node) for node in members}
     if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
@@ -171,7 +171,7 @@ def result_of(
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
             latency_seconds=max((wait for wait in waits if wait), default=None),
         )
-    # Whether a member reports that all members joined with the same software, and that the ranks started.
+    # Did no member report that all members joined with the same software, and that the ranks started?
     absent = [
         node
         for node, record in reported.items()
@@ -185,12 +185,12 @@ def result_of(
 
 
 def lost(record: Mapping[str, Any]) -> bool:
-    """Whether the member reports that another one no longer answered."""
+    """Whether the member reports that another member no longer answered."""
     return bool(_part_of(record, "gang").get("lost"))
 
 
 def _part_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a record's environment, which is a node's own text."""
+    """A mapping within the record's environment, empty if the node wrote something else."""
     part = record["environment"].get(name)
     return part if isinstance(part, Mapping) else {}
 
@@ -200,7 +200,7 @@ def figure(record: Mapping[str, Any], name: str) -> float | None:
 
 
 def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
-    """A line on the nodes that used another network than expected in a search; none if there are none.
+    """A line about the nodes that used another network than expected in a search; none without such nodes.
 
     ``nodes``: classes; ``groups``: members, and messages by node. A group with a node that is not healthy is ignored.
     """
@@ -216,7 +216,7 @@ def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[s
 
 
 def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
-    """Members that the gang's own programs name as the cause: a report, no proof."""
+    """Members that the gang's own programs name as the cause, which is a hint and no proof."""
     names = (_part_of(record, "gang").get("stopped_by") for record in records.values())
     return {name for name in names if isinstance(name, str) and name in members}
 
@@ -230,8 +230,8 @@ def members_to_rerun(
 ) -> list[Mapping[str, Any]]:
     """The members that run again after a search; none if the search does not explain why the gang failed.
 
-    Healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the whole gang was
-    found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
+    These are the healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the
+    whole gang was found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
     """
     healthy = [
         member
@@ -244,7 +244,8 @@ def members_to_rerun(
 
 
 def of_all(finding: Mapping[str, Any]) -> list[str]:
-    """Findings about no single node or link: racks, switches, the gang as a whole, an incomplete search; bounded."""
+    """Findings about no single node or link: racks, switches, the whole gang, an incomplete search; limited in
+    length."""
     lines = []
     for state in ("bad", "suspect"):
         for boundary in finding[f"{state}_boundaries"]:
@@ -258,7 +259,7 @@ def of_all(finding: Mapping[str, Any]) -> list[str]:
 
 
 def name_of_boundary(boundary: Any) -> str:
-    """Its name in the evidence (``rack r1 - r2 (between)``)."""
+    """The name of a boundary in the evidence (``rack r1 - r2 (between)``)."""
     if not isinstance(boundary, Mapping):
         return str(boundary)
     return f"{boundary['kind']} {' - '.join(boundary['names'])} ({boundary['scope']})"
@@ -279,7 +280,7 @@ def unknown_speed(finding: Mapping[str, Any]) -> str:
 
 
 def sentence(node: str, finding: Mapping[str, Any]) -> str:
-    """The search's sentences on a node, its links and boundaries."""
+    """The search's sentences about a node, its links and boundaries."""
     lines = [*finding["evidence"].get(node, [])]
     for name, reasons in finding["evidence"].items():
         if name != node and node in name and node in name.split():  # the first test is quick: there may be thousands
@@ -288,7 +289,7 @@ def sentence(node: str, finding: Mapping[str, Any]) -> str:
 
 
 def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any], at: str) -> Record:
-    """The record (``gpuval.record/1``) of the search's findings on one node, written by the controller."""
+    """The record (``gpuval.record/1``) of a search's findings on one node, from the controller. ``at``: its time."""
     state = finding["nodes"].get(node, UNTESTED)
     bad_links = [link for link in finding["bad_links"] if node in link]
     suspect_links = [link for link in finding["suspect_links"] if node in link]
@@ -331,11 +332,11 @@ def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any],
 
 
 def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The worst figure of each fault and scope in one node's records of a search, given by the name of the round.
+    """The worst figure of each fault and scope in one node's records of a search. ``records``: (round, record).
 
-    ``figures``: name, scope and value, None if it is no number. A figure that some round lacks is omitted, unless
-    another round has a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
-    problems of the last round that had any.
+    ``figures``: name, scope and value, None if it is no number. A figure that a round lacks is omitted, unless another
+    round shows a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
+    problems from the last round that had any.
     """
     values_seen: dict[tuple[str, str], dict[str, Any]] = {}
     absent: dict[str, str] = {}
@@ -350,7 +351,7 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
             by_round.setdefault(round_name, []).append(item["value"])
         if any(item["value"] for item in faults):
             rounds.append(round_name)
-        if record["state"] in NOTHING_RAN:  # it may lack figures; a fault counts all the same
+        if record["state"] in NOTHING_RAN:  # figures may be missing; a fault still counts
             continue
         ran.add(round_name)
         reasons = _part_of(record, "telemetry").get("absent")
@@ -363,17 +364,17 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
         numbers = [value for value in values if value is not None]
         if any(numbers) or ran <= by_round.keys():
             figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
-    figures.sort(key=lambda figure: figure[2] == 0)  # the end of a long list is cut off
+    figures.sort(key=lambda figure: figure[2] == 0)  # faults first: the end of a long list is cut off
     return {"figures": figures[:MAX_FIGURES], "absent": absent, "rounds": rounds, "host_checks": problems}
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:
-    """Problems that a record's host checks found; bounded."""
+    """Problems that a record's host checks found, limited in number and length."""
     problems = _part_of(record, "host_checks").get("problems")
     return [one_line(str(text), MAX_PROBLEM) for text in problems[:MAX_PROBLEMS]] if isinstance(problems, list) else []
 
 
-#: Names of rounds (``forming``, ``rounds.name_of``).
+#: Matches names of rounds (``forming``, ``rounds.name_of``).
 ROUND_NAME = re.compile(r"[a-z0-9-]+")
 
 
@@ -401,7 +402,7 @@ def check_run_id(results: Path, run: Mapping[str, Any]) -> None:
 def _may_have_gangs(folder: RunFolder) -> bool:
     try:
         return _has_gangs(folder.read_run())
-    except RunError:  # it may have rounds
+    except RunError:  # an unreadable run may have rounds
         return True
 
 

@@ -22,13 +22,13 @@ from . import evidence
 from .judging import report_on
 from .orchestrate import MISSING, GangContext, GangNode, GangSettings
 
-#: All members work at the same time, so no node is held back and no attempt is repeated for one node.
+#: Settings of a round: all members work at the same time, so no node waits, and no single node is retried.
 LIMITS: dict[str, Any] = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
 MAX_MESSAGE = 240
 
 
 def ensure_valid(settings: GangSettings) -> None:
-    """Raises RunError for values that no gang can have."""
+    """Check the settings of gangs. Raises RunError for unusable values."""
     if settings.size < 0 or settings.size == 1:
         raise RunError(f"gpuval_gang_size {settings.size}: use 2 or more, or 0 for all nodes that are alike")
     port, ssh_port = settings.port, settings.ssh_port
@@ -50,7 +50,7 @@ def ensure_valid(settings: GangSettings) -> None:
 
 
 def begin(folder: RunFolder, settings: GangSettings) -> None:
-    """Record the time limit for other commands, and remove the reasons of an aborted earlier attempt."""
+    """Record the time limit of a search for other commands, and remove problems of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
     problems = folder.read_problems()
     lasting = [problem for problem in problems if not problem["reason"].startswith(gang_document.ABORTED)]
@@ -59,7 +59,7 @@ def begin(folder: RunFolder, settings: GangSettings) -> None:
 
 
 def abort(folder: RunFolder, message: str) -> str:
-    """Record the error that ended the gangs as the reason of every stage without a record. Returns the reason."""
+    """Record the error that ended the gangs as the reason of every stage without a record. Returns this reason."""
     reason = f"{gang_document.ABORTED}: {one_line(message, MAX_MESSAGE)}"
     run = folder.read_run()
     try:
@@ -80,7 +80,7 @@ def abort(folder: RunFolder, message: str) -> str:
 
 
 def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, GangNode]:
-    """Address of each node for other members, and its processes if it has no GPUs. Raises RunError.
+    """For each node the address that other members use, and its processes if it has no GPUs. Raises RunError.
 
     Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
     """
@@ -90,7 +90,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
         if name not in host_names:
             continue
         values = hostvars[name]
-        in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name may not resolve
+        in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # the node's name may not resolve
         in_slurm = (values.get("slurm_node") or {}).get("address")
         address = in_cluster.get("InternalIP") or in_slurm or values.get("ansible_host") or name
         addresses = values.get("ssh_keys_addresses") or [address]
@@ -104,7 +104,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
 
 def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The versions of each node from its facts, and the packages for gangs that its own stages did not find."""
+    """For each node its versions from the facts, and the missing packages for multi-node stages, by component."""
     versions = {}
     by_node = judging.read_evidence(folder, run).records
     for name in run["nodes"]:
@@ -118,7 +118,7 @@ def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str,
 def judge_of(
     folder: RunFolder, checks: Sequence[Check], criteria_files: Sequence[str], baseline_file: str
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
-    """A function that judges the run's evidence so far."""
+    """Make the function that judges the run's evidence so far."""
     _files, baseline_text, _remarks = applied_criteria.judged_by(folder, criteria_files, baseline_file)
     baseline_read = baseline.read(Path(baseline_text), folder.path.name) if baseline_text else None
 
@@ -145,7 +145,7 @@ def context(
     run_round: Callable[[RunFolder], object],
     display: Any,
 ) -> GangContext:
-    """The context of gangs; ``run_round`` is the placement's, ``judge`` that of `judge_of`."""
+    """Make the context of gangs. ``run_round``: runs a round on this placement; ``judge``: made by `judge_of`."""
 
     def publish(document: Mapping[str, Any]) -> None:
         try:
@@ -165,7 +165,7 @@ def context(
 
 
 def summary(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The task's result."""
+    """The task's result: the state of the run's gangs."""
     if document is None:
         return {"gangs": {}, "left_out": {}, "rounds": [], "msg": "no gangs"}
     return {

@@ -15,7 +15,8 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class StageBrief:
-    """Of one stage on one node. `figures`: node-wide metrics by name; `modified`: when the store took the record in."""
+    """What status shows of a stage on a node. `figures`: node-wide metrics by name; `modified`: when the store got the
+    record."""
 
     state: str
     attempt: int
@@ -27,7 +28,7 @@ class StageBrief:
 
 
 def fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an accepted record that status shows, but for the time at which the store got it."""
+    """The fields of an accepted record that status shows, except the time at which the store received it."""
     return {
         **{key: record[key] for key in ("state", "attempt", "duration_seconds")},
         "message": one_line(record["message"], MESSAGE_CHARACTERS),
@@ -56,7 +57,7 @@ def _bits(value: float) -> str:
     return f"{value * 8 / 1e9:.2f} Gbps" if value * 8 >= 1e9 else f"{value * 8 / 1e6:.2f} Mbps"
 
 
-#: By stage the label of a figure, its metric, and its format.
+#: For each stage the figures of its line: label, metric, format.
 LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
     "training": (("Training Time", "training_duration_seconds", _seconds),),
     "loading": (
@@ -71,13 +72,13 @@ LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
         ("Generated Token Number", "inference_generated_tokens_count", "{:.0f}".format),
     ),
 }
-#: What of a record the lines need.
+#: The metrics that the lines need.
 METRICS = frozenset(metric for parts in LINES.values() for _, metric, _ in parts)
 
 
 def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
-    """The line of a stage that succeeded. `figures`: its node-wide metrics by name, in base units. A stage without a
-    line of its own says how long it took."""
+    """The line of a stage that succeeded. `figures`: node-wide metrics by name, in base units. Without figures of its
+    own in LINES, the stage's line has its duration."""
     figure_texts = [
         f"{title}: {form(float(figures[metric]))}"
         for title, metric, form in LINES.get(stage, ())

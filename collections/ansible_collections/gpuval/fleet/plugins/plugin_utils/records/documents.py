@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-#: What JSON holds by key: a run, a report, an entry of one.
+#: A JSON object: a run, a report, or an entry of either.
 Document = Mapping[str, Any]
 
 
 class NodeMetric(TypedDict):
-    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number. Figures of one
-    name and different revisions (1 where none is given) are measured differently."""
+    """One figure of a part: node, gpu:3, rank:0 or link:name. The value None is a figure that is no number. Different
+    revisions (default 1) of a name are measured differently."""
 
     name: str
     value: float | None
@@ -21,7 +21,7 @@ class NodeMetric(TypedDict):
 
 
 class Record(TypedDict):
-    """gpuval.record/1: one stage on one node; ``attempts`` are the earlier ones, whole."""
+    """A stage's record on one node (gpuval.record/1); ``attempts``: the complete records of earlier attempts."""
 
     schema: str
     run_id: str
@@ -44,30 +44,30 @@ class Record(TypedDict):
     environment: dict[str, Any]
     artifacts: list[dict[str, Any]]
     attempts: list[Record]
-    #: Of the plan by which the stage ran.
+    #: Nonce of the plan by which the stage ran.
     nonce: NotRequired[str]
-    #: Of each metric the unit that the node wrote, where one was another notation.
+    #: The unit of each metric as the node wrote it, if any of them was changed to the usual notation.
     units_as_written: NotRequired[list[str]]
-    #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
+    #: For an earlier attempt of a gang: its round, and whether the gang then had other members.
     of_round: NotRequired[str]
     unrelated: NotRequired[bool]
 
 
 class EvidenceProblem(TypedDict):
-    """Why a document, or a whole stage, is no evidence; node and stage where they are known."""
+    """Why a document, or a whole stage, was refused as evidence; node and stage if known."""
 
     node: str | None
     stage: str | None
     reason: str
 
 
-#: A stage in one of these states does not change any more.
+#: Final states: a stage in one of these states does not change any more.
 FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "cancelled"})
-#: The stage ran and did not succeed.
+#: States of stages that ran and did not succeed.
 FAILED_STATES = frozenset({"failure", "crash", "timeout"})
 #: Launch states in which a runner is, or was, at work on the node.
 LAUNCHED = frozenset({"started", "finished"})
-#: Why a stage of a run that was cleaned while it worked has no end.
+#: The reason for a stage without an end, if a clean ended its run.
 RUN_ENDED = "the run was ended by another command (clean)"
-#: A stage in one of these states proves nothing yet.
+#: States of stages that prove nothing yet.
 UNFINISHED = frozenset({"pending", "running"})

@@ -12,14 +12,13 @@ MAX_TEXT = 400
 
 
 def texts(environment: Any, path: str) -> list[str]:
-    """The values at ``path`` as text, in their order. ``firmware.bios_version`` is a key in a key,
-    ``gpus[].driver_version`` that of every member of a list, and ``nics[].board_id+firmware_version`` several of a
-    member side by side. What is not there gives nothing."""
+    """The values at ``path`` as text, in order; none if nothing is there. ``firmware.bios_version`` is a nested key,
+    ``gpus[].driver_version`` the key of every list item, ``nics[].board_id+firmware_version`` several keys joined."""
     return [text for _, text in members(environment, path)]
 
 
 def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
-    """As ``texts``, each with the mapping that it stands in."""
+    """As ``texts``, each text with the mapping that contains it."""
     words_found: list[tuple[Mapping[str, Any], str]] = []
     *steps, last = path.split(".")
     for branch in _descend(environment, steps):
@@ -30,24 +29,24 @@ def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
 
 
 def part_of(member: Mapping[str, Any]) -> str:
-    """gpu:3 for the GPU with that index; the node for anything else."""
+    """The part that a mapping is about: gpu:3 for a GPU with that index, node for anything else."""
     index = member.get("index")
     return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
 
 
 def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
-    """The mappings at ``path``, such as ``gpus[]``; a node may have put anything there."""
+    """The mappings at ``path``, such as ``gpus[]``; other values, which a node may have put there, are skipped."""
     return [found for found in _descend(environment, path.split(".")) if isinstance(found, Mapping)]
 
 
 def values(environment: Any, path: str) -> list[Any] | None:
-    """What stands at ``path``, where ``gpus[index=1]`` are members of a list; None if its first key is not there."""
+    """The values at ``path``; ``gpus[index=1]`` selects list items. None if the first key of the path is missing."""
     key = path.partition(".")[0].partition("[")[0]
     return list(_descend(environment, path.split("."))) if key in environment else None
 
 
 def accelerator_users(environment: Any) -> str:
-    """Who else used the accelerators at the end of a stage, as its runner saw; empty for none."""
+    """The other processes on the accelerators at the end of a stage, as its runner saw them; empty for none."""
     return ", ".join(texts(environment, "accelerator_users[].process"))
 
 
@@ -75,5 +74,5 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, bool):
         return None
     text = " ".join(str(value).split())
-    # Long texts that differ in the middle must not look alike when they are shortened for the report.
+    # The digest of a long text: shortened for the report, different texts would look equal.
     return text if len(text) <= MAX_TEXT else hashlib.sha256(text.encode()).hexdigest()

@@ -34,54 +34,54 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
 MAX_LOG_BYTES = 64 << 20
 MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MAX_LOG_BYTES}
-#: What one node may write of one run, all together.
+#: Bytes that one node may write for one run in total.
 MAX_NODE_BYTES = 256 << 20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96
-#: Nodes' clocks may be wrong by so much. Certificates of the store tolerate as much.
+#: Seconds that nodes' clocks may be wrong, as much as the store's certificates tolerate.
 CLOCK_SLACK_SECONDS = 2 * 86400.0
-#: By the controller's own clock: what a clock that is set meanwhile may be off by.
+#: Seconds that the controller's own clock may be off after it was set during a run.
 AGE_SLACK_SECONDS = 120.0
 #: Stages that never run in a container.
 ON_HOST = frozenset({"facts", "image"})
-#: The runner's bounds of a command, and its note in a record that leaves out more to be small enough.
+#: The runner's limits for a command in a record, and its note in a record that would be too large otherwise.
 MAX_COMMAND_WORDS, MAX_COMMAND_WORD = 256, 8192
 SHRUNK = "left out to keep the record within"
 
-#: Why a record does not count once its run has ended and was judged.
+#: The problem of a record that came after its run was judged.
 LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
-#: Begins why a run was judged without its store.
+#: Start of the reason why a run was judged without its store.
 UNREAD = "the store cannot be read"
-#: Begins why what was collected of a run, a round or a node may not be all there is.
+#: Start of the reason why evidence of a run, a round or a node may be incomplete.
 NOT_COLLECTED = "evidence was not collected"
-#: Begins why no node could be launched.
+#: Start of the reason why no node could be launched.
 NOT_PREPARED = "the run cannot be prepared"
-#: Begin the problems that each collection notes anew.
+#: Starts of the problems that each collection records again.
 NOTED_ANEW = (LATE, CHANGED, UNREAD, NOT_COLLECTED, NOT_PREPARED)
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
-#: A placeholder of a plan's command, escaped as the rest of its word is.
+#: Matches a placeholder in a word of a plan's command after re.escape.
 _PLACEHOLDER = re.compile(r"\\\{[a-z_]+\\\}")
 _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BARE = frozenset((int, float, bool, type(None)))
 
 
 class EvidenceRefused(GpuvalError, ValueError):  # noqa: N818  (what happened to the document)
-    """A document that is not evidence; the message says why."""
+    """A document is refused as evidence; the message has the reason."""
 
 
 @dataclass
 class RunEvidence:
-    """What is known of a run's nodes.
+    """The evidence of a run's nodes.
 
     records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
-    contacts: by node and stage of gangs why its round could not ask the node (None: it could).
-    changed: by node the stages whose records are not those that its verdict, named beside them, was made from.
-    cleaned: the run was ended by a clean. resume: what resumes it, if it has not ended and its controller is gone.
-    earlier_gpus: UUIDs, in lower case, of GPUs that nodes had in earlier runs, where that matters.
+    contacts: by node and multi-node stage why the node could not be asked in that round (None: it could). changed: by
+    node the stages whose records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
+    resume: the command that resumes an unfinished run without controller. earlier_gpus: by node UUIDs, in lower case,
+    of GPUs in earlier runs, where they matter.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
@@ -94,18 +94,18 @@ class RunEvidence:
     earlier_gpus: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
-        """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""
+        """Why the node could not be asked for the stage's record; a multi-node stage has a launch of its own."""
         of_rounds = self.contacts.get(node, {})
         if stage in of_rounds:
             return of_rounds[stage]
         return launch_errors.contact_of(self.launches.get(node) or {})
 
     def lost_again(self, node: str, stage: str) -> Mapping[str, Any] | None:
-        """How the node was lost in a further attempt of a stage that had passed, before it left a record of that."""
+        """How the node was lost while repeating a stage that had passed, before the new attempt left a record."""
         return launch_errors.loss_of(self.launches[node]) if self.is_asked_again(node, stage) else None
 
     def is_asked_again(self, node: str, stage: str) -> bool:
-        """Whether a further attempt of a stage that had passed was asked for, and there is no record of that."""
+        """Whether the node was asked to repeat a stage that had passed, and has no record of the new attempt."""
         launch, record = self.launches.get(node) or {}, self.records.get(node, {}).get(stage)
         if record is None or record["state"] != "success" or stage in self.contacts.get(node, {}):
             return False
@@ -118,8 +118,8 @@ class RunEvidence:
 
 
 def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
-    """``<folder>/records/<stage>/<node>.json`` -> ("records", stage, node); None for any other key. Kinds are records,
-    series and logs."""
+    """(kind, stage, node) of a key ``<folder>/records/<stage>/<node>.json`` in the store; None for any other key. Kinds
+    are records, series and logs."""
     prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
     parts = key.removeprefix(prefix).split("/")
     is_of_kind = len(parts) == 3 and parts[0] in _KINDS and parts[2].endswith(_KINDS[parts[0]])
@@ -131,14 +131,14 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
 
 
 def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
-    """The record in ``raw``, checked and with its text cleaned; raises EvidenceRefused."""
+    """Parse and check a record, and clean its text. Raises EvidenceRefused."""
     record = _load(raw, MAX_RECORD_BYTES, "record")
     _check_identity(record, run_id=run_id, node=node, stage=stage)
     for earlier in record["attempts"]:
         _check_identity(earlier, run_id=run_id, node=node, stage=stage)
         if earlier["attempts"]:
             raise EvidenceRefused("an earlier attempt carries attempts of its own")
-        if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
+        if earlier["attempt"] > record["attempt"]:  # equal if a stage was cut off and run again
             raise EvidenceRefused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     for attempt in (record, *record["attempts"]):
         _check_attempt(attempt)
@@ -146,8 +146,8 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
 
 
 def _check_attempt(record: Mapping[str, Any]) -> None:
-    """A stage that succeeded has begun, has ended, and has exited with 0: no runner reports it otherwise. A part has
-    one figure of a name: with two, whichever suits would count. Raises EvidenceRefused."""
+    """Check that a record is possible: a stage that succeeded has started, ended and exited with 0, and a part has one
+    figure of each name (of two, the better would count). Raises EvidenceRefused."""
     if record["state"] == "success" and (record["exit_code"] != 0 or record["signal"] is not None):
         ended = f"signal {record['signal']}" if record["signal"] else f"exit code {record['exit_code']}"
         raise EvidenceRefused(f"it reports success with {one_line(ended, 40)}")
@@ -163,8 +163,8 @@ def _check_attempt(record: Mapping[str, Any]) -> None:
 
 
 def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
-    """See that a record is of this run and launch: its workload, on which it depends which checks hold, its nonce, its
-    times by the node's clock. Raises EvidenceRefused."""
+    """Check that a record belongs to this run and launch: its workload, which decides the checks that apply, its nonce,
+    and its times by the node's clock. Raises EvidenceRefused."""
     workload = run.get("workloads", {}).get(record["stage"])
     for reported in (attempt["workload"] for attempt in (record, *record["attempts"])):
         if workload not in (None, reported):
@@ -189,9 +189,9 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
 
 
 def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
-    """Whether a record is of work that the controller launched: a known launch, its attempts, and the command and image
-    of ``planned``, its stage in the plan (None: not kept). Raises EvidenceRefused. While nodes are being launched their
-    records may come before the launch is known, so that this is asked at the end."""
+    """Check that the controller launched a record's work: its launch, attempts, command and image. ``planned``: the
+    stage in the plan (None: not kept). Raises EvidenceRefused. Call it at the end: a record may come before its launch
+    is known."""
     if not launch.get("nonce"):
         raise EvidenceRefused("the controller knows no launch of the node with a nonce that it could show")
     launched = launch.get("attempt", 1)
@@ -215,8 +215,8 @@ def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str
 
 
 def _runs(record: Record, planned: Sequence[str]) -> bool:
-    """Whether the record's command is the planned one, with its placeholders filled; a record that would be too large
-    keeps the first word."""
+    """Whether the record's command is the planned one with its placeholders filled. A too large record keeps only the
+    first word."""
     command, words = record["command"], planned[:MAX_COMMAND_WORDS]
     if SHRUNK in record["message"] and len(command) == 1:
         words = words[:1]
@@ -226,7 +226,7 @@ def _runs(record: Record, planned: Sequence[str]) -> bool:
 
 
 def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
-    """Whether a record of a further attempt lists the failed one that the controller saw. Raises EvidenceRefused."""
+    """Check that a record of a further attempt lists the failed one that the controller saw. Raises EvidenceRefused."""
     if before is None or before["state"] not in FAILED_STATES or before["attempt"] >= record["attempt"]:
         return
     listed = {(earlier["attempt"], earlier["state"]) for earlier in record["attempts"]}
@@ -235,7 +235,7 @@ def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
 
 
 def is_stale(record: Record, before: Mapping[str, Any]) -> bool:
-    """Whether a record without an end is older than the one known, which has the end of its attempt."""
+    """Whether an unfinished record is older than the known one, which has the end of the same attempt."""
     ended = before["state"] in FINAL_STATES and record["state"] not in FINAL_STATES
     return ended and bool(record["attempt"] <= before["attempt"] and record["updated_at"] < before["updated_at"])
 
@@ -248,7 +248,7 @@ def _seconds(text: str) -> float:
 
 
 def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str, Any]:
-    """The series document in ``raw``, checked and with its text cleaned; raises EvidenceRefused."""
+    """Parse and check a series document, and clean its text. Raises EvidenceRefused."""
     document = _load(raw, MAX_SERIES_BYTES, "series")
     _check_identity(document, run_id=run_id, node=node, stage=stage)
     for curve in document["series"]:
@@ -259,8 +259,8 @@ def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str
 
 
 def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
-    """The JSON object of a file that a node may have written, of no certain form; None if it is missing, too large,
-    malformed or a link."""
+    """Read a JSON object from a file that a node may have written; None if it is missing, too large, malformed or a
+    link."""
     try:
         if path.is_symlink() or path.stat().st_size > max_bytes:
             return None
@@ -271,7 +271,7 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
 
 
 def is_whole(path: Path, kind: str, run_id: str) -> bool:
-    """Whether a file of evidence in the results can be read and is of the run; what is not is collected again."""
+    """Whether an evidence file in results/ is readable and belongs to the run; otherwise it is collected again."""
     if kind == "logs":
         return path.is_file() and os.access(path, os.R_OK) and path.stat().st_size > 0
     return (read_object(path, MAX_BYTES[kind]) or {}).get("run_id") == run_id
@@ -283,7 +283,7 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 
 def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record with the units that it came with."""
+    """The record with its units as the node wrote them."""
     written = {**record, "attempts": [as_written(attempt) for attempt in record["attempts"]]}
     units_as_written = written.pop("units_as_written", None)
     if units_as_written:
@@ -293,7 +293,7 @@ def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def claimed_end(raw: bytes) -> int:
-    """The attempt that a record of a node's own says has ended, though the record is no evidence; else 0."""
+    """The number of the attempt that a refused record of a node says has ended; else 0."""
     try:
         document = orjson.loads(raw)
         return int(document["attempt"]) if document["state"] in FINAL_STATES else 0
@@ -302,8 +302,8 @@ def claimed_end(raw: bytes) -> int:
 
 
 def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
-    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned. One
-    that is stale stays out, for the one known, which is returned."""
+    """Put the record found under ``key`` into ``evidence`` and return it. A refused record becomes a problem, and None
+    is returned. Instead of a stale record the known one is kept and returned."""
     parts = parse_key(run["folder"], key)
     if parts is None or parts[0] != "records":
         evidence.add_problem(f"the key {key!r} is not that of a record of this run")
@@ -331,12 +331,12 @@ def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: by
 
 
 def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
-    """A document that follows its schema. Raises EvidenceRefused."""
+    """Parse a document and check it against its schema. Raises EvidenceRefused."""
     if len(raw) > max_bytes:
         raise EvidenceRefused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
     try:
         text = raw.decode("utf-8")
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_int=_integer)
     except EvidenceRefused:
         raise
     except RecursionError as error:
@@ -361,12 +361,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise EvidenceRefused(f"{name} is not a JSON number: null stands for it")
 
 
 def _check_values(document: dict[str, Any]) -> None:
-    """Depth and range, level by level; lists of numbers, most of a series, without a loop in Python."""
+    """Check depth and ranges of a document's values, level by level. Lists of numbers need no loop in Python."""
     level: list[Any] = [document]
     for _ in range(MAX_DEPTH):
         children: list[Any] = []
@@ -384,7 +384,7 @@ def _check_values(document: dict[str, Any]) -> None:
 
 
 def _integer(text: str) -> float:
-    """Beyond 64 bits, where no figure is plausible, a float stands for it: JSON's libraries have no such integers."""
+    """The integer as float if it exceeds 64 bits, which JSON libraries do not support; no such figure is plausible."""
     if len(text) > MAX_INTEGER_DIGITS:
         raise EvidenceRefused(f"an integer of {len(text)} digits")
     number = int(text)
@@ -398,7 +398,7 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
 
 
 def _cleaned_record(record: dict[str, Any]) -> Record:
-    """Metrics, the most of it, are cleaned in place: they have these texts and no others. A unit gets one notation."""
+    """Clean all texts of a record. Metrics, most of it, are cleaned in place. Units get one notation."""
     written = [_cleaned_word(metric["unit"]) for metric in record["metrics"]]
     for metric, unit in zip(record["metrics"], written, strict=True):
         metric["name"] = _cleaned_word(metric["name"])
@@ -427,21 +427,21 @@ def _cleaned(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _cleaned_word(word: str) -> str:
-    """Names, units and scopes stand in the records of a fleet by the million: each is cleaned, and kept, once."""
+    """Cached: names, units and scopes occur millions of times in a fleet's records."""
     return clean_text(word)
 
 
 def nonce_of(nonce: str, attempt: int) -> str:
-    """The nonce that binds a record to the launch of its node, by that of the first attempt: the plan brings it, and
-    other nodes do not know it. It is the same when a killed controller launches it again; empty without a first one."""
+    """The nonce that binds a record to an attempt of its node's launch, made from the first attempt's ``nonce``: only
+    the node's plan has it. It is the same if another controller repeats the launch; empty without a first one."""
     if attempt <= 1 or not nonce:
         return nonce
     return hmac.new(nonce.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def accept_answer(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the schema has of what a node answers to a task; what else stands there, such as facts, is
-    dropped. Raises EvidenceRefused, whose message is about this node alone."""
+    """The fields of a node's answer to a task that the schema knows; others, such as facts, are dropped. Raises
+    EvidenceRefused, whose message is about this node alone."""
     fields = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
     try:
         schemas.validate(schema, fields, what="it")

@@ -15,31 +15,31 @@ from ..core.errors import SettingError
 from ..core.paths import COLLECTION
 
 AGAIN = "then validate again with --limit {node}"
-#: The subject of a class that decides FAIL, drains, taints, escalates and makes a node flaky; no other subject does.
+#: Subject of failure classes about the node: only these lead to FAIL, drain, taint, escalation and "flaky".
 NODE = "node"
-#: Ways to the node: cables, switches, jump hosts.
+#: Subject: the way to the node, such as cables, switches, jump hosts.
 NETWORK = "network"
 #: The subjects whose faults are repaired on the machine, or on the way to it.
 OF_MACHINE = frozenset({NODE, NETWORK})
-#: The subject where evidence is missing, and no class says that the node is at fault.
+#: Subject if evidence is missing and no failure class implicates the node.
 GPUVAL = "gpuval"
-#: The class of a second measurement that did not begin: the first stands.
+#: Failure class of a second measurement that did not start: the first one counts.
 NOT_MEASURED_AGAIN = "not_measured_again"
-#: The class, and the subject, of work of the user's own that failed.
+#: Failure class and subject of a user's own program that failed.
 OWN_PROGRAM, PROGRAM = "own_program", "program"
-#: The files of the table, in the order in which a name is looked up.
+#: Files of the table of failure classes, in the order of look-up.
 FILES = ("launch", "kubernetes", "slurm", "stages")
-#: The classes of a stage of an extension, in its folder.
+#: The file of failure classes in the folder of an extension's stage.
 OF_STAGE = "files/failures.yml"
 
 
 @dataclass(frozen=True)
 class FailureClass:
-    """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
-    `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone).
-    `also_incomplete`: it speaks of the node where evidence is missing, too. `retried`: a launch that failed so is tried
-    again. `other_work`: other work has the node, or took it. `explains`: the ends of stages that it explains, by text
-    (failed, missing, gang) or by record. `repeats`: the node is validated again after the steps."""
+    """A failure class. `name` may be a pattern with `*`; `subject`: what is at fault; `steps`: what to do; `ladder`:
+    name of the steps in ``actions/rules.yml``; `pattern`: matches a message (None: known by name only).
+    `also_incomplete`: about the node also if evidence is missing. `retried`: such a launch is retried. `other_work`:
+    other work occupies the node. `explains`: the ends of stages that it explains, by text (failed, missing, gang) or by
+    record. `repeats`: after the steps the node is validated again."""
 
     name: str
     steps: str = ""
@@ -60,7 +60,7 @@ class FailureClass:
 
 @functools.cache
 def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
-    """The classes of a file by group, in its order."""
+    """The failure classes of a file by group, in the file's order."""
     return _groups(COLLECTION / f"failures/{placement}.yml")
 
 
@@ -78,12 +78,12 @@ def _class_of(row: Mapping[str, Any]) -> FailureClass:
 
 
 def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
-    """The first class whose pattern is in the text; None where none is."""
+    """The first failure class whose pattern matches the text; None if none does."""
     return next((known for known in among if known.pattern is not None and known.pattern.search(text)), None)
 
 
 def all_classes() -> tuple[FailureClass, ...]:
-    """The whole table, in its order, behind the classes of extensions' stages."""
+    """All failure classes in the table's order, those of extensions' stages first."""
     return _all_classes(extensions.stage_files(OF_STAGE))
 
 
@@ -94,7 +94,7 @@ def _all_classes(of_stages: tuple[Path, ...]) -> tuple[FailureClass, ...]:
 
 
 def _of_stage(path: Path) -> list[FailureClass]:
-    """The classes of one stage of an extension. Raises SettingError for those of others."""
+    """The failure classes of an extension's stage. Raises SettingError if one is for another stage."""
     stage = path.parents[1].name
     try:
         rows = [row for rows in _groups(path).values() for row in rows]
@@ -107,7 +107,7 @@ def _of_stage(path: Path) -> list[FailureClass]:
 
 
 def class_named(name: str) -> FailureClass | None:
-    """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
+    """The failure class of this name, else the first whose pattern matches it; None for a check of a user's own."""
     return _class_named(name, extensions.stage_files(OF_STAGE))
 
 
@@ -118,14 +118,14 @@ def _class_named(name: str, of_stages: tuple[Path, ...]) -> FailureClass | None:
 
 
 def row_of(name: str) -> FailureClass:
-    """The row of that very name, which code relies on. Raises KeyError."""
+    """The failure class of exactly this name, which code relies on. Raises KeyError."""
     return _by_name(extensions.stage_files(OF_STAGE))[name]
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
-    """What a class speaks of: node, store, network, site, program, scheduler or gpuval. ``failed``: false where
-    evidence is missing, which speaks of the node for few classes. A required check of a user's own that failed speaks
-    of the node."""
+    """The subject of a failure class: node, store, network, site, program, scheduler or gpuval. ``failed``: false for
+    missing evidence, which is about the node for few classes. A user's own required check that failed is about the
+    node."""
     row = class_named(name)
     subject = row.subject if row else NODE
     proven = failed or (row is not None and row.also_incomplete)
@@ -133,13 +133,13 @@ def subject_of(name: str, *, failed: bool = True) -> str:
 
 
 def speaks_of_node(check: Mapping[str, Any]) -> bool:
-    """Whether a check of a report that failed is a fault of the node, rather than of the site or the store."""
+    """Whether a failed check of a report is a fault of the node, rather than of the site or the store."""
     return subject_of(str(check.get("class") or check["name"])) == NODE
 
 
 def named_cause(record: Mapping[str, Any]) -> str:
-    """The class of what made the stage of a record fail, as its runner or its program names it; empty for none. The
-    node writes it: a class that the table does not have is none."""
+    """The failure class that the runner or program wrote into a record; empty for none, and for names that are unknown,
+    since the node writes it."""
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
     known = _by_name(extensions.stage_files(OF_STAGE))

@@ -18,33 +18,33 @@ from .documents import LAUNCHED
 from .failure_classes import AGAIN, FailureClass, find
 
 MESSAGE_CHARACTERS = 600
-#: In the remedy of the class no_package where the stages are not known.
+#: Placeholder in the remedy of no_package if the stages are unknown.
 SOME_STAGES = "STAGE,STAGE"
-#: Begins the message of a node that the watch gave up.
+#: Start of the message of a node that the watch gave up.
 LOST = "lost contact: "
 
 _GROUPS = failure_classes.read("launch")
-#: In the order in which they are tried.
+#: Failure classes of messages, in the order in which their patterns are tried.
 CLASSES = _GROUPS["messages"]
-#: By name, with those that no text has.
+#: Failure classes of launches by name, including those without a pattern.
 NAMED = {known.name: known for group in _GROUPS.values() for known in group}
 
-#: With these no login succeeded, so that the node has no files of the run.
+#: Names of failure classes before any login: the node has no files of the run.
 BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 
-#: How a node is lost in mid-run that was neither drained nor preempted: this is about the node, even if it comes back.
+#: Losses during a run without drain or preemption: they are about the node, even if it comes back.
 NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
 
-#: Beside classes whose subject is the machine: a further attempt that ends so may have ended by the node.
+#: Losses of the runner, which the node may have caused.
 RUNNER_LOST = frozenset({"runner_ended", "runner_out_of_memory"})
 
-#: As launch.schema.json has it.
+#: The limit in launch.schema.json.
 MAX_INTERRUPTIONS = 9
 
-#: With these no file of the run was written.
+#: Names of failure classes after which the node has no file of the run.
 NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
 
-#: The class of a launch that another run's work refused.
+#: Failure class of a launch that was refused because another run is at work on the node.
 OTHER_RUN = "other_run"
 _AT_WORK = re.compile(r"\brun ([A-Za-z0-9][A-Za-z0-9._-]{0,62}) is at work on this node", re.ASCII)
 
@@ -57,29 +57,29 @@ _SENT = re.compile(
 _FAILED = re.compile(r"^Task failed: ")
 _CHANGED = re.compile(r"The fingerprint for the (\S+) key sent by the remote host is\s+(\S+?)\.?\s")
 _OFFENDING = re.compile(r"Offending \S+ key in (\S+)")
-#: What Ansible reports of a module whose interpreter never started.
+#: Ansible's message for a module whose interpreter never started.
 _NO_ANSWER = "Module result deserialization failed: No start of json char found"
 
 
 def classify(state: str, message: str) -> FailureClass:
-    """The class of a launch that did not start, by its message, else by its state."""
+    """The failure class of a launch that did not start, from its message, else from its state."""
     return _with_run(find(message, CLASSES) or NAMED[_FALLBACK.get(state, "not_started")], message)
 
 
 def other_run(message: str) -> str:
-    """The id of the run that is at work on the node, as the node's refusal names it; else empty."""
+    """The id of the run that is at work on the node, from the node's refusal; else empty."""
     match = _AT_WORK.search(message)
     return match[1] if match else ""
 
 
 def _with_run(failure: FailureClass, message: str) -> FailureClass:
-    """The class with that id in its commands."""
+    """The failure class, with the id of the run in ``message`` filled into its commands."""
     run_id = other_run(message) if failure.name == OTHER_RUN else ""
     return replace(failure, steps=failure.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else failure
 
 
 def plain(message: str) -> str:
-    """A message of Ansible as one line without the words that stand around every such message."""
+    """A message of Ansible as one line, without the words that surround every such message."""
     text = _SENT.sub("", message, count=1)
     if text != message and not text.strip():
         return "the connection broke off while the node was asked, and ssh gave no reason"
@@ -95,7 +95,7 @@ def plain(message: str) -> str:
 
 
 def runner_gone(ended: str) -> dict[str, Any]:
-    """Like a lost contact: why a node whose runner has gone for good has no better records."""
+    """A contact entry for a node whose runner is gone for good: why it has no better records."""
     name, remedy = "runner_ended", "read runner.log in the run's folder on the node and fix the cause"
     if "out of memory" in ended:
         name, remedy = "runner_out_of_memory", "give the node more memory, or bound its stages (container.memory_bytes)"
@@ -103,17 +103,17 @@ def runner_gone(ended: str) -> dict[str, Any]:
 
 
 def contact_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Why the node could not be asked for its records, or why its runner has gone."""
+    """Why the node could not be asked for its records, or why its runner is gone; None if neither."""
     return launch.get("contact") or (runner_gone(launch["ended"]) if launch.get("ended") else None)
 
 
 def is_not_measured_again(launch: Mapping[str, Any]) -> bool:
-    """Whether its second measurement did not begin, and was given up: the records of the first stay."""
+    """Whether the node's second measurement did not start and was given up: the records of the first count."""
     return any(item["class"] == failure_classes.NOT_MEASURED_AGAIN for item in launch.get("interruptions", ()))
 
 
 def loss_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How a launch lost its node, the way to it or its runner; None for what waits, was refused or gave way."""
+    """How a launch lost the node, the connection or the runner; None if it only waits, was refused or preempted."""
     is_away = launch.get("state") == "unreachable"
     loss = contact_of(launch) or (described(launch) if is_away else None)
     of_node = loss and (
@@ -123,12 +123,12 @@ def loss_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def described(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch with ``class``, ``remedy`` and a plain message; both are None where a runner was started. A class that
-    is there already (a probe's, a node's own) is kept."""
+    """The launch with ``class``, ``remedy`` and a plain message; class and remedy are None if a runner was started. An
+    existing class (from a probe or the node) is kept."""
     if launch.get("state") in LAUNCHED:
         return {**launch, "class": None, "remedy": None}
     message = str(launch.get("message") or "")
-    text = plain(message).removeprefix(f"{launch.get('node')}: ")  # who reads it sees the name already
+    text = plain(message).removeprefix(f"{launch.get('node')}: ")  # the name is shown already
     failure = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
     failure = _with_run(failure, message)
     name = str(launch.get("class") or failure.name)
@@ -137,8 +137,8 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a launch remembers under ``contact`` when the node, once started, could not be asked for its records. One
-    that was given up stays so until it answers (``before``): when it was last heard of says more than this."""
+    """The launch's ``contact`` entry for a started node that could not be asked for its records. A node that was given
+    up keeps its entry ``before`` until it answers, since that has the last heartbeat."""
     if before and str(before.get("message", "")).startswith(LOST):
         return dict(before)
     text = plain(message)
@@ -148,7 +148,7 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch with ``interruptions``: outages, and how the node was lost in attempts before it (``before``)."""
+    """The launch with its ``interruptions``: outages, and losses of the node in the launch ``before``."""
     contact = before.get("contact") or {}
     number, earlier = (answer.get("attempt", 1) for answer in (launch, before))
     is_later = isinstance(number, int) and isinstance(earlier, int) and number > earlier
@@ -159,6 +159,6 @@ def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> 
 
 
 def heard_again(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch after a new record of its node: that it was lost does not count any more."""
+    """The launch after a new record of its node, without the loss of contact."""
     lost = str((launch.get("contact") or {}).get("message", "")).startswith(LOST)
     return {key: value for key, value in launch.items() if not (lost and key == "contact")}

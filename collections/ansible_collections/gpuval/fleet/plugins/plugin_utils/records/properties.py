@@ -29,7 +29,7 @@ ARGUMENTS = "arguments"
 
 
 class NodeProperty(NamedTuple):
-    """A property, its title for people, the stage that reports it, its path in the record's environment, its unit."""
+    """A property: title for people, the stage that reports it, its path in the record's environment, its unit."""
 
     name: str
     title: str
@@ -83,7 +83,7 @@ PATHS = {known.name: known.path for known in PROPERTIES}
 
 
 def properties_of(record: Record) -> dict[str, str]:
-    """By name the properties that a record reports, of several values all, sorted."""
+    """The properties that a record reports, by name; several values are sorted and joined."""
     reported: dict[str, str] = {}
     for prop in PROPERTIES:
         if prop.stage in (ANY_STAGE, record["stage"]):
@@ -103,7 +103,7 @@ def _human(text: str, unit: str) -> str:
 
 
 def setup_of(record: Record) -> dict[str, str]:
-    """What the figures of a record depend on: setups that its stage reported, and a digest of its arguments."""
+    """The settings that a record's figures depend on: setups that its stage reported, and a digest of its arguments."""
     placeholders = {record["run_id"]: "{run_id}", record["node"]: "{node}"}
     words: list[str] = []
     for word in record["command"]:
@@ -119,6 +119,6 @@ def setup_of(record: Record) -> dict[str, str]:
 
 
 def versions_of(node: Mapping[str, Any], stage: Mapping[str, Any]) -> Mapping[str, str]:
-    """By name the properties that a stage reported, in a report; those of the facts are the node's."""
+    """The properties of a stage in a report, by name; for the facts those of the node."""
     versions: Mapping[str, str] = (node if stage["name"] == FACTS else stage).get("versions", {})
     return versions

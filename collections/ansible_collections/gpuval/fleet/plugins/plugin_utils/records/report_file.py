@@ -29,24 +29,24 @@ from ..core import files, units
 from .documents import Document
 
 NODES = '"nodes": ['
-#: A report of more nodes has tables.
+#: A report of more nodes than this is packed into tables.
 MAX_WHOLE_NODES = 32
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-#: Of a check: what may be left out.
+#: Fields of a check that may be left out.
 TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "source", "remedy")
 _WHOLE = frozenset(TEXTS)
 _texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
 _TABLES = ("criteria", "figures", "properties")
-#: Of a node and of a stage: what stands in ``properties``.
+#: Fields of a node or stage that are kept in the table ``properties``.
 _SHARED = ("versions", "setup")
 _Row = dict[str, Any]
 _Form = tuple[tuple[str, str, int, str], ...]
 
 
 def lines(report: Document) -> Iterator[str]:
-    """The file of a report in pieces: each node on a line of its own, so that it is good to grep."""
+    """The file of a report in pieces: each node on a line of its own, for grep."""
     document = packed(report)
     yield "{\n"
     for key, value in document.items():
@@ -59,12 +59,12 @@ def lines(report: Document) -> Iterator[str]:
 
 
 def read(path: Path) -> Any:
-    """The document of a file. Raises OSError, and ValueError where it is no JSON."""
+    """The JSON document of a file. Raises OSError, and ValueError for a file that is no JSON."""
     return orjson.loads(files.read(path))
 
 
 def packed(report: Document) -> dict[str, Any]:
-    """The document of the file; one of few nodes is the report itself, as is one that is packed already."""
+    """The report in the form of the file. A report of few nodes, or one that is packed already, stays as it is."""
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
     criteria = _criteria(report["nodes"])
@@ -87,14 +87,14 @@ def packed(report: Document) -> dict[str, Any]:
 
 
 def unpacked(document: dict[str, Any]) -> dict[str, Any]:
-    """The report of a document, whose nodes are changed in place. Raises ValueError where its tables do not fit."""
+    """The report from a file's document, whose nodes change in place. Raises ValueError if its tables do not fit."""
     for node in document["nodes"]:
         unpack_node(node, document)
     return {key: value for key, value in document.items() if key not in _TABLES}
 
 
 def unpack_node(node: dict[str, Any], head: Document) -> dict[str, Any]:
-    """Make checks and metrics of a node whole, by the tables of ``head``. Raises ValueError where they do not fit."""
+    """Restore the node's checks and metrics in place from ``head``'s tables. Raises ValueError if they do not fit."""
     criteria, figures = head.get("criteria", {}), head.get("figures", ())
     stages = _stages(criteria)
     checks = [{"stage": stages.get(check["name"], ""), **check} for check in node["checks"]]
@@ -124,7 +124,7 @@ def _key(check: Document) -> str:
 
 
 def _stages(criteria: Iterable[str]) -> dict[str, str]:
-    """The stages of checks by name, for names that one stage alone has."""
+    """The stage of each check's name, for names that only one stage has."""
     stages = [key.partition("/")[::2] for key in criteria]
     counts = Counter(name for _, name in stages)
     return {name: stage for stage, name in stages if counts[name] == 1}
@@ -146,12 +146,12 @@ def _criteria(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
 
 
 def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mapping[str, str]) -> dict[str, Any]:
-    value = _short(check["value"])
+    value = _rounded(check["value"])
     packed = {**check, "value": value}
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return packed
     common = {
-        **_of_value(criteria[_key(check)], value, check["unit"]),
+        **_texts_for_value(criteria[_key(check)], value, check["unit"]),
         "value": None,
         "stage": stages.get(check["name"]),
     }
@@ -159,27 +159,27 @@ def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mappi
 
 
 def _unpack_check(check: Document, common: Document) -> dict[str, Any]:
-    """Texts that are the same stay the one of ``common``: memory has them once."""
+    """The check with all texts; equal texts are the same object as in ``common``, to save memory."""
     if "reason" not in check and "reason" in common:
-        common = _of_value(common, check.get("value"), check.get("unit", common["unit"]))
+        common = _texts_for_value(common, check.get("value"), check.get("unit", common["unit"]))
     fields = {key: value for key, value in check.items() if key not in common or value != common[key]}
     return {"value": None, **common, **fields}
 
 
 def _template(check: Document) -> str:
-    """The reason of a check with its value left open."""
-    value, reason = _short(check["value"]), str(check["reason"])
+    """The check's reason, with the placeholder instead of its value."""
+    value, reason = _rounded(check["value"]), str(check["reason"])
     return reason.replace(units.human(value, check["unit"]), _VALUE, 1) if isinstance(value, float) else reason
 
 
-def _of_value(common: Document, value: Any, unit: str) -> Document:
-    """The texts of a criterion for a check of that value."""
+def _texts_for_value(common: Document, value: Any, unit: str) -> Document:
+    """The texts of a criterion with the value filled in."""
     if not isinstance(value, float) or _VALUE not in common["reason"]:
         return common
     return {**common, "reason": common["reason"].replace(_VALUE, units.human(value, unit), 1)}
 
 
-def _short(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
@@ -193,7 +193,7 @@ def _pack_metrics(metrics: Sequence[Document], figures: dict[_Form, tuple[int, l
         ]
         figures[form] = (len(figures), rows)
     number, rows = figures[form]
-    numbers = iter([_short(metric["value"]) for metric in metrics])
+    numbers = iter([_rounded(metric["value"]) for metric in metrics])
     values = [list(itertools.islice(numbers, len(row["scopes"]))) for row in rows]
     return {"figures": number, "values": [one[0] if one.count(one[0]) == len(one) else one for one in values]}
 
@@ -212,8 +212,8 @@ def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> list[dict[st
 
 
 def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:
-    """What stands before the nodes, with none of them, and then the nodes as the file has them, one at a time. Raises
-    OSError, and ValueError where it is no report; one that is laid out otherwise is read whole, up to ``max_bytes``."""
+    """The report's head without nodes, then one node at a time as the file has it. Raises OSError, and ValueError for a
+    file that is no report; a file in another layout is read as a whole, up to ``max_bytes``."""
     head: list[str] = []
     with path.open(encoding="utf-8") as stream:
         for line in stream:
