@@ -22,10 +22,10 @@ Link = tuple[str, str]
 
 
 class Measurement(NamedTuple):
-    """One pair in one round. `value`: logarithm of its speed; `tested`: nodes that the group was to test.
+    """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that the group was to test.
 
-    An explanation fills in the rest: `relative`, the value minus the centre, HARD for a failure; `margin`, the least
-    deviation that counts.
+    An explanation adds `relative`, the value minus the centre (HARD for a failure), and `margin`, the least deviation
+    that counts.
     """
 
     round: int
@@ -68,9 +68,9 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Boundary:
-    """`around`: all ways out of a group; `between`: those between two groups; `apart`: those between all groups;
+    """A border in the topology with slow links. `scope`: `around` a group, `between` two, `apart`: between all,
 
-    `inside`: everything in a group.
+    `inside`: all links in a group.
     """
 
     kind: str
@@ -89,7 +89,7 @@ def by_pair(items: Iterable[Measurement]) -> dict[Link, list[Measurement]]:
 
 
 def by_partner(items: Iterable[Measurement], node: str) -> dict[str, list[float]]:
-    """The relative figures of a node by its partner."""
+    """The relative figures of a node, by its partner."""
     listed: dict[str, list[float]] = defaultdict(list)
     for item in items:
         listed[item.other(node)].append(item.relative)
@@ -98,11 +98,11 @@ def by_partner(items: Iterable[Measurement], node: str) -> dict[str, list[float]
 
 @dataclass
 class Explanation:
-    """What explains the low ones of the `measurements`; `missing` are those without a result.
+    """The causes of low `measurements`; `missing`: measurements without a result.
 
     `implicated`: nodes, worst first. `cleared`: nodes that fresh results no longer implicate. `bad_links` are
     confirmed, `open_links` need more tests. `explained`: measurements with a cause other than an implicated node, or
-    with a worse node as partner. `outliers`: measurements that show a link and neither node.
+    with a worse node as partner. `outliers`: measurements that show a bad link and no bad node.
     """
 
     limits: Limits
@@ -123,7 +123,7 @@ class Explanation:
 
     def __post_init__(self) -> None:
         self.margin = self.limits.margin_ratio
-        #: Relative figure of a node that must not be missed.
+        #: Relative figure below which a node must be found slow.
         self.surely_slow = math.log(1 - min(0.9, self.tuning.surely_margins * self.margin))
         self.by_node: dict[str, list[Measurement]] = {node: [] for node in self.nodes}
         for item in self.measurements:
@@ -132,28 +132,28 @@ class Explanation:
 
     @property
     def count(self) -> int:
-        """Pairs that ran, with or without a result."""
+        """Number of pairs that ran, with or without a result."""
         return len(self.measurements) + len(self.missing)
 
     def unexplained(self) -> list[Measurement]:
         return [item for item in self.measurements if item not in self.explained]
 
     def among_good(self) -> list[Measurement]:
-        """Pairs of good nodes that nothing else explains."""
+        """Measurements of good nodes' pairs that need no other explanation."""
         return [item for item in self.unexplained() if self.good.issuperset(item.pair) and not item.has_failed]
 
     def usual(self) -> tuple[float, int]:
-        """Mean of pairs of good nodes without the farthest at both ends, and their number."""
+        """Mean of the pairs of good nodes without the farthest at both ends, and number of pairs in the mean."""
         values = sorted(item.relative for item in self.among_good())
         cut = max(1, len(values) // 10) if len(values) > 4 else 0
         return (statistics.fmean(values[cut : len(values) - cut]) if values else 0.0), len(values)
 
     def faster(self) -> int:
-        """Pairs faster than usual by more than noise explains: the usual speed is unclear."""
+        """Number of pairs that are faster than noise explains: the usual speed is then unclear."""
         return sum(item.relative > self.tuning.gross for item in self.measurements)
 
     def most_tests(self) -> int:
-        """Fresh tests after which a node stays suspect; of three nodes no rounds are left for more."""
+        """Number of fresh tests after which a node stays suspect; three nodes leave no rounds for more."""
         is_small = self.tuning.several < len(self.nodes) <= self.tuning.small_gang
         return self.tuning.small_gang_tests if is_small else self.tuning.tests
 
@@ -201,7 +201,7 @@ class Explanation:
             elsewhere = [not item.is_low for item in self.by_node[node] if item not in across]
             if any(elsewhere) and 2 * sum(elsewhere) >= len(elsewhere):
                 fine.add(node)
-        # Both sides have to be fine: with one alone, the partner may be the bad node.
+        # Both sides must be fine: otherwise the partner may be the bad node.
         clear = [item for item in items if fine.issuperset(item.pair)]
         low = [item for item in clear if item.is_low]
         if len(low) < max(self.tuning.several, self.tuning.share * len(clear)):
@@ -212,13 +212,13 @@ class Explanation:
             self.explained.update(lows)
 
     def _find_bad_links(self) -> None:
-        """Links that were measured again because they were low, and are low each time, between nodes that are fine."""
+        """Find links between nodes that are fine, measured again because they were low, and low each time."""
         tuning = self.tuning
         for pair, repeats in by_pair(item for item in self.unexplained() if item.purpose == "link").items():
             soft = sorted(item.relative for item in repeats if item.relative > HARD)
             of_pair = [item for item in self.by_node[pair[0]] if item.pair == pair]
             if len(soft) == len(repeats) > tuning.partners:
-                again = soft[1:]  # one result may be slow by chance, however slow
+                again = soft[1:]  # a single result may be slow by chance
                 level = statistics.median(again)
                 is_low = level < -self.margin and self.is_too_low(again, self.count - len(of_pair))
             else:
@@ -240,13 +240,13 @@ class Explanation:
         return 2 * right > len(values) and (level == HARD or statistics.fmean(soft) > -self.margin / 2)
 
     def _are_far_above(self, values: Sequence[float], level: float) -> bool:
-        """Whether a pair is so much lower than its node's other results that it is the link, however noisy."""
+        """Whether a pair is so much slower than its node's other results that the link must be the cause."""
         times = self.tuning.link_times
         level = -self.tuning.gross * times if level == HARD else level
         return bool(values) and min(values) > level / (times / 2) and statistics.fmean(values) > level / times
 
     def _find_outlying_pairs(self) -> None:
-        """Pairs far lower than both nodes together explain: noise elsewhere must not turn such a link into a bad node.
+        """Find pairs far slower than both nodes explain: noise elsewhere must not turn such a link into a bad node.
 
         A node that is also low, or fails, with another partner may be slow with some partners only, or intermittent.
         """
@@ -295,7 +295,7 @@ class Explanation:
         self.good = {node for node in live if right[node] >= self.tuning.partners} - set(self.implicated)
 
     def _badness(self, node: str, items: Sequence[Measurement]) -> tuple[float, ...] | None:
-        """None for a node that is not implicated, else a sort key: share of partners that saw it low, then how low."""
+        """The sort key of an implicated node: share of partners that saw it low, then how low; None for other nodes."""
         if not any(item.is_low for item in items):
             return None
         if self._is_cleared(node, items):
@@ -327,7 +327,7 @@ class Explanation:
         return statistics.fmean(fresh) >= max(-self.margin, least)
 
     def _find_open_links(self) -> None:
-        """Pairs that are low although both nodes are fine: a bad link, chance, or an intermittent node."""
+        """Find low pairs of nodes that are both fine: a bad link, chance, or an intermittent node."""
         bound = max(self.margin, self.tuning.link_deviations * self.noise.sigma)
         bounds = {"link": self.margin, "control": 2 * bound}
         apart = [
@@ -347,7 +347,7 @@ def explain(
     measurements: Sequence[Measurement],
     tuning: Tuning = DEFAULT,
 ) -> Explanation:
-    """Explain all pairs that were measured; `nodes` in the order of the ring."""
+    """Explain all measured pairs; `nodes` in the order of the ring."""
     tier = _find_tier(nodes, topology, limits, measurements, tuning)
     if tier is None:
         return _Explainer(nodes, topology, limits, measurements, tuning).explain()
@@ -371,9 +371,9 @@ def explain(
 def _find_tier(
     nodes: Sequence[str], topology: Topology, limits: Limits, measurements: Sequence[Measurement], tuning: Tuning
 ) -> tuple[float, str] | None:
-    """If pairs of different groups are slower as a rule: by how much, and at which level.
+    """How much slower pairs of different groups are, and at which level, if this is so as a rule; else None.
 
-    Two groups have one boundary between them, which is reported as such.
+    With only two groups there is one boundary, which is reported as such instead.
     """
     for level in LEVELS:
         groups = topology.groups(level, nodes)
@@ -397,7 +397,7 @@ def _find_tier(
 
 
 def _speeds(items: Iterable[Measurement]) -> list[float]:
-    """Logarithms, of the measurements that have any."""
+    """The logarithms of the speeds of those measurements that have one."""
     return [item.value for item in items if item.value is not None]
 
 
@@ -429,7 +429,7 @@ class _Explainer:
         return explanation
 
     def _is_usual(self, explanation: Explanation) -> bool:
-        """Whether most nodes that have figures reach the speed."""
+        """Whether most nodes with figures reach this usual speed."""
         timed = [[item for item in items if item.value is not None] for items in explanation.by_node.values()]
         reached = sum(
             node not in explanation.implicated and not all(item.is_low for item in items)
@@ -446,7 +446,7 @@ class _Explainer:
         )
 
     def _explain_from(self, centre: float | None) -> Explanation:
-        """Good nodes from the centre, the centre from good nodes, until both are stable."""
+        """Compute good nodes from the centre, and the centre from good nodes, until both are stable."""
         shifts: dict[int, float] = {}
         limits, tuning = self.limits, self.tuning
         explanation: Explanation | None = None
@@ -459,7 +459,7 @@ class _Explainer:
                 for item in self.measurements
                 if item.state != "missing"
             ]
-            # The noise of one measurement: as expected at first, then by what an explanation leaves unexplained.
+            # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
             if explanation:
                 residuals, means = _residuals(explanation, centre, shifts)
             sigma = deviation(residuals, limits.noise_ratio, means, tuning)
@@ -470,7 +470,7 @@ class _Explainer:
             if centre is None or not good:
                 break
             moved = statistics.median(value - shifts.get(number, 0.0) for number, value in good)
-            # How much faster or slower whole rounds were.
+            # How much faster or slower each round was as a whole.
             rounds: dict[int, list[float]] = defaultdict(list)
             for number, value in good:
                 rounds[number].append(value - moved)
@@ -480,11 +480,11 @@ class _Explainer:
             centre, shifts = moved, new_shifts
             if turn > 0 and settled:
                 break
-        assert explanation  # the loop has a first turn
+        assert explanation  # the loop runs at least once
         return explanation
 
     def _better_half(self) -> float:
-        """Median of pairs of the better half of the nodes, of those within one outermost group if there are enough."""
+        """Median speed of pairs in the better half of the nodes, within one outermost group if enough pairs are."""
         speeds: dict[str, list[float]] = {node: [] for node in self.nodes}
         for item in self.measurements:
             speeds[item.one] += _speeds([item])
@@ -502,7 +502,7 @@ class _Explainer:
 
 
 def _residuals(explanation: Explanation, centre: float | None, shifts: Mapping[int, float]) -> tuple[list[float], int]:
-    """What figures differ by from the mean that explains them, and the number of these means.
+    """The differences of figures from the mean that explains them, and the number of these means.
 
     Good pairs share one mean. Implicated nodes and pairs that were repeated because they were low have a mean of their
     own: their offset is not noise, and without their residuals the noise would be too small.

@@ -15,14 +15,14 @@ from .statistics import percent
 from .topology import LEVELS, Topology
 
 HEALTHY, BAD, SUSPECT, UNTESTED = CLASSES = "healthy", "bad", "suspect", "untested"
-#: Messages of failed results in one sentence, and the length of each in characters.
+#: Limits of the messages of failed results in one sentence: their number, and characters of each.
 MAX_MESSAGES, MESSAGE_CHARACTERS = 2, 160
 MAX_ROUNDS = 12
 
 
 @dataclass
 class NodeState:
-    """Class of a node (or of a boundary) with its reason. `open`: another test may settle it."""
+    """The search's class of a node (or boundary) with its reason. `open`: another test may settle it."""
 
     name: str
     reason: str = ""
@@ -31,7 +31,7 @@ class NodeState:
 
 @dataclass
 class NodeStates:
-    """The class of every node and boundary, and which results are missing.
+    """The search's class of every node and boundary, and which results are missing.
 
     `unvouched`: nodes with too few right results to be healthy. `unsure`: healthy nodes that may still be slow within
     the noise, those with the fewest results first.
@@ -50,7 +50,7 @@ class NodeStates:
 
 @dataclass
 class Findings:
-    """What is known. `evidence`: sentences by node, by `a - b` for a link, by `rack r1 (around)` for a boundary.
+    """The results of a search. `evidence`: sentences by node, by link (`a - b`), by boundary (`rack r1 (around)`).
 
     `gang`: faults of no single node. Such a gang must not be accepted, whatever the classes are.
     """
@@ -74,7 +74,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Every node is healthy, and nothing else was found."""
+        """Whether every node is healthy and nothing else was found."""
         faults = (self.bad_links, self.suspect_links, self.bad_boundaries, self.suspect_boundaries, self.gang)
         return bool(self.nodes) and set(self.nodes.values()) == {HEALTHY} and not any(faults)
 
@@ -93,7 +93,7 @@ def classify(explanation: Explanation) -> NodeStates:
         states.nodes[node] = _classify_implicated(explanation, node, majority)
     bad = set(states.of_class(BAD))
     states.silent = [node for node in nodes if node not in answered]
-    # Without a result, unless a bad or silent node explains it; only a group that ran for this reason makes up for it.
+    # Pairs without a result that no bad or silent node explains; only a group that repeats the pair settles it.
     repeated = {item.pair for item in explanation.measurements if item.purpose == "repeat"}
     gaps = dict.fromkeys(item.pair for item in explanation.missing if answered.issuperset(item.pair))
     states.missing = [pair for pair in gaps if pair not in repeated and bad.isdisjoint(pair)]
@@ -130,7 +130,7 @@ def _partners(pairs: Iterable[Link]) -> dict[str, list[str]]:
 
 
 def _find_unsure(explanation: Explanation, healthy: Sequence[str]) -> list[str]:
-    """Healthy nodes with few results for the noise: a slow node may look like them."""
+    """Healthy nodes with too few results for the noise: a slow node may look like them."""
     tuning, good = explanation.tuning, explanation.among_good()
     total, all_good = sum(item.relative for item in good), set(good)
     counts = {}
@@ -146,7 +146,7 @@ def _find_unsure(explanation: Explanation, healthy: Sequence[str]) -> list[str]:
 
 
 def sentence(items: Sequence[Measurement], node: str) -> str:
-    """Figures, partners, rounds and messages of measurements."""
+    """The figures, partners, rounds and messages of measurements as a sentence about the node."""
     soft = [item.relative for item in items if not item.has_failed]
     failures = [item for item in items if item.has_failed]
     partners = some_of(dict.fromkeys(item.other(node) for item in items))
@@ -162,7 +162,7 @@ def _rounds(items: Sequence[Measurement]) -> str:
 
 
 def _messages(items: Iterable[Measurement]) -> str:
-    """The first messages, each once."""
+    """The first different messages of the measurements, as text."""
     messages = (item.message for item in items if item.message)
     shortened = dict.fromkeys(
         message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 3]}..."
@@ -172,7 +172,7 @@ def _messages(items: Iterable[Measurement]) -> str:
 
 
 def _classify_implicated(explanation: Explanation, node: str, majority: bool) -> NodeState:
-    """`majority`: at least half of the nodes that answered are good."""
+    """The class of an implicated node. `majority`: at least half of the nodes with results are good."""
     tuning, measured = explanation.tuning, explanation.by_node[node]
     crossing = [items for boundary, items in explanation.boundaries.items() if boundary.scope != "apart"]
     elsewhere = explanation.outliers.union(*explanation.bad_links.values(), *crossing)
@@ -211,9 +211,9 @@ def _classify_implicated(explanation: Explanation, node: str, majority: bool) ->
 def _is_slow(explanation: Explanation, node: str, apart: Sequence[Measurement], fresh: Sequence[Measurement]) -> bool:
     """Whether all results, the fresh ones alone, and those without the worst partner are too slow for chance.
 
-    The mean of the good pairs is itself uncertain, which counts. Two results that were slow by chance must not make a
-    mean: a result far below the node's own median counts as less far. The link to the worst partner may be bad; at
-    least two partners stay.
+    The mean of good pairs is itself uncertain, which is included. Two results that were slow by chance must not decide:
+    a result far below the node's own median counts as less far. The link to the worst partner may be bad; at least two
+    partners must remain.
     """
     tuning, margin = explanation.tuning, explanation.margin
     usual, among = explanation.usual()
@@ -222,7 +222,7 @@ def _is_slow(explanation: Explanation, node: str, apart: Sequence[Measurement], 
     relatives, new = ([item.relative for item in items] for items in (apart, fresh))
     is_near = statistics.median(relatives) - usual > -2 * tuning.surely_margins * margin
     if is_near and len(explanation.nodes) <= tuning.small_gang and len(fresh) < tuning.tests:
-        return False  # the noise is known from few results
+        return False  # too few results show the noise
     least = statistics.median(relatives) - tuning.clip_deviations * explanation.noise.sigma
     away, *parts = ([max(value, least) - usual for value in values] for values in (relatives, new, trimmed))
     if statistics.median(trimmed) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
@@ -271,10 +271,10 @@ def _classify_boundary(explanation: Explanation, boundary: Boundary) -> NodeStat
 def conclude(
     line: Sequence[str], topology: Topology, explanation: Explanation, states: NodeStates, floor: float | None
 ) -> Findings:
-    """From pairs; `floor`: the speed in bytes/s that two good nodes are expected to reach."""
+    """The findings of a search from its explanation. `floor`: the speed in bytes/s that two good nodes should reach."""
     nodes = {node: replace(state) for node, state in states.nodes.items()}
     boundaries, tuning, good = dict(states.boundaries), explanation.tuning, explanation.good
-    # If all nodes of a rack are bad, what they share is the first suspect, not each of them.
+    # If all nodes of a rack are bad, suspect the rack instead of each node.
     bad = set(states.of_class(BAD))
     for level in LEVELS:
         for name, members in topology.groups(level, line).items():
@@ -320,7 +320,7 @@ def conclude(
 
 
 def _compare_with_floor(explanation: Explanation, nodes: dict[str, NodeState], floor: float | None) -> list[str]:
-    """Whether all pairs are slower than expected. If so, healthy nodes become suspect."""
+    """A fault if all pairs are slower than `floor` in bytes/s; healthy nodes then become suspect."""
     if explanation.centre is None or not floor:
         return []
     tuning, centre = explanation.tuning, math.exp(explanation.centre)
@@ -335,6 +335,6 @@ def _compare_with_floor(explanation: Explanation, nodes: dict[str, NodeState], f
 
 
 def counts_of(classes: Mapping[str, str]) -> str:
-    """`3 healthy, 1 bad`."""
+    """The number of nodes in each class as text: `3 healthy, 1 bad`."""
     listed = list(classes.values())
     return ", ".join(f"{listed.count(name)} {name}" for name in CLASSES if name in listed)

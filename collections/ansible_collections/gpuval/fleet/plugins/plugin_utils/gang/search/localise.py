@@ -31,7 +31,7 @@ BUS, LATENCY = "bus_bytes_per_second", "latency_seconds"
 
 @dataclass(frozen=True)
 class Round:
-    """Disjoint groups that run at one time; `number` counts from 1."""
+    """Disjoint groups that run at the same time; `number` counts from 1."""
 
     number: int
     groups: tuple[Group, ...]
@@ -40,7 +40,7 @@ class Round:
 
 @dataclass
 class Search:
-    """One search: its `rounds`, and the results of each, None while a round is pending."""
+    """A search: its `rounds`, and the results of each round, None while it is pending."""
 
     line: list[str]
     topology: Topology
@@ -60,7 +60,7 @@ class Search:
         limits: Limits | None = None,
         tuning: Tuning = DEFAULT,
     ) -> Search:
-        """The order of `nodes` does not matter."""
+        """Begin a search among these nodes, whose order does not matter."""
         topology = topology or Topology()
         return cls(topology.line(nodes), topology, limits or Limits(), tuning=tuning)
 
@@ -81,7 +81,7 @@ class Search:
         return self.rounds[-1]
 
     def add_results(self, results: Mapping[str, Result], seconds: float | None = None) -> None:
-        """Results of the pending round by the group's id; a group without a result counts as missing.
+        """Add the results of the pending round by group id; a group without a result counts as missing.
 
         `seconds`: duration of the round; without it the whole deadline counts.
         """
@@ -91,7 +91,7 @@ class Search:
         self.seconds += self.rounds[-1].deadline_seconds if seconds is None else max(0.0, seconds)
 
     def _limit(self) -> str:
-        """The limit that forbids another round; empty if none does."""
+        """The limit that forbids another round, as text; empty if none does."""
         if len(self.rounds) >= self.limits.rounds:
             return f"the limit of {self.limits.rounds} rounds"
         if self.limits.wall_seconds and self.seconds + self.limits.deadline_seconds > self.limits.wall_seconds:
@@ -115,9 +115,9 @@ class Search:
             return tests
         whole_gang, fault = self._whole_gang(explanation, states)
         paired_rounds = every if len(self.line) <= self.tuning.small_gang else paired_rounds
-        if whole_gang and paired < paired_rounds:  # links outside the ring
+        if whole_gang and paired < paired_rounds:  # measure links outside the ring
             return self._pairs(paired)
-        if fault and paired < paired_rounds + self.tuning.partners:  # it may have come since the pairs ran
+        if fault and paired < paired_rounds + self.tuning.partners:  # the fault may be newer than the pairs' results
             return self._pairs(paired % every)
         return whole_gang
 
@@ -142,7 +142,7 @@ class Search:
                 if len(group.nodes) == 2
             ]  # fmt: skip
             cached = self._cache[1]
-            if cached is None or len(measurements) != cached[0].count:  # else only larger groups ran since
+            if cached is None or len(measurements) != cached[0].count:  # otherwise only larger groups ran since
                 explanation = explain(self.line, self.topology, self.limits, measurements, self.tuning)
                 cached = explanation, classify(explanation)
             self._cache = complete, cached
@@ -155,16 +155,17 @@ class Search:
                 yield round_.number - 1, group, (results or {})[group.id]
 
     def _figure(self) -> str:
-        """The figure for comparisons: the bandwidth if any result has it, else the latency, else none."""
+        """Name of the figure to compare: the bandwidth if a result has it, else the latency, else empty."""
         answers = [result for results in self.results for result in (results or {}).values()]
         return next(
             (name for name in (BUS, LATENCY) if any(getattr(answer, name) is not None for answer in answers)), ""
         )
 
     def _whole_gang(self, explanation: Explanation, states: NodeStates) -> tuple[list[Group], str]:
-        """The group of all nodes, which runs once all pairs are fine, and again if it is bad; and its fault, if any.
+        """The group of all nodes if it runs next (once all pairs are fine, again after a bad result); and the gang's
+        fault.
 
-        Bus bandwidth falls with size by nature, by less than `gross` and a margin for each doubling.
+        Bus bandwidth naturally falls with size, by less than `gross` and a margin for each doubling.
         """
         is_faulty = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
         is_fine = all(states.nodes[node].name == HEALTHY for node in self.line)
@@ -190,7 +191,7 @@ class Search:
         return [], f"the whole gang: {faults} in {len(bad)} of {len(readings)} rounds; each pair is fine"
 
     def finding(self) -> Findings:
-        """What the results so far show; also while the search is under way."""
+        """The findings of the results so far, also while the search runs."""
         explanation, states = self._state()
         is_bus = self._figure() == BUS
         floor = self.limits.floor_bytes_per_second if is_bus else None
@@ -222,7 +223,7 @@ class Search:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Search:
-        """A saved search. Raises schemas.Invalid."""
+        """Restore a saved search. Raises schemas.Invalid."""
         schemas.validate("localisation", document, what="the saved search")
         for index, saved in enumerate(document["rounds"]):
             problem = _problem_of_round(saved, index + 1, document["nodes"], is_last=saved is document["rounds"][-1])
@@ -248,7 +249,7 @@ def _group_id(round_number: int, index: int) -> str:
 
 
 def _problem_of_round(saved: Mapping[str, Any], number: int, nodes: Sequence[str], *, is_last: bool) -> str:
-    """What the schema cannot express: results attributed to other nodes or groups would blame the wrong node."""
+    """Mistakes that the schema cannot express: results under other nodes or groups would implicate the wrong node."""
     groups, results = [group["id"] for group in saved["groups"]], saved["results"]
     used = Counter(node for group in saved["groups"] for node in group["nodes"])
     foreign, twice = sorted(used.keys() - set(nodes)), [node for node, count in used.items() if count > 1]
@@ -264,7 +265,7 @@ def _problem_of_round(saved: Mapping[str, Any], number: int, nodes: Sequence[str
 
 
 def _reading(result: Result, name: str) -> tuple[str, float | None]:
-    """State and logarithm of the speed by the figure `name`. `ok` without a figure that others have is no evidence."""
+    """State and logarithm of the speed from the figure `name`. `ok` without that figure becomes `missing`."""
     if result.state not in ("ok", "slow"):
         return result.state, None
     value = getattr(result, name) if name else None
@@ -273,13 +274,13 @@ def _reading(result: Result, name: str) -> tuple[str, float | None]:
     return result.state, math.log(value) if name == BUS else -math.log(value)
 
 
-#: Of three nodes, no two pairs can run at one time.
+#: With three nodes, no two pairs can run at the same time.
 THREE = 3
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that run together; `purpose`: why; `tested`: the nodes or boundary in question."""
+    """Nodes that run together. `purpose`: why; `tested`: the nodes or the boundary that the run tests."""
 
     nodes: tuple[str, ...]
     purpose: str
@@ -289,7 +290,7 @@ class Group:
 
 @dataclass
 class Plan:
-    """The pairs of one round that settle what is open; a node is in one of them. `groups`: all that ran before.
+    """The pairs of the next round for open questions, a node in one pair at most. `groups`: all groups that ran before.
 
     A node under test gets a partner that is known to be good, a different one each time.
     """
@@ -307,7 +308,7 @@ class Plan:
         self._good = [node for node in self.line if node in good]
         self._place = {node: place for place, node in enumerate(self.line)}
         self._free = set(self.line)
-        #: How often each pair, and each node in a pair, ran; and groups by purpose and the nodes in question.
+        #: Counts of runs: by pair, by node in a pair, and by purpose and tested nodes.
         self._used = Counter(group.nodes for group in self.groups if len(group.nodes) == 2)
         self._runs = Counter(node for pair in self._used.elements() for node in pair)
         self._asked = Counter((group.purpose, group.tested) for group in self.groups)
@@ -316,7 +317,7 @@ class Plan:
         }
 
     def make(self) -> list[Group]:
-        """The tests; none when nothing is open."""
+        """The groups to run; none if nothing is open."""
         if len(self.line) == THREE and self._never_failed.issuperset(self.line):
             self._rotate_three()
         if not self.tests:
@@ -325,25 +326,25 @@ class Plan:
             self._test_nodes()
             self._repeat_missing()
             self._vouch()
-            for _ in range(self.tuning.round_pairs if self.tests else 0):  # pairs of good nodes that have no test
+            for _ in range(self.tuning.round_pairs if self.tests else 0):  # add pairs of good nodes without a test
                 node = next((node for node in self._good if node in self._free), None)
                 if node is None or not self._pair_up(node, self._good, "control", 1, names_tested=False):
                     break
         return self.tests
 
     def _rotate_three(self) -> None:
-        """Of three nodes the pairs run in turn; the pair without the slow node is the measure, and noisy too."""
+        """Run the pairs of three nodes in turn: the pair without the slow node is the reference, and noisy too."""
         states, explanation = self.states, self.explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
-        if not unclear and all(self._times(*pair) >= self.tuning.tests for pair in explanation.open_links):
+        if not unclear and all(self._count_runs(*pair) >= self.tuning.tests for pair in explanation.open_links):
             return
         first, second, third = self.line
         pairs = [(first, second), (first, third), (second, third)]
         good_pairs = [pair for pair in pairs if set(pair) == explanation.good]
         is_one_slow = len(explanation.implicated) == 1 and good_pairs
-        if is_one_slow and self._times(*good_pairs[0]) < self._runs[explanation.implicated[0]]:
+        if is_one_slow and self._count_runs(*good_pairs[0]) < self._runs[explanation.implicated[0]]:
             pairs = good_pairs
-        pair = min(pairs, key=lambda pair: self._times(*pair))
+        pair = min(pairs, key=lambda pair: self._count_runs(*pair))
         self._add(*pair, "confirm", *pair)
 
     def _confirm(self, node: str, turn: int) -> None:
@@ -351,7 +352,7 @@ class Plan:
         self._pair_up(node, self._good, "confirm", len(fresh) if turn < 0 else turn, avoid=fresh)
 
     def _test_links(self) -> None:
-        """Open links again; after that each end with other partners, since one of them may be the cause."""
+        """Test open links again, and each end with other partners, since one end may be the cause."""
         explanation, tuning = self.explanation, self.tuning
         for pair in explanation.open_links:
             for node in pair if self._asked["link", pair] >= tuning.partners else ():
@@ -376,14 +377,14 @@ class Plan:
                     begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _test_nodes(self) -> None:
-        """Nodes under suspicion. If only two nodes are good, their pair cannot run beside a test with one of them: it
-        runs in between."""
+        """Test suspect nodes. If only two nodes are good, their pair cannot run at the same time, so it runs in
+        between."""
         explanation = self.explanation
         open_nodes = [node for node in explanation.implicated if self.states.nodes[node].open]
         if len(self._good) == 2:
             slow = [node for node in open_nodes if node in self._never_failed]
             tested = max((self._asked["confirm", (node,)] for node in slow), default=-1)
-            if self._times(*self._good) <= tested and not self.tests:
+            if self._count_runs(*self._good) <= tested and not self.tests:
                 self._add(*self._good, "control")
         for node in open_nodes:
             if self._asked["confirm", (node,)] < explanation.most_tests():
@@ -399,7 +400,7 @@ class Plan:
                 self._pair_up(node, self._good, "silent", turn)
 
     def _vouch(self) -> None:
-        """More results for nodes that have too few to be healthy, or too few for the noise."""
+        """Add results for nodes with too few to be healthy, or too few for the noise."""
         explanation = self.explanation
         fine = {node for node in self.line if not all(item.has_failed for item in explanation.by_node[node])}
         for node in self.states.unvouched:
@@ -435,11 +436,11 @@ class Plan:
         self.tests.append(Group(self._in_line(node, partner), purpose, tested))
         return True
 
-    def _times(self, node: str, partner: str) -> int:
+    def _count_runs(self, node: str, partner: str) -> int:
         return self._used[self._in_line(node, partner)]
 
     def _is_across(self, first: str, second: str) -> bool:
-        """Whether a boundary under suspicion is between them: it would explain any result."""
+        """Whether a suspect boundary separates the two nodes: it would explain any result of the pair."""
         for boundary in self.explanation.boundaries:
             groups = {self.topology.place(first, boundary.kind), self.topology.place(second, boundary.kind)}
             if boundary.scope != "apart" and len(groups) == 2 and groups.issuperset(boundary.names):
@@ -449,14 +450,14 @@ class Plan:
     def _partner(
         self, node: str, among: Iterable[str], turn: int, avoid: Collection[str] = (), across: bool = False
     ) -> str | None:
-        """The least used partner on its side of bad boundaries; near in line at even turns, far at odd ones."""
+        """The least used partner on the node's side of bad boundaries; near in line at even turns, far at odd ones."""
         half = len(self.line) // 2
 
         def rank(partner: str) -> tuple[bool, int, int, int]:
             apart = abs(self._place[partner] - self._place[node])
             apart = min(apart, len(self.line) - apart)
             distance = apart if turn % 2 == 0 else half - apart
-            return partner in avoid, self._times(node, partner), distance, self._place[partner]
+            return partner in avoid, self._count_runs(node, partner), distance, self._place[partner]
 
         possible = [other for other in among if other in self._free and other != node]
         if self.explanation.boundaries and not across:

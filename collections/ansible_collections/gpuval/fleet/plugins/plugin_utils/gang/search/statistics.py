@@ -23,7 +23,7 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one group: ok, slow (the run itself calls it slow), wrong, timeout, crash, missing (no answer).
+    """The outcome of one group: ok, slow (by the run's own judgement), wrong, timeout, crash, missing (no answer).
 
     `culprits`: nodes that the run's own programs name, such as that of the rank that hung. They are tested first; a
     report from a node is no proof.
@@ -36,39 +36,39 @@ class Result:
     culprits: tuple[str, ...] = ()
 
     def cleaned(self, nodes: Sequence[str]) -> Result:
-        """The result of the group of `nodes`, without impossible values: it comes from nodes."""
-        bus, latency = _figure(self.bus_bytes_per_second), _figure(self.latency_seconds)
+        """The group's result without impossible values, which a node may have sent. `nodes`: the group's members."""
+        bus, latency = _positive_figure(self.bus_bytes_per_second), _positive_figure(self.latency_seconds)
         named = tuple(name for name in nodes if name in self.culprits)
         return Result(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS), named)
 
 
-def _figure(value: Any) -> float | None:
+def _positive_figure(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         return None
     return float(value)
 
 
 def middle(values: Sequence[float]) -> float:
-    """The centre of a node's results, one for each partner: of two the better, as one partner may be the bad node."""
+    """The centre of a node's results, one for each partner; of two the better, as one partner may be the bad node."""
     return max(values) if len(values) == 2 else statistics.median(values)
 
 
 def deviation(residuals: Sequence[float], expected: float, means: int = 1, tuning: Tuning = DEFAULT) -> float:
-    """The noise of one measurement, robustly, from residuals about so many means.
+    """The noise of one measurement (robust standard deviation), from residuals around this number of means.
 
-    The median of few residuals is itself noisy and mostly too low. So of few, all but the farthest count, and the
-    noise is never below the expected noise.
+    The median of few residuals is noisy and mostly too low. So for few residuals all but the farthest count, and the
+    noise is at least the expected noise.
     """
     count, prior = len(residuals), tuning.prior
     if count >= tuning.many_residuals:
-        above = [value for value in residuals if value > 0] or [0.0]  # low ones may have been explained away
+        above = [value for value in residuals if value > 0] or [0.0]  # an explanation may have removed low ones
         spread = MAD_TO_DEVIATION * max(statistics.median(map(abs, residuals)), statistics.median(above))
         return math.sqrt((prior * expected**2 + count * spread**2) / (prior + count))
     freedom = count - means
     if freedom < 1:
         return expected
     squares = sorted(value**2 for value in residuals)
-    if count >= prior:  # puts back the farthest one's part of normal noise
+    if count >= prior:  # restores the share of the farthest one in normal noise
         squares = [sum(squares[:-1]) / (1 - (2 * math.log(count) - 1) / count)]
     variance = sum(squares) / freedom
     if freedom < prior:
@@ -78,7 +78,8 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1, tunin
 
 @dataclass(frozen=True)
 class Noise:
-    """Of one measurement, relative: `sigma`; the number of residuals that it is `known` by; the `expected` noise."""
+    """Relative noise of one measurement: `sigma`; `known`: number of residuals behind it; `expected`: assumed
+    before."""
 
     sigma: float
     known: int
@@ -86,10 +87,10 @@ class Noise:
     tuning: Tuning = DEFAULT
 
     def bar(self, score: float) -> float:
-        """The score to exceed: higher where the noise is known from few measurements.
+        """The score to exceed instead of ``score``: higher if few measurements show the noise.
 
-        The quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library has
-        none. Where few measurements are far noisier than expected, the noise may be higher yet.
+        It is the quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library
+        has none. Where few measurements are far noisier than expected, the noise may be higher yet.
         """
         freedom, z = self.known + self.tuning.prior / 4, score
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
@@ -99,10 +100,10 @@ class Noise:
         return statistics.fmean(values) / self.error(len(values), among)
 
     def error(self, count: int, among: int) -> float:
-        """Standard deviation of the difference of two means of so many measurements."""
+        """Standard deviation of the difference between a mean of `count` and one of `among` measurements."""
         return self.sigma * math.sqrt(1 / count + 1 / max(1, among))
 
 
 def percent(value: float) -> str:
-    """`-0.105` as `10.0 % slower`."""
+    """A relative value as text: `-0.105` is `10.0 % slower`."""
     return f"{100 * (1 - math.exp(value)):.3g} % slower"

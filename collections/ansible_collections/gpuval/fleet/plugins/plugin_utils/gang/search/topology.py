@@ -20,13 +20,13 @@ LEVELS = ("rack", "switch", "rail")
 
 @dataclass(frozen=True)
 class Topology:
-    """`places[node][level]` names the group of that level that holds the node; a level may be missing."""
+    """`places[node][level]`: the group of that level that contains the node; a level may be missing."""
 
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> Topology:
-        """From the labels of each node; labels that are not a level are ignored."""
+        """Read the topology from the labels of each node; other labels are ignored."""
         levels = {node: {level: str(own[level]) for level in LEVELS if own.get(level)} for node, own in labels.items()}
         return cls({node: groups for node, groups in levels.items() if groups})
 
@@ -34,7 +34,7 @@ class Topology:
         return self.places.get(node, {}).get(level, "")
 
     def path(self, node: str) -> tuple[str, ...]:
-        """The node's group at every level, outermost first; empty where unknown."""
+        """The node's group at every level, outermost first; empty for an unknown one."""
         return tuple(self.place(node, level) for level in LEVELS)
 
     def line(self, nodes: Iterable[str]) -> list[str]:
@@ -42,7 +42,7 @@ class Topology:
         return sorted(nodes, key=lambda node: (*map(natural_order, self.path(node)), natural_order(node)))
 
     def groups(self, level: str, nodes: Iterable[str]) -> dict[str, list[str]]:
-        """Groups of one level with their nodes; a node with an unknown group is in none."""
+        """The nodes of each group of one level; a node with an unknown group is in none."""
         by_name: dict[str, list[str]] = {}
         for node in nodes:
             name = self.place(node, level)
@@ -52,14 +52,14 @@ class Topology:
 
 
 def pair_rounds(line: Sequence[str], topology: Topology, count: int) -> list[list[tuple[str, str]]]:
-    """The first `count` rounds, fewer if that is all pairs; with an odd number of nodes, one node rests."""
+    """The pairs of the first `count` rounds, fewer if all pairs have run; of an odd number of nodes, one rests."""
     places = tuple(map(topology.path, line))
     order = _order(len(line), places, min(count, count_pair_rounds(len(line))))
     return [[(line[one], line[two]) for one, two in _matching(len(line), number)] for number in order]
 
 
 def count_pair_rounds(count: int) -> int:
-    """Rounds until each of so many nodes was paired with every other node."""
+    """Number of rounds in which each of `count` nodes is paired with every other node."""
     return 0 if count < 2 else count - 1 + count % 2
 
 
@@ -72,32 +72,32 @@ def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple
         best = max(free, key=lambda number: (_across(count, number, places, met), _far(count, number, chosen), number))
         free.discard(best)
         chosen.append(best)
-        met.update(_between(count, best, places))
+        met.update(_groups_paired(count, best, places))
     return tuple(chosen)
 
 
 def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], crossed: set[tuple[str, str]]) -> int:
-    """Pairs that cross a boundary, and pairs of outermost groups that were not measured yet."""
+    """Number of boundaries that the round's pairs cross; pairs of outermost groups not yet in `crossed` count twice."""
     crossing = sum(
         sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
     )
-    return crossing + 2 * len(_between(count, number, places) - crossed)
+    return crossing + 2 * len(_groups_paired(count, number, places) - crossed)
 
 
-def _between(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
+def _groups_paired(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
     groups = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
     return {(a, b) if a < b else (b, a) for a, b in groups if a != b}
 
 
 def _far(count: int, number: int, chosen: Sequence[int]) -> int:
-    """The difference between the pairs' distance and that of the chosen rounds."""
+    """The distance from round `number` to the nearest round in `chosen`, along the circle of all rounds."""
     rounds_in_all = count_pair_rounds(count)
     return min(min((number - other) % rounds_in_all, (other - number) % rounds_in_all) for other in chosen)
 
 
 @lru_cache(maxsize=2048)
 def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of places in line: seats of the circle whose sum is `number`; the remaining seat is paired with the hub."""
+    """Pairs of positions in line: seats of the circle whose sum is `number`; the last seat is paired with the hub."""
     seats = count_pair_rounds(count)
     line_of = _line(count)
     pairs = []
@@ -112,7 +112,7 @@ def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def _line(count: int) -> tuple[int, ...]:
-    """Place in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
+    """The position in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
 
     With an odd number of nodes the hub is no node (-1): the node paired with it rests.
     """

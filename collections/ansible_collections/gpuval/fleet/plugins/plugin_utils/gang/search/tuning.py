@@ -13,51 +13,51 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class Tuning:
-    #: Independent results: right ones that make a node healthy, good partners that must each see a bad node low in a
-    #: fresh test, attempts for a missing result, runs of the whole gang.
+    #: Number of independent results: right ones for a healthy node, good partners that see a bad node low in a fresh
+    #: test, attempts for a missing result, runs of the whole gang.
     partners: int = 2
-    #: Independent results where fewer may have another cause: fresh failures of a link, good partners that see an
-    #: intermittent node fail, low pairs across a boundary, bad nodes of a bad rack, nodes or pairs that are faster.
+    #: Number of independent results if fewer may have another cause: fresh failures of a link, good partners that see
+    #: an intermittent node fail, low pairs across a boundary, bad nodes of a bad rack, nodes or pairs that are faster.
     several: int = 3
-    #: Fresh tests of a node, link or boundary; after so many of a node their mean alone decides.
+    #: Number of fresh tests of a node, link or boundary; after these only their mean decides about a node.
     tests: int = 8
-    #: Fresh tests of a node of a small gang, where few other results are left; a healthy node with so many results gets
+    #: Number of fresh tests of a node in a small gang, where other results are few; a healthy node with this many gets
     #: no further ones because of noise.
     small_gang_tests: int = 12
-    #: Nodes: up to so many, a node is cleared only after all its tests, as the usual speed is known from few pairs.
+    #: Nodes of a small gang: there a node is cleared only after all its tests, as few pairs show the usual speed.
     small_gang: int = 8
-    #: Score: the mean of a node, link or boundary that is bad, and of all pairs that are slower than expected.
+    #: Score from which a mean is bad: of a node, link or boundary, and of all pairs below the expected speed.
     score: float = 4.5
-    #: Margins, score: a node is surely not slow if it is not slower by so many margins, at this score.
+    #: A node is certainly not slow if it is not slower by ``surely_margins`` margins, at the score ``sure_score``.
     surely_margins: float = 2.0
     sure_score: float = 3.0
-    #: Standard deviations: results further below the node's own median count as just that far.
+    #: Standard deviations below the node's own median at which lower results are clipped.
     clip_deviations: float = 2.0
-    #: Standard deviations: one result this low (and beyond the margin) is measured again as a link.
+    #: Standard deviations: if one result is this low (and beyond the margin), its link is measured again.
     link_deviations: float = 2.2
-    #: Ratio: a link is bad although its nodes are slow elsewhere, if it is so many times as low as their mean, and half
-    #: as many times as low as their worst result.
+    #: Ratio: a link of nodes that are slow elsewhere is also bad if it is this many times as low as their mean, and
+    #: half as many times as low as their worst result.
     link_times: float = 4.0
     #: Relative: a pair this far beyond what its nodes explain is examined as a link; pairs this much faster than usual
     #: make the usual speed unclear; bus bandwidth falls by less than this with size.
     gross: float = 0.35
-    #: Pairs across a boundary in one round, and fresh low ones that confirm it.
+    #: Number of pairs across a boundary in one round, and of fresh low pairs that confirm it as bad.
     boundary_pairs: int = 4
-    #: Share of pairs that must be low: across a boundary, or of different groups that are slower by design.
+    #: Share of pairs that must be low: across a bad boundary, or between groups that are slower by design.
     share: float = 0.75
-    #: Share of nodes that reach a speed that is usual.
+    #: Share of nodes that must reach a speed, so that it is the usual one.
     most: float = 0.6
-    #: Iterations: of the usual speed and the good nodes, which depend on each other.
+    #: Number of iterations to find the usual speed and the good nodes, which depend on each other.
     iterations: int = 8
-    #: Pairs of good nodes that run beside tests, and that show how fast a round as a whole was.
+    #: Number of pairs of good nodes that run beside tests: they show how fast the whole round was.
     round_pairs: int = 8
-    #: Measurements: weight of the expected noise; a quarter of it when a node is judged.
+    #: How many measurements the expected noise counts as, beside measured ones; a quarter of these for a single node.
     prior: int = 8
-    #: Residuals: from so many on, their median gives the noise.
+    #: Number of residuals from which their median gives the noise.
     many_residuals: int = 200
 
 
-#: What ships.
+#: The values that ship.
 DEFAULT = Tuning()
 
 
