@@ -20,11 +20,11 @@ from .decisions import NodeView, to_restart
 from .placement import Placement, PlannedAttempt
 from .watched_run import WatchedRun
 
-#: A second measurement is for stages of minutes, not for the hours of a burn-in.
+#: Stages that take longer get no second measurement: it is for minutes, not for the hours of a burn-in.
 MAX_AGAIN_SECONDS = 1800
-#: Of a launch until its first stage works, at most.
+#: Maximum time from a launch to the start of its first stage.
 START_SECONDS = 120
-#: How long a second measurement may wait for a scheduler, unless the run's `wait_for_node` says so.
+#: How long a second measurement may wait for a scheduler, unless the run has `wait_for_node`.
 QUEUE_SECONDS = 600.0
 
 
@@ -42,13 +42,13 @@ class Attempts:
         self._queue_seconds = wait_for_node or QUEUE_SECONDS
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
         self._context = JudgeContext(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
-        #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
+        #: Time of the evidence on which each node was last judged; judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
-        #: The nodes have been compared with each other; a controller that resumes the run compares them again.
+        #: Whether this controller has compared the nodes with each other.
         self._compared = False
 
     def due(self, views: Sequence[NodeView]) -> dict[str, PlannedAttempt]:
-        """Further attempts by node; `views` are the nodes that can be launched now."""
+        """The further attempts to launch, by node; `views` are the nodes that can be launched now."""
         say, orders = self._watched.say, {}
         for name in to_restart(views):
             view = self._watched.views[name]
@@ -70,7 +70,7 @@ class Attempts:
         return orders
 
     def _stages_to_retry(self, view: NodeView) -> list[str]:
-        """Stages to repeat by the node's own checks, once its plan is complete."""
+        """The stages to repeat because of the node's own checks, once its plan is complete."""
         if view.launch.get("attempt", 1) > 1 or not view.launched or not view.complete:
             return []
         if self._judged.get(view.name) == view.changed_at:
@@ -81,10 +81,10 @@ class Attempts:
         return stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
     def second_measurements(self, now: float, at_once: int = 0) -> dict[str, PlannedAttempt]:
-        """Once all nodes are done: those that their peers show to be doubtful are measured again, with two good peers.
+        """The second measurements, once all nodes are done: of doubtful nodes, and of two good peers of each kind.
 
-        None where the first measurement took longer than MAX_AGAIN_SECONDS or too little time is left (``at_once``: how
-        many nodes may work, 0 is no limit), and none of a node with a further attempt.
+        No node is measured again that has a further attempt, or whose first measurement took longer than
+        MAX_AGAIN_SECONDS, or if too little time is left. ``at_once``: how many nodes may work at once, 0 is no limit.
         """
         watched, context = self._watched, self._context
         if self._compared or not self._retries:
@@ -126,12 +126,12 @@ def stages_to_retry(
     """Names of the stages to retry, in the order of the plan.
 
     A stage is retried when its plan lists its state under ``retry``, or when it succeeded, its plan lists ``slow`` and
-    a failed check of it allows another measurement. It is not retried when a failed check allows none (wrong results),
-    nor beyond ``max_attempts``, nor without its image, unless the stage that brings it is retried. A stage skipped only
-    because of stages that are retried is retried with them.
+    a failed check of the stage allows another measurement. It is not retried when a failed check allows none (wrong
+    results), nor beyond ``max_attempts``, nor without its image, unless the stage that brings the image is retried. A
+    stage skipped only because of stages that are retried is retried with them.
 
-    plan_stages: ``stages`` of a plan; where the plan is unknown they have names only, and nothing is retried. records:
-    by stage. failed_checks: required criteria that the node failed.
+    plan_stages: ``stages`` of a plan; of an unknown plan they have names only, and nothing is retried. records: by
+    stage. failed_checks: required criteria that the node failed.
     """
     failed = list(failed_checks)
     final = {check.stage for check in failed if not check.retry}
@@ -160,7 +160,7 @@ def stages_to_retry(
 def _only_waits_for(
     stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
 ) -> bool:
-    """Whether a skipped stage would run now that ``chosen`` are retried."""
+    """Whether a skipped stage would run now that the stages in ``chosen`` are retried."""
     needs = stage.get("needs", ())
     met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
     return met and (stopped_by_chosen or any(need in chosen for need in needs))

@@ -14,12 +14,12 @@ from ..records import launch_errors
 
 #: States of a node after a clean.
 CLEAN = "clean"
-LEFT = "left"  # it answered, but something could not be removed
+LEFT = "left"  # the node answered, but something could not be removed
 NOT_REACHED = "not reached"
 NOT_IN_INVENTORY = "not in the inventory"
 LEFT_OUT = "left out by --limit"
 NOTHING = "not reached, and nothing is there"
-#: States that need the operator. A node left out by --limit is named and counts as no fault.
+#: States that need the operator. A node left out by --limit is named, but no fault.
 OPEN = (LEFT, NOT_REACHED, NOT_IN_INVENTORY)
 
 #: Lists in a node's answer, and the word for one entry and for several.
@@ -36,7 +36,7 @@ _AGAIN = "then clean again with --limit {node}"
 
 @dataclass(frozen=True)
 class CleanSummary:
-    """`lines` for the console, `counts` of nodes by state, `open` the nodes that are not clean."""
+    """The result of a clean. `lines` for the console, `counts` of nodes by state, `open`: nodes that are not clean."""
 
     lines: list[str]
     counts: dict[str, int]
@@ -44,21 +44,21 @@ class CleanSummary:
 
 
 def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's outcome from the answer of the step clean_node."""
+    """The outcome on a node, from its answer to the step clean_node."""
     lists = {name: list(answer[name]) for name in (*COUNTED, KEPT) if isinstance(answer.get(name), list)}
     if not answer.get("failed"):
         return {"state": CLEAN, "message": "", **lists}
     detail = f"{answer.get('msg', 'the clean failed')} {answer.get('module_stderr') or ''}".strip()
     failure = launch_errors.classify("", detail)
     message = launch_errors.plain(detail)
-    if failure.name == "not_started":  # nothing more is known than its message
+    if failure.name == "not_started":  # only the message is known
         return {"state": LEFT, "message": message, **lists}
     state = NOT_REACHED if failure.name in launch_errors.BEFORE_LOGIN else LEFT
     return {"state": state, "class": failure.name, "message": message, "remedy": f"{failure.steps}, {_AGAIN}", **lists}
 
 
 def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
-    """The outcome of an unreachable node; `name` is its class by a probe, which has its own remedy."""
+    """The outcome for an unreachable node; `name`: the failure class from a probe, which has its own remedy."""
     contact = launch_errors.contact(message)
     failure = launch_errors.NAMED.get(name or contact["class"])
     steps = remedy or (failure.steps if failure else "")
@@ -67,19 +67,19 @@ def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
 
 
 def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
-    """Whether a run may have left something on a node, by its last launch and the time of its last clean."""
+    """Whether a run may have left something on a node, from its last launch there and the time of its last clean."""
     if not launch or (cleaned_at is not None and str(launch.get("at", "")) <= cleaned_at):
         return False
     if launch.get("directory") or launch.get("attempt", 1) > 1:
         return True
-    if launch.get("state") == "refused":  # before anything was written
+    if launch.get("state") == "refused":  # refused before anything was written
         return False
     return launch_errors.described(launch)["class"] not in launch_errors.NOTHING_WRITTEN
 
 
 def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The outcomes, where a node that is not reached or cannot run the clean counts as open only if a run may have left
-    something on it (`holders`)."""
+    """The outcomes, in which an unreachable node, or one that cannot run the clean, is open only if a run may have left
+    something there (`holders`)."""
     holding = set(holders)
     return {
         name: {"state": NOTHING, "message": "no run has left anything on it"}
@@ -91,7 +91,7 @@ def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dic
 
 
 def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Outcomes of the run's nodes that are not in this play: excluded by --limit, or removed from the inventory."""
+    """Outcomes for the run's nodes that are not in this play: excluded by --limit, or removed from the inventory."""
     hosts = set(inventory)
     outcomes = {}
     for name in set(expected) - set(played):
@@ -113,9 +113,9 @@ def summarize(
     trial: bool = False,
     goes_on: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType({}),
 ) -> CleanSummary:
-    """The summary of a clean of these runs (none: of all that are found); `trial` when nothing was done.
+    """Summarize a clean of these runs (none: of all runs on the nodes); `trial`: nothing was removed.
 
-    `goes_on`: other runs at work on nodes of this clean: each one's nodes, and the command that ends it.
+    `goes_on`: other runs at work on these nodes: for each its nodes, and the command that ends it.
     """
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)

@@ -9,7 +9,7 @@ from typing import Any
 from ..records.documents import FINAL_STATES
 from ..records.launch_errors import is_not_measured_again
 
-#: The runner's last line in a stage's log; `curves` announces a series.
+#: The runner's last line in a stage's log; the group `curves` matches if there is a series.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"
 TAIL_CHARACTERS = 4000
 
@@ -30,7 +30,7 @@ def lacks(
 
 
 def is_awaited(stage: str, record: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> bool:
-    """Whether the stage's last record is still to come: none has ended, or another attempt was launched since."""
+    """Whether the stage's last record is still to come: no attempt has ended, or another was launched since."""
     if record is None or record["state"] not in FINAL_STATES:
         return True
     if is_not_measured_again(launch):

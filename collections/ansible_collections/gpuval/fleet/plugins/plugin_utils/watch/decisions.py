@@ -14,16 +14,16 @@ from ..records.documents import FINAL_STATES, LAUNCHED
 from ..records.failure_classes import all_classes
 from ..records.launch_errors import is_not_measured_again
 
-#: How often a runner that has exited is restarted.
+#: How often a runner that exited is restarted at most.
 MAX_RESTARTS = 2
 
 #: Back-off of an unreachable node in seconds: the first wait, doubled up to the longest.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 15.0, 300.0
-#: Upper bound of what one fetch costs the controller: with many nodes to fetch from, the interval grows.
+#: Maximum cost of one fetch for the controller: with many nodes to fetch from, the interval grows.
 FETCH_SECONDS = 0.25
 
-#: A node that is silent counts as lost after so many seconds where the others only wait for it: a GPU server needs up
-#: to ten minutes to reboot.
+#: Seconds of silence after which a node is lost if all others only wait for it: a GPU server needs up to ten minutes
+#: to reboot.
 ALONE_SECONDS = 600.0
 
 #: The stage that brings images, whose transfers `gpuval_max_transfers` limits.
@@ -41,35 +41,35 @@ SLOW, SLOW_TRIES = "no_answer", 3
 
 @dataclass
 class NodeView:
-    """One node as the watch sees it. Times are seconds of the watch's own monotonic clock."""
+    """A node of the run as the watch sees it. Times are seconds of the watch's own monotonic clock."""
 
     name: str
     plan: Mapping[str, Any]
     launch: Mapping[str, Any]
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: By stage the attempt whose last record was refused, from the node itself: no better one follows.
+    #: For each stage the attempt whose last record was refused, although it came from the node: no better one follows.
     refused: dict[str, int] = field(default_factory=dict)
     changed_at: float = 0.0
     fetched_at: float | None = None
     restarts: int = 0
-    #: A launch or a fetch of this node is under way or waits for its turn: "launch", "fetch" or empty.
+    #: "launch" or "fetch" while one for this node runs or waits for its turn, else empty.
     busy: str = ""
-    #: Its launch waits for its turn.
+    #: Whether the node's launch waits for its turn.
     to_start: bool = False
-    #: It is a host of this play that has not failed, so tasks can run on it.
+    #: Whether tasks can run on the node: it is a host of this play that has not failed.
     in_play: bool = True
-    #: When the last launch ended, and how many in a row failed.
+    #: When the last launch ended, and the number of failures in a row.
     tried_at: float = 0.0
     tries: int = 0
-    #: Another run is at work on it, and its launch is tried again until then.
+    #: Until when the launch is retried because another run is at work on the node; None without one.
     queued_until: float | None = None
-    #: Failed fetches in a row, and when the last contact succeeded.
+    #: Number of failed fetches in a row, and time of the last successful one.
     misses: int = 0
     answered_at: float | None = None
     lost: bool = False
-    #: Whether the cluster still pulls its images; None where a stage of the plan does.
+    #: Whether the cluster still pulls the node's images; None if a stage of the plan brings them.
     pulling: bool | None = None
-    #: The attempt ended without completing its plan: its pod is gone.
+    #: Whether the pod is gone before the plan of the attempt was complete.
     attempt_ended: bool = False
 
     @property
@@ -78,7 +78,7 @@ class NodeView:
 
     @property
     def attempt(self) -> int:
-        """That of its last launch."""
+        """The number of the last launch's attempt."""
         return int(self.launch.get("attempt", 1))
 
     def state(self, stage: str) -> str:
@@ -87,12 +87,12 @@ class NodeView:
 
     @property
     def launched(self) -> bool:
-        """A runner was started; a connection lost afterwards does not undo that."""
+        """Whether a runner was started; a connection lost afterwards does not undo that."""
         return self.launch.get("state") in LAUNCHED or any(item["started_at"] for item in self.records.values())
 
     @property
     def complete(self) -> bool:
-        """Every stage has a final record of the attempt asked for, or one that was refused."""
+        """Whether every stage has a final record of the requested attempt, or a final one was refused."""
         attempt = self.attempt
         again = set(self.launch.get("stages") or self.stages) if attempt > 1 else set()
         return all(
@@ -103,7 +103,7 @@ class NodeView:
 
     @property
     def given_up(self) -> bool:
-        """Its runner exits after every restart and the plan is incomplete."""
+        """Whether the runner exited after every restart, with an incomplete plan."""
         is_gone = self.launch.get("runner") == "gone" and self.restarts >= MAX_RESTARTS
         return self.launched and is_gone and not self.complete
 
@@ -113,9 +113,9 @@ class NodeView:
 
     @property
     def refused_again(self) -> bool:
-        """Its further attempt was not started: the records of the attempt before stay its last.
+        """Whether the further attempt was not started, so that the attempt before has the last records.
 
-        A launch whose answer did not arrive may have started it.
+        A launch whose answer did not arrive may have started the attempt.
         """
         attempt = self.attempt
         has_begun = any(record["attempt"] >= attempt for record in self.records.values())
@@ -124,7 +124,7 @@ class NodeView:
 
     @property
     def done(self) -> bool:
-        """No further records are expected of the node."""
+        """Whether no further records are expected of the node."""
         if self.busy or self.to_start or self.queued_until is not None:
             return False
         ended = self.complete or self.given_up or self.lost or self.attempt_ended or self.refused_again
@@ -133,28 +133,28 @@ class NodeView:
 
     @property
     def last_contact_at(self) -> float:
-        """Last record in the store, or last answer over the node's connection."""
+        """Time of the last record in the store, or of the last answer over the node's connection."""
         return max(self.changed_at, self.answered_at if self.answered_at is not None else self.changed_at)
 
     @property
     def working(self) -> bool:
-        """It takes one of the places of `gpuval_max_nodes_at_once`."""
+        """Whether the node counts towards `gpuval_max_nodes_at_once`."""
         return self.busy == "launch" or (self.launched and not self.to_start and not self.done)
 
     @property
     def transferring(self) -> bool:
-        """It takes one of the places of `gpuval_max_transfers`, from its launch until its images are present."""
+        """Whether the node counts towards `gpuval_max_transfers`: from its launch until its images are present."""
         return self.needs_images and self.working
 
     @property
     def needs_images(self) -> bool:
-        """Its images are not present yet."""
+        """Whether the node's images are not present yet."""
         if self.pulling is not None:
             return self.pulling
         return TRANSFER_STAGE in self.stages and self.state(TRANSFER_STAGE) not in FINAL_STATES
 
     def due_again(self, now: float) -> bool:
-        """A launch that found the node unreachable or too slow is due for a retry."""
+        """Whether a launch that found the node unreachable or too slow is due for a retry."""
         if self.busy or self.to_start or self.launched:
             return False
         if self.queued_until is not None:
@@ -165,15 +165,15 @@ class NodeView:
 
 
 def backoff(misses: int) -> float:
-    """Seconds to wait after this many failures in a row."""
+    """Seconds to wait after this number of failures in a row."""
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** max(0, min(misses, 16) - 1))
 
 
 def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transfers: int = 0) -> list[str]:
-    """Nodes to launch now: a window slides over the nodes in inventory order.
+    """Names of the nodes to launch now: a window of nodes at work slides over the inventory's order.
 
-    `at_once`: how many may work; `transfers`: how many may bring images; 0 is no limit. Retries of unreachable nodes
-    come after first launches, and only while other nodes are at work.
+    `at_once`: how many nodes may work; `transfers`: how many may load images; 0 is no limit. Retries of unreachable
+    nodes come after first launches, and only while other nodes are at work.
     """
     working = sum(view.working for view in views)
     transferring = sum(view.transferring for view in views)
@@ -193,9 +193,9 @@ def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transf
 
 
 def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_once: int = 0) -> list[str]:
-    """Of the nodes with a further attempt ordered, those that have a place in the window.
+    """Names of those nodes in `ordered` (with a further attempt) for which the window of nodes at work has room.
 
-    A node that works already (its runner exited) keeps its place.
+    A node that works already (its runner exited) stays in the window.
     """
     working = sum(view.working for view in views.values())
     chosen = []
@@ -212,42 +212,42 @@ def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_onc
 
 
 def lost_contact(view: NodeView, now: float, seconds: float) -> bool:
-    """Whether a working node has sent nothing for this long, and fetches from it fail too."""
+    """Whether a working node has sent nothing for `seconds`, and fetches from it fail too."""
     if view.done or view.busy or not view.launched or view.to_start:
         return False
     return (view.misses >= 2 or not view.in_play) and now - view.last_contact_at >= seconds
 
 
 def lost_after(views: Sequence[NodeView], seconds: float) -> float:
-    """After how much silence a node counts as lost: `seconds`, or less where others are done and wait for it."""
+    """Seconds of silence after which a node is lost: `seconds`, or less if all others are done and wait for it."""
     at_work = [view for view in views if not view.done]
     only_waits = len(at_work) < len(views) and all(view.misses >= 2 for view in at_work)
     return min(seconds, ALONE_SECONDS) if only_waits else seconds
 
 
 def class_of_loss(contact_class: str) -> str:
-    """The class of a node that the watch gave up: why it cannot be asked, where only an operator can change that."""
+    """The failure class of a node that the watch gave up: that of the failed contact if only an operator can fix it."""
     return contact_class if contact_class in NOT_RETRIED else "lost_contact"
 
 
 def last_heartbeat(view: NodeView, now: float) -> str:
-    """How long ago, and in which stage, the node sent its last heartbeat."""
+    """Text on how long ago, and in which stage, the node sent its last heartbeat."""
     running = [stage for stage in view.stages if view.state(stage) == "running"]
     where = f" in {running[0]}" if running else ""
     return f"no heartbeat for {clock(now - view.last_contact_at)}{where}"
 
 
 def keep_started(earlier: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch to keep after one that may have failed: a runner started earlier may still work."""
+    """The launch to keep after a new one that may have failed: an earlier runner may still be at work."""
     if launch["state"] in LAUNCHED or earlier.get("state") not in LAUNCHED:
         return dict(launch)
     if earlier.get("attempt", 1) == launch["attempt"]:
         return {**earlier, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
-    return {**launch, "directory": earlier.get("directory")}  # where the evidence of the earlier attempt lies
+    return {**launch, "directory": earlier.get("directory")}  # the folder with the evidence of the earlier attempt
 
 
 def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:
-    """Store a record in the view. Returns a line when its state changed, None for a heartbeat."""
+    """Put a record into the view. Returns a line if the stage's state changed, None for a heartbeat."""
     before, attempt_before = view.state(stage), view.records.get(stage, {}).get("attempt")
     view.records[stage] = record
     view.refused.pop(stage, None)
@@ -266,7 +266,7 @@ def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) ->
 
 
 def progress(views: Sequence[NodeView], elapsed: float) -> str:
-    """One line: counts per stage and state, nodes done, elapsed and expected time."""
+    """The progress in one line: counts per stage and state, nodes done, elapsed and expected time."""
     stages: dict[str, Counter[str]] = {}
     for view in views:
         for stage in view.stages:
@@ -289,10 +289,10 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
 
 
 def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
-    """The end and the GPU-hours of the nodes' open stages by their plans; empty where a stage has no expectation.
+    """The expected end and the GPU-hours of the nodes' open stages, as text; empty if a stage has no expected time.
 
     `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such. A node
-    that was not launched yet has a plan like that of one with the same stages.
+    that was not launched yet is assumed to have the plan of a node with the same stages.
     """
     plans = {tuple(view.stages): view.plan for view in views if view.launched}
     waiting = [
@@ -314,9 +314,9 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
 
 
 def seconds_left(view: NodeView) -> float | None:
-    """Expected seconds of the node's open stages, from their declared expectations.
+    """Expected seconds of the node's open stages, from their declared durations.
 
-    None is unknown: a stage has no expectation, or a cluster pulls the images.
+    None is unknown: a stage has no expected duration, or a cluster pulls the images.
     """
     if view.pulling:
         return None
@@ -346,10 +346,10 @@ def to_fetch(
     by_store: bool = True,
     unread: Collection[str] = (),
 ) -> list[str]:
-    """Nodes whose records are to be fetched over the management connection.
+    """Names of the nodes whose records are due for a fetch over the management connection.
 
-    Those that cannot reach the store or are `unread` there every `interval` seconds, all while no records come
-    `by_store`, and those silent for longer than `silence` at the same rate. Failed fetches back off. Lost nodes are
+    Due every `interval` seconds are nodes that cannot reach the store or are `unread` there, all nodes while no records
+    come `by_store`, and nodes silent for longer than `silence` seconds. Failed fetches back off. Lost nodes are
     included: they may return.
     """
     without = {
@@ -374,7 +374,7 @@ def to_fetch(
 
 
 def to_restart(views: Sequence[NodeView]) -> list[str]:
-    """Launched nodes whose runner exited before the plan was complete: the plan is resumed."""
+    """Names of launched nodes whose runner exited before the plan was complete, so that the plan must be resumed."""
     return [
         view.name
         for view in views

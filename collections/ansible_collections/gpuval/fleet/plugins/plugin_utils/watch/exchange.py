@@ -24,12 +24,12 @@ from .decisions import update
 from .launcher import Window
 from .watched_run import UNKNOWN, WatchedRun
 
-#: How often the watch uploads as nodes do, and the object that it writes.
+#: How often the watch tests an upload as nodes do it, and the object for this test.
 UPLOADS_SECONDS = 10.0
 UPLOAD_CHECK = "report/upload-check"
-#: Longest wait before a store that is away is asked again, and for its answer.
+#: Maximum wait before an unreachable store is tried again, and for its answer then.
 AWAY_SECONDS, AWAY_TIMEOUT = 15.0, 5.0
-#: Begins the progress of a gang's member that waits for others.
+#: Start of the progress text of a gang's member that waits for others.
 WAITING = "waiting "
 
 
@@ -38,43 +38,43 @@ class StorePoller:
         self._watched, self._access, self._progress = watched, access, progress
         self._guard = access.guard(watched.info["folder"], lambda: watched.store)
         self._away_since: float | None = None
-        #: When a store that is away is read again.
+        #: When an unreachable store is read again.
         self.due_at = float("-inf")
-        #: By key of an object that cannot be read, though others can, when it is asked for again.
+        #: For each unreadable key, while others are readable, the time of the next try.
         self._unread: dict[str, float] = {}
-        #: Keys of records of the store that were refused: their nodes are asked for them.
+        #: Keys of records from the store that were refused: they are fetched from their nodes instead.
         self._refused: set[str] = set()
         self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
-        """Records that an earlier controller, or an earlier round, has read already."""
+        """Load the records that an earlier controller, or an earlier round, has read already."""
         for digests in (self._watched.folder.state / "returned").glob("*.json"):
-            digests.unlink()  # of what nodes returned, which it may not have kept: that is fetched again
+            digests.unlink()  # digests of fetched records, which that controller may not have kept: fetch them again
         for key in list(self._watched.memory.seen):
             parts = parse_key(self._watched.info["folder"], key)
             file = self._watched.folder.evidence_file(parts[2], parts[1]) if parts else None
-            if file is None or not os.path.lexists(file):  # there is none of a record that was refused
+            if file is None or not os.path.lexists(file):  # a refused record has no file
                 continue
             if is_whole(file, "records", self._watched.info["run_id"]):
                 self.accept(key, file.read_bytes())
             else:
-                del self._watched.memory.seen[key]  # it is read from the store again
+                del self._watched.memory.seen[key]  # read the record from the store again
 
     @property
     def by_store(self) -> bool:
-        """Whether records come by the store: it is read, and takes nodes' uploads."""
+        """Whether records come by the store: it can be read, and accepts nodes' uploads."""
         return self._away_since is None and self._uploads_fail_since == float("inf")
 
     @property
     def unread_nodes(self) -> set[str]:
-        """Nodes whose records do not come by the store, though it is read."""
+        """Names of nodes whose records do not come by the store, although it can be read."""
         places = (parse_key(self._watched.info["folder"], key) for key in (*self._unread, *self._refused))
         return {place[2] for place in places if place}
 
     def read(self, now: float) -> list[str]:
         """Read changed records. Returns a line for each change of state.
 
-        Raises StoreError where the store does not list them, or gives none of those that it gave before.
+        Raises StoreError if the store does not list the records, or returns none of those that it returned before.
         """
         watched, began, has_read = self._watched, time.monotonic(), False
         errors: dict[str, StoreError] = {}
@@ -113,7 +113,7 @@ class StorePoller:
             self._check_uploads(now)
 
     def _check_uploads(self, now: float) -> None:
-        """Upload as nodes do: by signed URL, which may fail while other requests succeed. Raises StoreError."""
+        """Test an upload by signed URL, as nodes do: it may fail while other requests succeed. Raises StoreError."""
         watched, failing = self._watched, self._uploads_fail_since <= now
         problem = refused(upload(watched.store, f"{watched.info['folder']}/{UPLOAD_CHECK}"))
         if problem and not failing:
@@ -126,7 +126,7 @@ class StorePoller:
             self._uploads_fail_since = float("inf")
 
     def failed(self, now: float, error: StoreError) -> None:
-        """The store did not answer: report it once, and ask less often. The embedded store is restarted."""
+        """Handle a store that did not answer: report it once, and ask less often. The embedded store is restarted."""
         if self._away_since is None:
             self._away_since = now
             reason, steps = unread.in_words(error, self._watched.folder)
@@ -135,13 +135,14 @@ class StorePoller:
         try:
             if self._access.start():
                 self._watched.say("the embedded store was restarted")
-            # its keys may have been rotated by a clean of another run
+            # a clean of another run may have rotated the keys
             self._watched.store = Store(self._access.connection(), timeout=AWAY_TIMEOUT, attempts=1)
         except StoreError as broken:
             self._watched.say(str(broken))
 
     def _note_refusal(self, key: str, raw: bytes, *, is_of_store: bool) -> None:
-        """Ask the node for a record that the store gave; one of the node's own ends its stage if it says so."""
+        """Fetch a record of the store that was refused from its node; one from the node ends its stage if it says
+        so."""
         _, stage, node = parse_key(self._watched.info["folder"], key) or ("", "", "")
         view = self._watched.views.get(node)
         if view is None or stage not in view.stages:
@@ -152,13 +153,13 @@ class StorePoller:
             view.refused[stage] = attempt
 
     def accept(self, key: str, raw: bytes, now: float | None = None, stamp: str | None = None) -> str | None:
-        """Check a record and keep it as evidence. Returns a line when a state changed or the record was refused.
+        """Check a record and keep it as evidence. Returns a line if a state changed or the record was refused.
 
-        `now`: when it arrived, None for one that was read earlier; `stamp`: the store's, None for one that did not
-        come by the store.
+        `now`: time of arrival, None for a record read earlier; `stamp`: the store's for this version, None for a record
+        that did not come by the store.
         """
         watched = self._watched
-        watched.memory.seen.setdefault(key, "")  # a later controller finds it in the results
+        watched.memory.seen.setdefault(key, "")  # a later controller finds the record in the results
         before = len(watched.evidence.problems)
         record = take_record(watched.evidence, watched.info, key, raw)
         self._progress.note(watched.info, key, stamp, record)
@@ -183,7 +184,7 @@ class StorePoller:
         return line or (f"{node} {stage}: {message}" if is_new else None)
 
 
-#: Shortest interval between two documents; it grows with the number of nodes.
+#: Minimum interval between two uploads of the watch's document, and its growth per node.
 INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01
 
 
@@ -193,14 +194,14 @@ class WatchPublisher:
         self._documents = publishing.DocumentPublisher(watched.folder)
         self._published_at = float("-inf")
         self.progress = publishing.WatchProgress()
-        #: run.json has changed since it was last put.
+        #: Whether run.json changed since its last upload.
         self.run_changed = True
-        #: Nodes whose plan this controller has put.
+        #: Nodes whose plan this controller has uploaded.
         self._plans: set[str] = set()
 
     def publish_run(self) -> None:
-        """run.json and the criteria, where they are not in the store yet. Raises StoreError, and RunError for a store
-        that holds another run of this name."""
+        """Upload run.json and the criteria, unless the store has them. Raises StoreError, and RunError if the store has
+        another run of this name."""
         if not self.run_changed:
             return
         watched = self._watched
@@ -212,7 +213,7 @@ class WatchPublisher:
         self.run_changed = False
 
     def publish(self, now: float, window: Window, *, if_due: bool = False, ended: bool = False) -> None:
-        """The watch's document and its progress. While the store is away the next call has what is new."""
+        """Upload the watch's document and progress. While the store is unreachable, the next call uploads them."""
         watched = self._watched
         interval = max(INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE * len(watched.views))
         if if_due and now - self._published_at < interval:
@@ -234,7 +235,7 @@ class WatchPublisher:
         )
         try:
             for view in watched.views.values():
-                # By the connection that is open, not one of each launch.
+                # Uses the open connection instead of one for each launch.
                 if view.launched and view.name not in self._plans and watched.folder.plan_file(view.name).exists():
                     plan = watched.folder.read_plan(view.name)
                     publishing.put(watched.store, watched.info, f"plans/{view.name}.json", plan)
@@ -244,5 +245,5 @@ class WatchPublisher:
         except StoreError as error:
             if ended:
                 watched.say(f"the end of the watch was not written to the store: {error}")
-        except schemas.Invalid as error:  # must not end the watch
+        except schemas.Invalid as error:  # an invalid document must not end the watch
             self._display.warning(f"the state of the launches was not written to the store: {error}")

@@ -29,20 +29,20 @@ from ..store.access import object_key, open_store, signed_urls
 from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
 
-#: The result of the probe, which has the reasons why nodes are not launched.
+#: The file with the probe's result, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"
 #: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
 
-#: A leader of more members gets no URLs of their records: a Secret holds 1 MiB.
+#: The leader of a larger gang gets no URLs for its members' records: a Secret holds 1 MiB.
 MAX_MEMBER_URLS = 256
 
 #: The program that loads models and datasets.
 LOADING = "gpuval_workloads.loading"
 
-#: What a stage in the Python of workloads needs that declares nothing: that Python.
+#: The requirement of a stage that declares none and runs in the Python of workloads: this Python.
 PYTHON = {"import": "sys"}
-#: Message for nodes that cannot load a model for want of a reachable store.
+#: Message for nodes that cannot load a model because the store is unreachable for them.
 NO_MODEL = (
     "the embedded store listens on the controller's loopback only, so {nodes} cannot load the model or a dataset: "
     "set gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
@@ -51,42 +51,42 @@ NO_MODEL = (
 
 
 def controller_name() -> str:
-    """User and host of this controller, for people who find its run on a node."""
+    """User and host of this controller, shown to those who find its run on a node."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
+    except (KeyError, OSError):  # the account has no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
 def archives(*, bytecode: bool = True) -> dict[str, bytes]:
-    """The runner and the workloads, by the names that the module's arguments have.
+    """The archives of the runner and the workloads, by names of the module's arguments.
 
-    For pods without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB.
+    Pods get them without bytecode, most of the runner's size: a ConfigMap holds 1 MiB.
     """
     return _archives(bytecode, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
 
 
 @cache
 def _archives(bytecode: bool, programs: tuple[Path, ...], *_engines: Path) -> dict[str, bytes]:
-    """``_engines``: those that the runner has, for the cache."""
+    """``_engines``: the runner's container engines, as part of the cache's key."""
     return {"runner": payload.runner_pyz(bytecode), "workloads": payload.workloads_zip(programs)}
 
 
 def encoded_archives() -> dict[str, str]:
-    """Those of :func:`archives` as base64, for a module's arguments."""
+    """The result of :func:`archives` in base64, for a module's arguments."""
     return {name: base64.b64encode(data).decode() for name, data in archives().items()}
 
 
 @cache
 def client(connection: Connection) -> Store:
-    """A client that sends no request before the fork: two processes must not share an open connection."""
+    """Make a client that sends no request before the fork: two processes must not share an open connection."""
     return Store(connection)
 
 
 @dataclass(frozen=True)
 class NodeStore:
-    """The store of a run as its nodes use it; one on the controller's loopback is not `reachable` for others."""
+    """The store of a run as its nodes use it; one on the controller's loopback is not `reachable` for other hosts."""
 
     access: StoreBackend
     client: Store
@@ -96,22 +96,22 @@ class NodeStore:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> NodeStore:
-        """By the option `store` of an action. Raises StoreError."""
+        """Make it from the option `store` of an action. Raises StoreError."""
         access = open_store(options)
         return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport), options)
 
     def given(self, node: str, stages: Sequence[str], seconds: float) -> dict[str, Any]:
-        """What a node gets: its signed URLs, the models' read key where it loads one, the certificate authority.
+        """What a node gets: signed URLs, the models' read key if it loads a model, and the certificate authority.
 
-        `seconds`: what is left of the run's time, after which the URLs end. Raises StoreError, and PlanError for a node
-        that cannot load its model.
+        `seconds`: time left of the run, after which the URLs expire. Raises StoreError, and PlanError for a node that
+        cannot load its model.
         """
         loads = plans.loads(stages)
         if loads and not self.reachable:
             raise plans.PlanError(NO_MODEL.format(nodes="this node"))
         writable = list(stages) if self.reachable else []
         store = signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS)
-        # The other members of the gang that the node leads: it reads their records while it waits for them.
+        # Other members of the gang that the node leads: while it waits for them, it reads their records.
         gang = plans.gang_of(self.run, node)
         members = [member["node"] for member in gang["members"][1:]] if gang and gang["index"] == 0 else []
         if self.reachable and 0 < len(members) * len(stages) <= MAX_MEMBER_URLS:
@@ -129,30 +129,30 @@ class NodeStore:
         }
 
     def secrets(self, plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        """By stage the secrets that a plan names. Raises PlanError for one without a value."""
+        """For each stage the secrets that a plan names. Raises PlanError for a secret without a value."""
         found = {stage["name"]: job_secrets.values(stage.get("secrets", ()), self.options) for stage in plan["stages"]}
         return {name: values for name, values in found.items() if values}
 
     def sizes(self, folders: Sequence[str]) -> dict[str, int]:
-        """Bytes of these models and datasets. Raises StoreError."""
+        """Size in bytes of these models and datasets. Raises StoreError."""
         return {name: sum(entry.size for entry in self.client.list(f"models/{name}/")) for name in folders}
 
 
 def warm(connection: Connection) -> None:
-    """Do before the workers are forked what each of them would repeat."""
+    """Do what every worker would repeat, before the workers are forked."""
     archives()
-    client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
+    client(connection).sign_put("warm", 60)  # without connection; the first signature costs as much as ten others
     warm_schemas()
 
 
 def warm_schemas() -> None:
-    """The first use of a schema validates the schema itself, which takes longer than any plan or answer."""
+    """Use each schema once: the first use validates the schema itself, which takes longer than any plan or answer."""
     for name in ("plan", "launch_answer"):
         schemas.validator(name)
 
 
 def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
-    """Why the node is unreachable by the probe (gpuval.probe/1); None when it answers or was not probed."""
+    """Why the node is unreachable by the probe (gpuval.probe/1); None if it answers or was not probed."""
     finding = probed.get("nodes", {}).get(node)
     if not finding or finding.get("state") == findings.REACHABLE:
         return None
@@ -161,7 +161,7 @@ def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
 
 
 def host_key(folder: RunFolder, node: str) -> str:
-    """Fingerprint of the SSH host key by which the run's probe found the node; empty where there was none."""
+    """Fingerprint of the SSH host key with which the run's probe found the node; empty if there was none."""
     probed = run_folder.read_json_or({}, folder.state / PROBE_FILE)
     return str(probed.get("nodes", {}).get(node, {}).get("fingerprint", ""))
 
@@ -171,18 +171,18 @@ class ProbeOptions:
     """Options of actions that connect to a node which the run's probe may have found unreachable."""
 
     store: StoreOptions
-    #: Of each step of a probe.
+    #: Time limit of each step of a probe.
     probe_timeout_seconds: float = 4.0
-    #: Pin the host key of a node that has none pinned yet.
+    #: Whether to pin the host key of a node that has no pinned key yet.
     accept_new_host_keys: bool = True
 
 
 def still_unreachable(
     folder: RunFolder, node: str, options: ProbeOptions, task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
-    """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None when it answers.
+    """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None if it answers.
 
-    It is probed like the others at the start: Ansible's own connection accepts no new host key.
+    The node is probed as at the start: Ansible's own connection accepts no new host key.
     """
     if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
@@ -200,7 +200,7 @@ def still_unreachable(
 
 
 def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> list[dict[str, Any]]:
-    """What a node's stages need on the host: a trial for each environment and Python that they have."""
+    """What a node's stages need on the host: one test for each environment and Python of theirs."""
     trials: dict[str, dict[str, Any]] = {}
     for stage in [*expected["stages"], *expected.get("gang_stages", ())]:
         declaration = workloads.get(stage, {})
@@ -208,9 +208,9 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
         environment = {str(name): str(value) for name, value in (declaration.get("environment") or {}).items()}
         environment.pop(job_stages.VARIABLE, None)
         conditions = {"in_python": is_python, "environment": environment}
-        # modules count for stages in the Python of workloads alone, which is tried
+        # only the Python of workloads is tested, so modules count only for its stages
         needs = [need for need in declaration.get("requires") or () if is_python or "start" in need]
-        if any("_dir}" in value for value in environment.values()):  # folders of the run, which are not there yet
+        if any("_dir}" in value for value in environment.values()):  # folders of the run do not exist yet
             needs = []
         for need in [] if declaration.get("image") and runtime != "host" else [PYTHON] * is_python + needs:
             trial = trials.setdefault(json.dumps(conditions, sort_keys=True), {**conditions, "needs": {}})
@@ -221,8 +221,8 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
 def with_needed_packages(
     expected: Mapping[str, Any], workloads: Mapping[str, Any], *, in_pods: bool = False
 ) -> dict[str, Any]:
-    """The declarations for a node's plan: its first stage in the image of a multi-node stage looks for the packages
-    that the latter needs. Pods have an image without one in their declaration."""
+    """A node's stage declarations for its plan. The first stage in a multi-node stage's image also checks for the
+    packages that this stage needs. In pods every stage has an image, even without one in its declaration."""
     packages_by_stage: dict[str, set[str]] = {}
     for gang_stage in expected.get("gang_stages", ()):
         declaration = workloads.get(gang_stage, {})
@@ -240,7 +240,7 @@ def with_needed_packages(
 
 
 def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a stage finds the packages that another has: a program of gpuval's own, in the same image."""
+    """Whether a stage finds the packages of another one: both run gpuval's own programs in the same image."""
     words = [str(word) for word in own.get("command", ())]
     if plans.JOB in words or not any(word.startswith("gpuval_workloads.") for word in words):
         return False
@@ -250,7 +250,7 @@ def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def folders(plan: Mapping[str, Any]) -> list[str]:
-    """The folders of models and datasets that a plan loads."""
+    """Folders of the models and datasets that a plan loads."""
     found = []
     for stage in plan["stages"]:
         command = [str(word) for word in stage["command"]]

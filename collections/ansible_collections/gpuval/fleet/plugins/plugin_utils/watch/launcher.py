@@ -19,13 +19,13 @@ from .decisions import NodeView, keep_started, to_launch, to_relaunch
 from .placement import LaunchEnd, Placement, PlannedAttempt
 from .watched_run import WatchedRun
 
-#: With less of the run's time left nothing is launched.
+#: Nothing is launched if less of the run's time is left.
 MIN_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Window:
-    """How many nodes work at once, and how many of them bring images; 0 is no limit."""
+    """How many nodes work at once, and how many of them load images; 0 is no limit."""
 
     nodes: int
     transfers: int
@@ -40,18 +40,18 @@ def window_file(folder: run_folder.RunFolder) -> Path:
 
 
 def write_window(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None) -> dict[str, Any]:
-    """Set what is not None; what was set earlier stays. Returns the file's content."""
+    """Set the limits that are not None; others stay as they were set. Returns the file's content."""
     content = {**run_folder.read_object(window_file(folder)), "at": run_folder.now()}
     content |= {key: value for key, value in (("nodes", nodes), ("transfers", transfers)) if value is not None}
     run_folder.write_json(window_file(folder), content)
     return content
 
 
-def read_window(folder: run_folder.RunFolder, otherwise: Window) -> Window:
-    """The window that was set for the run; what was not set, or is damaged, is as in `otherwise`."""
+def read_window(folder: run_folder.RunFolder, default: Window) -> Window:
+    """The limits of nodes at work that were set for the run; `default` has those that were not set or are damaged."""
     content = run_folder.read_object(window_file(folder))
     limits = {name: content.get(name) for name in ("nodes", "transfers")}
-    return replace(otherwise, **{name: limit for name, limit in limits.items() if type(limit) is int and limit >= 0})
+    return replace(default, **{name: limit for name, limit in limits.items() if type(limit) is int and limit >= 0})
 
 
 class Launcher:
@@ -63,11 +63,11 @@ class Launcher:
         warn: Callable[[str], None],
         wait_for_node: float = 0.0,
     ) -> None:
-        """`window`: the window that the command was given; `wait_for_node`: how many seconds a node is tried again on
-        which another run is at work."""
+        """`window`: the command's own limits; `wait_for_node`: how many seconds a launch is retried on a node where
+        another run is at work."""
         self._wait_for_node = wait_for_node
         self._watched, self._placement, self._command_window, self._warn = watched, placement, window, warn
-        #: Further attempts that wait for a place.
+        #: Further attempts that wait until the window has room.
         self.ordered: dict[str, PlannedAttempt] = {}
         self.started: set[str] = set()
         self._store_problems: set[str] = set()
@@ -80,20 +80,20 @@ class Launcher:
         self.read_window()
 
     def read_window(self) -> None:
-        """Apply a window that was set while the run is watched."""
+        """Apply a window that was set during the run."""
         window = read_window(self._watched.folder, self._command_window)
         if window != self.window:
             self.window = window
             self._watched.say(f"window: {window}")
 
     def plan_starts(self, now: float) -> None:
-        """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry."""
+        """Mark the nodes to launch or to resume; nodes that the probe did not reach wait for a retry."""
         present, everyone = self._placement.present, self._placement.everyone
         probed = run_folder.read_json_or({}, self._watched.folder.state / launch_inputs.PROBE_FILE)
         for view in self._watched.views.values():
             view.in_play = view.name in present
             if view.name not in everyone or (view.complete and view.launch.get("nonce")):
-                continue  # without a nonce another controller, or rendered manifests, started it: launching finds that
+                continue  # without a nonce another controller, or rendered manifests, started it: the launch finds that
             if view.not_measured_again:
                 continue
             if not view.in_play:
@@ -110,13 +110,13 @@ class Launcher:
         return self._watched.seconds_left(now) >= MIN_SECONDS
 
     def relaunch(self, orders: Mapping[str, PlannedAttempt], now: float) -> None:
-        """Launch further attempts, these and the earlier ones that still wait, as the window has places."""
+        """Launch further attempts, the new ones and those that still wait, as the window has room."""
         self.ordered.update(orders)
         for name in to_relaunch(self._watched.views, list(self.ordered), at_once=self.window.nodes):
             self._launch(name, self.ordered.pop(name), now)
 
     def launch_next(self, now: float) -> None:
-        """First launches, and retries of nodes that were unreachable, as the window has places."""
+        """Launch nodes for the first time, and retry unreachable ones, as the window has room."""
         views = list(self._watched.views.values())
         for name in to_launch(views, now, at_once=self.window.nodes, transfers=self.window.transfers):
             self._launch(name, PlannedAttempt(), now)
@@ -128,7 +128,7 @@ class Launcher:
             self._placement.launch(view, attempt, min(attempt.seconds, self._watched.seconds_left(now)))
 
     def ended(self, view: NodeView, event: LaunchEnd, before: Mapping[str, Any], now: float) -> None:
-        """A launch ended; `before` is the node's launch as it was known until then."""
+        """Handle the end of a launch; `before`: the node's previous launch."""
         view.tried_at, view.changed_at = now, max(view.changed_at, now)
         if event.failed:
             state = "unreachable" if event.unreachable else "failed"
@@ -137,7 +137,7 @@ class Launcher:
             view.tries, view.queued_until = 0, None
             if event.started:
                 self.started.add(view.name)
-            # Why a node does not reach the store, once for all nodes with that reason: the progress counts them.
+            # Report once for all nodes why they do not reach the store: the progress counts these nodes.
             message = str(view.launch.get("message") or "")
             without = view.launch.get("store_reachable") is False and message.startswith("the store")
             if without and message not in self._store_problems:
@@ -150,7 +150,7 @@ class Launcher:
             self._not_started(view, before, reported=event.reported or view.queued_until is not None)
 
     def _name_other_run(self, view: NodeView) -> None:
-        """Have the remedy name how to resume or end the run that is at work on the node, with its inventory."""
+        """Add to the remedy how to resume or end the other run that is at work on the node, with its inventory."""
         remedy = str(view.launch.get("remedy") or "")
         run_id = launch_errors.other_run(str(view.launch.get("message") or ""))
         if f"`make clean RUN={run_id}`" in remedy:
@@ -158,19 +158,19 @@ class Launcher:
             self._watched.write_launch(view, {**view.launch, "remedy": remedy})
 
     def _queue(self, view: NodeView, now: float) -> None:
-        """Wait for another run's end, for a limited time."""
+        """Let the launch wait for another run's end, for a limited time."""
         was_queued = view.queued_until is not None
         until = view.queued_until if view.queued_until is not None else now + self._wait_for_node
         waits = view.launch.get("class") == OTHER_RUN and now < until
         if waits and not was_queued:
             seconds, message = self._wait_for_node, view.launch.get("message")
             self._watched.say(f"{view.name}: queued for {seconds:.0f} s: {message}")
-        if was_queued and not waits:  # its refusal is reported now
+        if was_queued and not waits:  # the time is over: report the refusal
             view.tries = 0
         view.queued_until = until if waits else None
 
     def fail(self, view: NodeView, failure: Mapping[str, Any], now: float) -> None:
-        """Keep why a launch failed before it wrote the launch file itself."""
+        """Record why a launch failed before it wrote the launch file itself."""
         before, earlier = view.launch, self._watched.folder.read_launch(view.name)
         attempt, stages = earlier.get("attempt", 1), earlier.get("stages", [])
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **failure}
@@ -181,7 +181,7 @@ class Launcher:
         self._not_started(view, before)
 
     def end_second_measurements(self, now: float) -> None:
-        """Give up those that cannot begin, or did not in time: the first measurement stands, and a warning says so."""
+        """Give up second measurements that cannot start, or did not in time: the first one counts, with a warning."""
         begin_by = self._watched.memory.begin_by
         for name, seconds in list(begin_by.items()):
             view, is_late = self._watched.views[name], now - self._watched.opened > seconds
@@ -204,7 +204,7 @@ class Launcher:
             view.busy = ""
 
     def end_waiting(self, now: float) -> None:
-        """Nothing is launched any more: what waits for its turn, or for another run's end, waits no longer."""
+        """Stop launching: end the waiting for a turn, or for another run's end."""
         self.ordered.clear()
         for view in self._watched.views.values():
             view.queued_until = None

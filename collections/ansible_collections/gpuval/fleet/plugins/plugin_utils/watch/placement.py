@@ -21,16 +21,16 @@ from .launch_inputs import NodeStore
 
 @dataclass(frozen=True)
 class PlannedAttempt:
-    """Which attempt of a plan to launch; no stages: all of them."""
+    """An attempt of a plan to launch; empty `stages` are all of them."""
 
     number: int = 1
     stages: Sequence[str] = ()
-    #: At most, in seconds from its launch on.
+    #: Maximum duration in seconds from its launch.
     seconds: float = math.inf
 
     def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The launch that begins it. A controller that resumes the run starts at 1 again: `known`, the node's last
-        launch, may be of a later attempt, which counts then."""
+        """The launch with which the attempt begins. `known`: the node's last launch. If a controller that resumes the
+        run starts at 1 again, its attempt counts."""
         number, stages = self.number, list(self.stages)
         if known.get("attempt", 1) > number:
             number, stages = known["attempt"], known["stages"]
@@ -39,9 +39,9 @@ class PlannedAttempt:
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`.
+    """The end of a launch or fetch. `failed`: it ended before writing the launch file, because of `message`.
 
-    `reported`: the placement has reported why, once for all nodes that it concerns.
+    `reported`: the placement has already reported this, once for all nodes.
     """
 
     node: str
@@ -55,10 +55,10 @@ class LaunchEnd:
 
 @dataclass(frozen=True)
 class NodeNews:
-    """What a placement learned of a node by itself.
+    """A change that a placement noticed on a node.
 
-    `launch`: the new content of its launch file. `records`: by key, records that did not come by the store; untrusted.
-    Both None: its images are present, so that the next transfer may begin. `reported`: as of `LaunchEnd`.
+    `launch`: the new content of its launch file. `records`: by key, untrusted records that did not come by the store.
+    Both None: the node's images are present, so the next transfer may begin. `reported`: as in `LaunchEnd`.
     """
 
     node: str
@@ -76,15 +76,15 @@ Event = Union[LaunchEnd, NodeNews]
 
 @dataclass
 class NodeOutages:
-    """Nodes that did not answer their scheduler for a while in mid-run. ``failure``: the class of such a node."""
+    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the failure class for them."""
 
     failure: FailureClass
-    #: By node and attempt when the outage began, by the clock that counts seconds and as text, and its reason.
+    #: For each (node, attempt) the start of its outage, in seconds and as text, and the reason.
     _open: dict[tuple[str, Any], tuple[float, str, str]] = field(default_factory=dict)
 
     def noted(self, node: str, launch: Mapping[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """The launch, with an outage among its interruptions once that is over. ``reason`` is empty while the node
-        answers, and when its work has ended."""
+        """The launch, with the outage added to its interruptions once it is over. ``reason``: why the node does not
+        answer; empty if it answers, or its work has ended."""
         key = (node, launch.get("attempt", 1))
         if reason:
             self._open.setdefault(key, (now, run_folder.now(), reason))
@@ -97,41 +97,41 @@ class NodeOutages:
 
 
 class Placement(Protocol):
-    #: Nodes that can be worked on, and all hosts of the play, failed ones included.
+    #: `present`: nodes that tasks can run on. `everyone`: all hosts of the play, including failed ones.
     present: set[str]
     everyone: set[str]
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether an event is still to come of a launch or fetch."""
+        """Whether an event of a launch or fetch is still to come."""
 
     @abstractmethod
     def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
-        """Start the plan. `seconds` is what is left of the run's time."""
+        """Start the plan. `seconds`: time left of the run."""
 
     @abstractmethod
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
-        """Bring the node's records and logs that the store lacks; all that are new unless they come `by_store`."""
+        """Fetch the node's records and logs that the store lacks; if records do not come `by_store`, all new ones."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Wait for events, at most this long; returns at once when there are any."""
+        """Wait for events, at most this number of seconds; returns at once if there are any."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop what still runs on the controller."""
+        """Stop processes that still run on the controller."""
 
     def begin(self, views: Mapping[str, NodeView]) -> None:
         """Prepare the launches; called once, before the first."""
         return
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
-        """A further attempt for a done node whose attempt was cut short by no fault of its own (an eviction)."""
+        """A further attempt for a done node that was interrupted through no fault of its own (an eviction)."""
         return None
 
     def withdraw(self, view: NodeView) -> bool:
-        """Take back an attempt that waits for its turn, or for a scheduler. Returns False where it may have begun."""
+        """Cancel an attempt that waits for its turn, or for a scheduler. Returns False if it may have started."""
         return False
 
     def unsettled(self) -> bool:
@@ -139,16 +139,16 @@ class Placement(Protocol):
         return False
 
     def new_nodes(self) -> Mapping[str, Mapping[str, Any]]:
-        """Nodes that appeared since the last call and are to join the run: what run.json expects of each."""
+        """Nodes that appeared since the last call and join the run: their entries for run.json."""
         return {}
 
     def add(self, view: NodeView) -> None:
-        """Called for each new node once it is part of the run."""
+        """Handle a new node that joined the run."""
         return
 
 
 class JobPlacement(Placement):
-    """A placement that makes a job for each node. `orders` says what is to run on a node."""
+    """A placement that makes a job for each node. `orders`: makes the description of a node's job."""
 
     #: The last records of a node may arrive after its job ended.
     SETTLE_SECONDS = 6.0
@@ -180,4 +180,4 @@ class JobPlacement(Placement):
 
     @abstractmethod
     def finish(self) -> None:
-        """Take back the jobs that nothing waits for when the watch has ended."""
+        """Cancel the jobs that are not needed any more when the watch has ended."""

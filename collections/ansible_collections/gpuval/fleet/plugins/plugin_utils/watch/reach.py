@@ -11,18 +11,18 @@ from ..core import escape
 from ..core.errors import GpuvalError
 
 SHELL, FOLLOW = "shell", "follow"
-#: Lines of a log shown from before.
+#: Number of earlier log lines to show.
 LINES = 200
-#: In a container that may lack bash.
+#: Starts a shell in a container that may lack bash.
 _ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
 class ReachError(GpuvalError):
-    """There is nothing to reach; the message says why."""
+    """There is no shell or log to open; the message has the reason."""
 
 
 def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
-    """The stage that runs by its record, else the last that ran, else the first."""
+    """The stage that is running, else the last that ran, else the first."""
     running = [stage for stage in stages if states.get(stage) == "running"]
     begun = [stage for stage in stages if states.get(stage, "pending") not in ("pending", "skipped")]
     return (running or begun[-1:] or list(stages))[0]
@@ -38,12 +38,11 @@ def on_host(
     as_words: bool = False,
     ended: bool = False,
 ) -> list[str]:
-    """Words of the command on a node over SSH; `connection` is ssh with its options and host, empty for this host.
-    `as_words`: it is a command that takes words, as srun, and no line of a shell.
+    """The command for a node over SSH, as words. `connection`: ssh with its options and host, empty for this host.
+    `as_words`: the connection accepts words (srun) instead of a shell line.
 
-    `directory` is the run's folder on the node, None where the run was never started there. The logs of `stages` are
-    followed as they begin, and shown where the run has `ended`. With a `become_user` the folder and the logs are that
-    user's.
+    `directory` is the run's folder on the node, None if the run never started there. Logs of `stages` are followed as
+    they appear, and only shown if the run has `ended`. With a `become_user`, folder and logs belong to that user.
     """
     if task == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
@@ -53,8 +52,8 @@ def on_host(
     else:
         logs = shlex.join(f"{directory}/logs/{stage}.log" for stage in stages)
         follows = "" if ended else "-F "
-        remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # it complains of logs that have not begun
-    if become_user:  # a shell can ask for the password
+        remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # tail complains about logs that do not exist yet
+    if become_user:  # only a shell can ask for the password
         asks = "" if task == SHELL else "-n "
         remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"
     if task == SHELL:
@@ -63,18 +62,18 @@ def on_host(
 
 
 def from_stage(stages: Sequence[str], stage: str) -> list[str]:
-    """The stage and those after it."""
+    """The stages from this one on."""
     return list(stages[list(stages).index(stage) :])
 
 
 def cleaned(words: Sequence[str]) -> list[str]:
-    """A command whose output, complaints too, comes from a node: no escape sequence of it reaches the terminal."""
+    """A command whose output and errors come from a node, without escape sequences that would reach the terminal."""
     cleaner = shlex.join([sys.executable, "-I", escape.__file__])
     return ["sh", "-c", f"{shlex.join(words)} 2>&1 | {cleaner}"]
 
 
 def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
-    """Words of a command of kubectl; `access` are kubeconfig, context and namespace, empty for its own."""
+    """The words of a kubectl command; `access`: kubeconfig, context and namespace, empty for kubectl's own."""
     return ["kubectl", *(f"--{name}={value}" for name, value in access.items() if value), *words]
 
 
@@ -90,14 +89,14 @@ def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def containers(pod: Mapping[str, Any]) -> dict[str, str]:
-    """Of each container, in order: waiting, running or terminated."""
+    """For each container, in order, its state: waiting, running or terminated."""
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in statuses}
 
 
 def container_after(pod: Mapping[str, Any], container: str) -> str | None:
-    """The next container that has begun; None as long as one may follow, empty if none will."""
+    """The next container that has started; None while one may still start, empty if none will."""
     states = containers(pod)
     later = from_stage(list(states), container)[1:] if container in states else []
     begun = [name for name in later if states[name] != "waiting"]
@@ -106,7 +105,7 @@ def container_after(pod: Mapping[str, Any], container: str) -> str | None:
 
 
 def container_of(task: str, pod: Mapping[str, Any], container: str) -> str:
-    """The wanted container, else the running one, else for its log the last that ran."""
+    """The chosen container, else the running one, else for a log the last that ran."""
     states = containers(pod)
     phase = (pod.get("status") or {}).get("phase", "Unknown")
     about = f"pod {pod['metadata']['name']} ({phase})"
@@ -124,7 +123,7 @@ def container_of(task: str, pod: Mapping[str, Any], container: str) -> str:
 
 
 def beyond(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines of `after`, the end of a log, that were not in `before`, its earlier end."""
+    """Lines of `after`, the newer end of a log, that were not in `before`, its earlier end."""
     for start in range(len(before) + 1):
         tail = list(before[start:])
         if tail == list(after[: len(tail)]):

@@ -26,13 +26,14 @@ from . import launch_inputs, reach
 from .placement import JobPlacement
 from .watch import RunWatch, WatchLimits
 
-#: What playbooks and roles ask of a scheduler, as `gpuval_scheduler`.
+#: Attributes that playbooks and roles read of a scheduler, as `gpuval_scheduler`.
 TRAITS = ("name", "work", "in_pods", "over_ssh", "bears_marks", "has_drains")
 
 
 @dataclass(frozen=True)
 class NodeProbes:
-    """Findings by node, the seconds that they took, lines for people, and what the step returns beside."""
+    """The result of a probe: findings by node, its seconds, lines for the console, and more fields of the step's
+    result."""
 
     findings: Mapping[str, ProbeFinding]
     seconds: float
@@ -42,11 +43,11 @@ class NodeProbes:
 
 @dataclass
 class NodeVerdicts:
-    """The verdicts that were written on nodes, or removed: by node what it bore before and bears now.
+    """The verdicts that were written on nodes or removed: for each node the one before and the one now.
 
-    `missing`: nodes that the scheduler has not. `foreign`: nodes to drain that are out of service for others. `busy`:
-    nodes that others kept changing. `still`: by node that keeps an earlier FAIL what it is to pass yet. `problem`: why
-    some are unchanged.
+    `missing`: nodes that the scheduler does not know. `foreign`: nodes to drain that others took out of service.
+    `busy`: nodes that others kept changing. `still`: for each node that keeps an earlier FAIL what it must pass.
+    `problem`: why some are unchanged.
     """
 
     changes: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -55,36 +56,36 @@ class NodeVerdicts:
     busy: list[str] = field(default_factory=list)
     still: dict[str, frozenset[str]] = field(default_factory=dict)
     problem: str = ""
-    #: Whether anything changed that is no verdict.
+    #: Whether something other than a verdict changed.
     noted: bool = False
 
 
-#: Where evidence of a node goes: its archive, with a message and notes; or the state of one that has none, and why.
+#: Functions that keep a node's evidence: its archive, with a message and notes; or its state without one, and why.
 KeepArchive = Callable[[str, bytes, str, Mapping[str, str]], object]
 KeepState = Callable[[str, str, str], object]
 
 
 class Scheduler(ABC):
-    """A context manager: what `watch` needs is open in it. `plans` and the others need no entering."""
+    """What gpuval needs of a scheduler. A context manager: `watch` must run inside it, other methods need not."""
 
     name: ClassVar[str] = ""
-    #: What it is called in messages and as a row of the doctor, and what it makes for each node.
+    #: Its name in messages and as a row of the doctor, and the word for what it makes for each node.
     title: ClassVar[str] = "the cluster"
     row_name: ClassVar[str] = "scheduler"
     work: ClassVar[str] = "jobs"
-    #: Stages run in pods, whose images the cluster brings; nodes are reached over SSH by Ansible's own tasks.
+    #: Whether stages run in pods, whose images the cluster pulls; and whether Ansible's own tasks reach nodes over SSH.
     in_pods: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = False
-    #: Jobs of users may be its batch files.
+    #: Whether users' jobs may be batch files of this scheduler.
     runs_batch_files: ClassVar[bool] = False
-    #: Verdicts are written on nodes whenever that is asked, or as drains of nodes that failed.
+    #: Whether verdicts can be written on nodes at any time; and whether failed nodes are drained.
     bears_marks: ClassVar[bool] = False
     has_drains: ClassVar[bool] = False
-    #: What the step `mark_nodes` says of nodes that keep a FAIL, and of a run in which they pass.
+    #: Words of the step `mark_nodes` for nodes that keep a FAIL, and for a run in which they pass.
     still_words: ClassVar[tuple[str, str]] = ("still FAIL", "removes it")
 
     def __init__(self, action: Any, options: Any, *, gangs: bool = False) -> None:
-        """`options`: those of the step that asks."""
+        """`options`: those of the action's step."""
         self._action, self._options, self._task_vars, self._gangs = action, options, action.task_vars, gangs
         self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
 
@@ -96,7 +97,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def plans(self) -> Mapping[str, str]:
-        """The plan of each node, as text for people. Raises PlanError."""
+        """The plan of each node as text for people. Raises PlanError."""
 
     @abstractmethod
     def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
@@ -104,44 +105,44 @@ class Scheduler(ABC):
 
     @property
     def requests(self) -> int:
-        """Requests to a cluster's API so far."""
+        """Number of requests to a cluster's API so far."""
         return 0
 
     @abstractmethod
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
-        """The address of a member of a gang, for the others."""
+        """The address at which other members of a gang reach this member."""
 
     @abstractmethod
     def probe(self) -> NodeProbes:
-        """Whether work can be placed on the nodes of the play. Raises GpuvalError."""
+        """Check whether work can be placed on the nodes of the play. Raises GpuvalError."""
 
     @abstractmethod
     def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
-        """The command of a shell on a node, or of the log of its stages. Raises GpuvalError."""
+        """The command for a shell on a node, or for the log of its stages. Raises GpuvalError."""
 
     def answers(self, values: Mapping[str, Any]) -> str:
-        """What the doctor says where the scheduler answers; `values`: variables of a host. Raises GpuvalError."""
+        """The doctor's text if the scheduler answers; `values`: variables of a host. Raises GpuvalError."""
         return ""
 
     def mark(self) -> NodeVerdicts:
-        """Write the verdicts of a run on its nodes, or take them off. Raises GpuvalError."""
+        """Write the verdicts of a run on its nodes, or remove them. Raises GpuvalError."""
         raise NotImplementedError
 
     def clean(self) -> dict[str, Any]:
-        """Remove what runs made, and see that it is gone. Returns the result of the step. Raises GpuvalError."""
+        """Remove what runs made, and check that it is gone. Returns the step's result. Raises GpuvalError."""
         return {"changed": False, "msg": "it keeps nothing of runs"}
 
     def gather(
         self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
     ) -> None:
-        """Give out the evidence that the scheduler has of nodes, with secrets hidden."""
+        """Pass the scheduler's own evidence about nodes to `archive` or `state`, with secrets hidden."""
         return
 
     def _hosts(self) -> list[str]:
         return list(self._task_vars["ansible_play_hosts_all"])
 
     def _followed(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
-        """The stage that was asked for, or those from the one that is at work."""
+        """The stage to follow: the requested one, or those from the one at work on."""
         if self._options.stage:
             return [self._options.stage]
         states = {
@@ -155,11 +156,11 @@ class JobScheduler(Scheduler):
 
     @abstractmethod
     def order(self, run: Mapping[str, Any], name: str) -> Any:
-        """What is to run on a node, with its `plan`. Raises PlanError."""
+        """The description of a node's job, with its `plan`. Raises PlanError."""
 
     @abstractmethod
     def placement(self, *common: Any) -> JobPlacement:
-        """Made of the arguments that all have."""
+        """Make the placement from the arguments that all job placements have."""
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]
@@ -186,25 +187,25 @@ class JobScheduler(Scheduler):
         others: Mapping[str, Any] | None = None,
         like: str = "",
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """These variables of a node (see `values_for`), and the declarations of its stages, also in later gangs."""
+        """These variables of a node (see `values_for`), and the declarations of its stages, including later gangs."""
         later = [GANG_WORKLOADS] if run["nodes"][name].get("gang_stages") else []
         wanted = (self._workloads, *later, *PLAN_VARIABLES, *variables)
         chosen = values_for(self._action, name, self._task_vars, wanted, others, like)
         return chosen, {**(chosen[GANG_WORKLOADS] if later else {}), **chosen[self._workloads]}
 
     def _mark_cleaned(self, left: object) -> None:
-        """Remember that runs were cleaned, unless something is left of them."""
+        """Record that runs were cleaned, unless something of them is left."""
         options = self._options
         if options.results_dir and not self._action.check_mode and not left:
             run_folder.mark_cleaned(options.results_dir, options.run_ids)
 
 
 def scheduler_of(name: str) -> type[Scheduler]:
-    """The scheduler of this name. Raises SettingError."""
+    """The class of the scheduler with this name. Raises SettingError."""
     return extensions.load_class("schedulers", name, Scheduler)  # type: ignore[type-abstract]
 
 
-#: The variables of a node with the declarations of its stages: its own ones, and those of gangs.
+#: Variables with a node's stage declarations: of its own stages, and of multi-node stages.
 WORKLOADS, GANG_WORKLOADS = "run_workloads", "run_gang_workloads"
 PLAN_VARIABLES = (
     *("gpuval_heartbeat_seconds", "gpuval_telemetry", "gpuval_telemetry_seconds"),
@@ -220,7 +221,7 @@ def values_for(
     others: Mapping[str, Any] | None = None,
     like: str = "",
 ) -> dict[str, Any]:
-    """Variables of a node, templated. `like`: the host that has them; `others` replace some. Raises PlanError."""
+    """Variables of a node, templated. `like`: the host to read them from; `others` replace some. Raises PlanError."""
     values = {**values_of(action, like or name, task_vars), **(others or {})}
     templar = templar_of(action, values)
     try:
@@ -232,7 +233,7 @@ def values_for(
 def plan_of(
     run: Mapping[str, Any], name: str, chosen: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The plan of a node, whose stages run where the runner does. `chosen` has PLAN_VARIABLES."""
+    """The plan of a node whose stages run where the runner does. `chosen` has PLAN_VARIABLES; `declared`: stages."""
     sampled = boolean(chosen["gpuval_telemetry"])
     return plans.build(
         plans.PlanSettings.of(

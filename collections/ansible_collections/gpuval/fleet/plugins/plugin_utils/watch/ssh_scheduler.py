@@ -29,14 +29,14 @@ from .placement import Event, LaunchEnd, NodeNews, Placement, PlannedAttempt
 from .scheduler import NodeProbes, Scheduler
 from .watch import RunWatch, WatchLimits
 
-#: The arguments of a launch that check mode shows.
+#: Arguments of a launch that check mode shows.
 SHOWN = ("run", "run_id", "results_dir", "store")
 
 SHOW_SECONDS = 60
 
 
 class SshScheduler(Scheduler):
-    """It holds nothing open between runs."""
+    """Runs plans on hosts over SSH; needs nothing open between runs."""
 
     name = "ssh"
     over_ssh = True
@@ -45,7 +45,7 @@ class SshScheduler(Scheduler):
         launch_inputs.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
         arguments = {key: getattr(self._options, key) for key in SHOWN}
-        arguments["results_dir"] = str(self._options.results_dir)  # no Path can be a variable
+        arguments["results_dir"] = str(self._options.results_dir)  # Ansible variables cannot hold a Path
         tasks = NodeTasks(self._action, self._task_vars, min(forks(), MAX_WORKERS))
         try:
             for name in names:
@@ -89,7 +89,7 @@ class SshScheduler(Scheduler):
         changed = False
         if not self._action.check_mode and any(target.ssh for target in targets):
             changed = ssh_prober.pin(pins, findings)
-            # The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection.
+            # Choose the fast key exchange for Ansible's own connections once here, instead of for each connection.
             text = " ".join(kex_options(prober.settings) if options.fast_kex else []) + "\n"
             path = kex_file(pins.path)
             if not path.exists() or path.read_text() != text:
@@ -122,14 +122,14 @@ class SshScheduler(Scheduler):
         return reach.on_host(options.what, directory, followed, connection, user, ended=ended)
 
 
-#: Task files of the role `run` with one task each.
+#: Folder of the role `run` with its task files, one task each.
 TASKS = ROLES / "run/tasks"
-#: How long `wait` blocks on launches and fetches before it looks at transfers.
+#: How long `wait` blocks on launches and fetches before it checks transfers.
 TURN_SECONDS = 0.5
 
 
 class SshPlacement(Placement):
-    """Tasks of three kinds: launch, fetch, and send (images that do not come by the store)."""
+    """Runs tasks of three kinds on nodes: launch, fetch, and send (images that do not come by the store)."""
 
     def __init__(
         self,
@@ -139,14 +139,14 @@ class SshPlacement(Placement):
         transfers: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """`seconds`: the time limit on one node by kind; `arguments` are those that all tasks have."""
+        """`seconds`: time limit on one node for each kind of task; `arguments`: those that all tasks have."""
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._seconds, self._arguments = seconds, dict(arguments)
         self._tasks = NodeTasks(action, task_vars, min(forks(), MAX_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or forks())
-        #: Launches that wait for the node's images, with the time of their order and the seconds left then.
+        #: Launches that wait for the node's images: the attempt, the time of its request, and the seconds left then.
         self._ordered: dict[str, tuple[PlannedAttempt, float, float]] = {}
 
     @property
@@ -178,7 +178,7 @@ class SshPlacement(Placement):
             result = outcome.result or {}
             if result.get("interpreter"):
                 self._tasks.use_interpreter(outcome.node, result["interpreter"])
-            if outcome.kind == "send":  # a transfer that failed shows in the record of the image stage
+            if outcome.kind == "send":  # the record of the image stage shows a failed transfer
                 attempt, at, left = self._ordered.pop(outcome.node)
                 self._launch(outcome.node, attempt, max(1.0, left - (time.monotonic() - at)))
             else:

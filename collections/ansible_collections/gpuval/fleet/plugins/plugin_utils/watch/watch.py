@@ -29,9 +29,9 @@ from .placement import Event, LaunchEnd, NodeNews, Placement
 from .watched_run import WatchedRun
 
 PROGRESS_SECONDS = 30
-#: While launches use the controller's CPU the store is polled less often, by this factor.
+#: Factor by which the store is polled less often while launches use the controller's CPU.
 LAUNCHING_POLLS = 3
-#: How much work a killed controller repeats at most.
+#: Seconds of work that a killed controller repeats at most.
 SAVE_SECONDS = 10
 
 
@@ -39,30 +39,30 @@ SAVE_SECONDS = 10
 class WatchLimits:
     """Intervals and limits of a watch, in seconds, and how many nodes at once; 0 is all of them."""
 
-    #: Between two reads of the store; of a node that cannot reach the store, between two fetches of its records.
+    #: Interval between two reads of the store, and between two fetches from a node that cannot reach the store.
     poll_seconds: float = 2.0
     pull_seconds: float = 15.0
-    #: Without a heartbeat, until a node's records are fetched, and until the node is given up.
+    #: Time without a heartbeat until a node's records are fetched, and until the node is given up.
     silence_seconds: float = 90.0
     lost_seconds: float = 1800.0
-    #: Of one stage.
+    #: Number of retries of one stage.
     retries: int = 1
-    #: While another run uses a node its launch is retried; 0 refuses it. A second measurement waits as long for a
-    #: scheduler, or for 600 where it is 0.
+    #: How long a launch is retried while another run uses the node; 0 refuses it at once. A second measurement waits
+    #: as long for a scheduler, or 600 s if this is 0.
     wait_for_node: float = 0.0
     max_nodes_at_once: int = 0
     max_transfers: int = 16
 
 
 class WatchOptions(RunOptions, WatchLimits):
-    """Options of steps that watch a run; those that name SSH or pods have no effect on other placements."""
+    """Options of steps that watch a run; those about SSH or pods have no effect with other placements."""
 
     placement: str = "ssh"
     store: StoreOptions
     criteria: Sequence[PathText] = ()
-    #: gpuval.run/1 in check mode, where it is not written.
+    #: The document gpuval.run/1 in check mode, which writes no run.json.
     run: Mapping[str, Any] = field(default_factory=dict)
-    #: Of a node over SSH: one launch, fetching its evidence, and sending it images that the store does not have.
+    #: Time limits on a node over SSH: one launch, fetching its evidence, sending it images that the store lacks.
     launch_seconds: float = 180.0
     fetch_seconds: float = 300.0
     send_seconds: float = 3600.0
@@ -71,8 +71,8 @@ class WatchOptions(RunOptions, WatchLimits):
     patience_seconds: float = 300.0
     start_seconds: float = 1800.0
     admission_seconds: float = 0.0
-    #: Nodes of the cluster that the label selector chooses join the run while it is watched, with the variables of a
-    #: node of their SKU.
+    #: Whether new nodes of the cluster that match the label selector join the run, with the variables of a node of
+    #: their SKU.
     accept_new_nodes: bool = False
     selector: str = ""
     skus: Mapping[str, Any] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class WatchOptions(RunOptions, WatchLimits):
 
 
 class RunWatch:
-    """One controller's watch over one run."""
+    """The watch of one controller over one run."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RunWatch:
         display: Any,
         store: Store | None = None,
     ) -> None:
-        """`store`: a client to use; each takes some 20 MB. Raises SettingError."""
+        """`store`: a client to reuse; each needs about 20 MB. Raises SettingError."""
         self.limits, self.placement, self.display = limits, placement, display
         self.parent = Parent()
         self.watched = WatchedRun(folder, store or access.store(), display.display)
@@ -110,14 +110,14 @@ class RunWatch:
     def run(self) -> list[str]:
         """Watch until all nodes are done or the deadline has passed. Returns the nodes on which a plan was started.
 
-        Raises RunError where the store holds another run of this name.
+        Raises RunError if the store has another run of this name.
         """
         watched = self.watched
         now = time.monotonic()
         self.poller.restore()
         watched.restore_times(now)
         try:
-            for line in self._read_store(now):  # a node that completed meanwhile needs no launch
+            for line in self._read_store(now):  # a node that is complete by now needs no launch
                 watched.say(line)
         except StoreError as error:
             self.poller.failed(now, error)
@@ -135,7 +135,7 @@ class RunWatch:
 
     def _loop(self, saved_at: float) -> None:
         watched = self.watched
-        has_forecast = "gangs" in watched.info  # rounds are many, and short
+        has_forecast = "gangs" in watched.info  # rounds are many and short: they need no forecast
         reported_at = float("-inf")
         while True:
             now = time.monotonic()
@@ -145,7 +145,7 @@ class RunWatch:
                     lines = self._read_store(now)
                     self.poller.answered(now)
             except StoreError as error:
-                if not self._closed():  # otherwise the store was stopped for good
+                if not self._closed():  # after a clean the store stays stopped
                     self.poller.failed(now, error)
             by_store = self.poller.by_store
             for line in lines:
@@ -175,7 +175,7 @@ class RunWatch:
             if now - saved_at >= SAVE_SECONDS:
                 watched.save()
                 saved_at = now
-            if by_store:  # each request to a store that is away takes seconds
+            if by_store:  # each request to an unreachable store takes seconds
                 self.publisher.publish(now, self.launcher.window, if_due=True)
             self._wait_for_next_round()
 
@@ -183,9 +183,9 @@ class RunWatch:
         return self.watched.folder.read_run()["finished_at"] is not None
 
     def _wait_for_next_round(self) -> None:
-        """Handle events of the placement meanwhile; a place that becomes free is used at once."""
+        """Wait until the next poll, handling events of the placement; room in the window is used at once."""
         are_launching = any(view.busy == "launch" for view in self._views)
-        # A node that waits for a place may get one by another's record.
+        # A record of one node may make room for another node in the window.
         only_launches = are_launching and not any(view.to_start for view in self._views)
         until = time.monotonic() + self.limits.poll_seconds * (LAUNCHING_POLLS if only_launches else 1)
         while True:
@@ -201,7 +201,7 @@ class RunWatch:
                 return
 
     def _decide(self, now: float, *, by_store: bool) -> bool:
-        """Do what is due on nodes. Returns whether the watch is over."""
+        """Launch, fetch, restart or give up nodes as due. Returns whether the watch is over."""
         launcher, limits, views = self.launcher, self.limits, self._views
         lost_seconds = lost_after(views, limits.lost_seconds)
         for view in views:

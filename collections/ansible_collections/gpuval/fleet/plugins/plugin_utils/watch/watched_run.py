@@ -14,27 +14,27 @@ from ..runs import opening
 from .decisions import NodeView
 
 MEMORY_FILE = "watch.json"
-#: Launch of a node before its first one.
+#: The launch of a node that was never launched.
 UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 
 
 @dataclass
 class Memory:
-    """What a controller that resumes the watch needs. Times are seconds since the run was opened."""
+    """The state that a controller needs to resume the watch. Times are seconds since the run was opened."""
 
-    #: Stamp of each record that was read, by key.
+    #: The store's stamp (version) of each record that was read, by key.
     seen: dict[str, str] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
     changed: dict[str, float] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
-    #: By node until when its second measurement may begin.
+    #: For each node the time until which its second measurement may start.
     begin_by: dict[str, float] = field(default_factory=dict)
     begun_at: str | None = None
     window: list[int] | None = None
 
 
 class WatchedRun:
-    """One run under watch. Times are seconds of this controller's monotonic clock."""
+    """A run under watch. Times are seconds of this controller's monotonic clock."""
 
     def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
         self.folder, self.store, self.say = folder, store, say
@@ -56,7 +56,7 @@ class WatchedRun:
         return self.folder.state / MEMORY_FILE
 
     def start_clock(self, now: float) -> None:
-        """The run's time counts from its first launch, or from when the last nodes joined it."""
+        """Start the run's time: at its first launch, or when the last nodes joined."""
         if self.memory.begun_at is None:
             self.memory.begun_at = run_folder.now()
         joined = [node["joined_at"] for node in self.info["nodes"].values() if node.get("joined_at")]
@@ -64,11 +64,11 @@ class WatchedRun:
         self.deadline = self.begun + self.info["deadline_seconds"] + run_folder.DEADLINE_SLACK_SECONDS
 
     def seconds_left(self, now: float) -> float:
-        """What is left of the run's time for a node launched now."""
+        """Seconds left of the run's time for a node that is launched now."""
         return float(self.info["deadline_seconds"]) - max(0.0, now - self.begun)
 
     def restore_times(self, now: float) -> None:
-        """When each node last changed and was fetched from, as an earlier controller saved it."""
+        """Restore when each node last changed and was fetched from, as an earlier controller saved it."""
         for view in self.views.values():
             view.changed_at = self.opened + self.memory.changed.get(view.name, now - self.opened)
             fetched = self.memory.asked.get(view.name)
@@ -82,7 +82,7 @@ class WatchedRun:
         run_folder.write_json(self.folder.problems_file, self.evidence.problems)
 
     def join(self, nodes: Mapping[str, Any], now: float) -> list[NodeView]:
-        """Add nodes to the run, behind those that wait for their turn. Returns their views."""
+        """Add nodes to the run, after those that wait for their turn. Returns their views."""
         document = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
         self.info, names = opening.merge(self.folder.read_run(), document)
         self.folder.write_run(self.info)
