@@ -26,7 +26,7 @@ import psutil
 from ..runs import folder as run_folder
 from . import HistoryError
 
-#: Exceptions of DuckDB, without which there is no history.
+#: Exceptions of DuckDB; empty if DuckDB is missing, and then there is no history.
 ERRORS: tuple[type[Exception], ...] = ()
 try:
     import duckdb
@@ -38,7 +38,7 @@ except ImportError as error:
 #: Max memory of DuckDB; it spills the rest to disk.
 MEMORY = "1GB"
 THREADS = 4
-#: Max line of one node.
+#: Maximum bytes of one node's line.
 MAX_LINE_BYTES = 64 << 20
 
 _VERSIONS = "MAP(VARCHAR, VARCHAR)"
@@ -57,7 +57,7 @@ COLUMNS = {
 
 #: Version of the files' format; a cache of another version is rebuilt.
 FORMAT = 6
-#: By table its columns from a node's line, and their order.
+#: For each table the columns to select from nodes' lines, and the order of rows.
 _SELECTED = {
     "nodes": ("* EXCLUDE (records) FROM {lines}", "node"),
     "records": ("node, r.* EXCLUDE (metrics) FROM (SELECT node, unnest(records) AS r FROM {lines})", "stage, node"),
@@ -83,7 +83,7 @@ class CachedRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state of the run; empty if its files are unusable."""
+        """The contents of state.json; empty if the run's files are unusable."""
         state = run_folder.read_object(self.path / "state.json")
         return state if (state.get("format"), state.get("sizes")) == (FORMAT, self._sizes()) else {}
 
@@ -91,12 +91,12 @@ class CachedRun:
         run_folder.write_json(self.path / "state.json", {"format": FORMAT, "sizes": self._sizes(), **state})
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of the tables: a file of another size is damaged."""
+        """Size of each table's file in bytes: a file of another size is damaged."""
         return {name: self.file(name).stat().st_size for name in TABLES if self.file(name).exists()}
 
     @property
     def remembered(self) -> dict[str, Any]:
-        """``{"stamp", "run"}`` of the run.json that was read last; empty where it was not."""
+        """``{"stamp", "run"}`` of the run.json that was read last; empty without one."""
         document = run_folder.read_object(self.path / "run.json")
         return document if {"stamp", "run"} <= document.keys() else {}
 
@@ -108,19 +108,19 @@ class CachedRun:
 
 
 class Cache:
-    """The cache of the bucket that ``bucket`` identifies; holds the connection with which its files are written."""
+    """The cache for the bucket named ``bucket``, with the DuckDB connection that writes its files."""
 
     def __init__(self, root: Path, bucket: str) -> None:
         self.path = root / hashlib.sha256(bucket.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
+        for leftover in self.path.glob(f"{_TEMPORARY}*"):  # left by a process that was killed
             number = leftover.name.removeprefix(_TEMPORARY)
             if not number.isdecimal() or not psutil.pid_exists(int(number)):
                 shutil.rmtree(leftover, ignore_errors=True)
         self.lock = self.path / ".lock"
         self._temporary = self.path / f"{_TEMPORARY}{os.getpid()}"
         self.connection = connect(self._temporary)
-        #: A file that ends with the cache.
+        #: A temporary file that is deleted with the cache object.
         self.draft = self._temporary / "export"
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Cache:
         return [CachedRun(path) for path in sorted(self.path.iterdir()) if path.is_dir() and path.name[0] != "."]
 
     def write(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all tables of a run by those of its nodes' lines."""
+        """Replace all tables of a run; ``lines``: one for each node."""
         draft = self._temporary / "lines.jsonl"
         with draft.open("wb") as stream:
             stream.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
@@ -149,8 +149,8 @@ class Cache:
 
 
 def connect(temporary: Path) -> Any:
-    """An in-memory database that spills into ``temporary``, without extensions from the internet. Raises HistoryError
-    without DuckDB."""
+    """Open an in-memory database that spills into ``temporary``, without extensions from the internet. Raises
+    HistoryError without DuckDB."""
     if not ERRORS:
         raise HistoryError(f"the history needs DuckDB on the controller ({lacking}): run `make setup`")
     temporary.mkdir(parents=True, exist_ok=True)
@@ -161,17 +161,17 @@ def connect(temporary: Path) -> Any:
 
 
 def json_lines(path: Path) -> str:
-    """The table of a file of nodes' lines, for FROM."""
+    """SQL for FROM: a file with a JSON line for each node, as a table."""
     fields = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in COLUMNS.items())
     form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
     return f"read_json({text(str(path))}, columns={{{fields}}}, {form})"
 
 
 def parquet(*paths: Path) -> str:
-    """The table of Parquet files, for FROM."""
+    """SQL for FROM: Parquet files as one table."""
     return f"read_parquet([{', '.join(text(str(path)) for path in paths)}])"
 
 
 def text(value: str) -> str:
-    """A text of SQL."""
+    """The value as a quoted text in SQL."""
     return "'" + value.replace("'", "''") + "'"

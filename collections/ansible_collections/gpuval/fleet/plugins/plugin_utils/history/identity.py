@@ -70,10 +70,10 @@ QUALIFY row_number() OVER (PARTITION BY own.no, own.node, own."index" ORDER BY g
 
 
 def resolve(connection: Any) -> None:
-    """Make the tables ``machines`` and ``parts`` of ``runs`` and ``nodes``.
+    """Make the tables ``machines`` and ``parts`` from ``runs`` and ``nodes``.
 
-    machines: no, node, machine, sku, gpu_count, stages; of every expected node of every run.
-    parts: no, node, index, gpu, serial, uuid, machine.
+    machines: no, node, machine, sku, gpu_count, stages; a row for every expected node of every run. parts: no, node,
+    index, gpu, serial, uuid, machine.
     """
     for statement in (_MACHINES, _GPUS):
         connection.execute(statement)

@@ -18,15 +18,15 @@ from .cache import text
 from .query import History
 from .table import change_text
 
-#: The lists of the document that get a CSV file each; the rows take the name that was asked for.
+#: Lists of the document that become a CSV file each; the file of ``rows`` gets the requested name.
 TABLES = ("rows", "figures", "flaky", "drifts", "refused")
 PIECE = 1 << 20
-#: By suffix: the options of COPY, and the time of the run as the format has it.
+#: For each suffix: options of COPY, and SQL for the run's time in that format.
 FORMATS = {
     ".jsonl": ("FORMAT json", "{'$date': r.time}"),
     ".parquet": ("FORMAT parquet, COMPRESSION zstd", "CAST(r.time AS TIMESTAMP)"),
 }
-#: Field names of MongoDB have no dots.
+#: SQL that replaces dots in field names, which MongoDB does not accept.
 _FIELDS = "map_from_entries([{{'k': replace(e.key, '.', '_'), 'v': e.value}} for e in map_entries({})])"
 _RECORDS = """
 WITH own AS (SELECT DISTINCT no, node FROM chosen), measured AS (
@@ -46,13 +46,13 @@ ORDER BY o.no, rec.node, rec.stage"""
 
 
 def check_name(path: Path) -> None:
-    """Raises HistoryError, before the bucket is read."""
+    """Check the name of an output file, before the bucket is read. Raises HistoryError."""
     if path.suffix not in (".json", ".csv", *FORMATS):
         raise HistoryError(f"OUTPUT={path}: the file's name must end in .json, .csv, .jsonl or .parquet")
 
 
 def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
-    """Files to write: one JSON document, or a CSV file for each non-empty list."""
+    """Contents of the files to write: one JSON document, or a CSV file for each non-empty list."""
     check_name(path)
     if path.suffix == ".json":
         schemas.validate("history", document, what=str(path))
@@ -66,7 +66,7 @@ def documents(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
 
 
 def _flat(name: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One level of keys: a figure has a line for each of its runs, lists become text."""
+    """Flatten entries to one level of keys: a figure gets a line for each of its runs, lists become text."""
     for entry in entries:
         if name == "figures":
             yield from (
@@ -92,7 +92,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def export(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
-    """Write the file, by way of ``draft``; returns its path if it is new or changed. Raises HistoryError."""
+    """Write the file by way of ``draft``; returns its path if the file is new or changed. Raises HistoryError."""
     if history.empty:
         raise HistoryError("the bucket has no run: nothing to export")
     options, time = FORMATS[path.suffix]

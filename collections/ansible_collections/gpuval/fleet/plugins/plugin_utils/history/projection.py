@@ -19,7 +19,8 @@ MAX_WORD = 128
 
 
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One expected node of a run (``gpuval.run/1``), with its entry in the report, unpacked, where it has one."""
+    """The history's line for one expected node of a run (``gpuval.run/1``). ``judged``: its unpacked report entry, if
+    any."""
     line = {
         "node": name,
         "stages": [*expected["stages"], *expected.get("gang_stages", ())],
@@ -33,8 +34,8 @@ def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | 
 
 
 def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Verdict, required checks that did not pass, stages that number GPUs otherwise, identity, refused and accepted
-    records."""
+    """The part of a node's line that comes from its report: verdict, failed or missing required checks, stages that
+    number GPUs otherwise, identity, refused and accepted records."""
     failed = [
         {key: one_line(str(check[key]), MAX_WORD) for key in ("name", "part", "verdict")}
         for check in node["checks"]
@@ -72,7 +73,7 @@ def _bounded(texts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine and its GPUs. ``kind`` is the SKU of the catalogue, or the models."""
+    """Identity of the machine and its GPUs. ``kind``: the SKU of the catalogue, or the GPU models."""
     identity = node["identity"]
     gpus = [
         {"index": gpu["index"], **{key: _word(gpu.get(key)) for key in ("model", "serial", "uuid")}}
@@ -92,6 +93,6 @@ def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _word(text: Any) -> str | None:
-    """A comparable identity; None for the fillers that some manufacturers leave."""
+    """The identity in a comparable form; None for fillers that some manufacturers leave."""
     word = one_line(text, MAX_WORD) if isinstance(text, str) else ""
     return word if word and not is_useless(word.lower()) else None

@@ -30,26 +30,26 @@ MAX_DRIFTS = 1000
 MAX_FLAKY = 1000
 MAX_CHANGES = 12
 MAX_REFUSED = 100
-#: Only figures that agree in these are compared.
+#: Columns in which figures must agree to be compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
 
-#: Each chosen node of each run: c (no, node, part), r (run), m (machine), n (the node as it was judged).
+#: SQL: each chosen node of each run, as c (no, node, part), r (run), m (machine), n (the judged node).
 _JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
     JOIN nodes n ON n.folder = r.folder AND n.node = c.node"""
 
-#: The columns of metrics: a GPU of a stage that numbers them otherwise than the facts is none of ``parts``.
+#: SQL: columns of metrics. If a stage numbers GPUs otherwise than the facts, its GPUs are not in ``parts``.
 _PLACED = """* REPLACE (CASE WHEN part LIKE 'gpu:%' AND (folder, node, stage)
     IN (SELECT (folder, node, unnest(renumbered)) FROM nodes)
     THEN part || ' as ' || stage || ' numbers it' ELSE part END AS part)"""
 
 
-#: Figures of one revision of their definition make a series: which, where it is not the first, stands before the setup.
+#: SQL: the setup of a series, after the revision of its figures' definition unless that is the first.
 _SETUP = "concat(CASE WHEN m.revision > 1 THEN concat('revision ', m.revision, ' ') END, c.setup)"
 
 
 @dataclass(frozen=True)
 class Question:
-    """The query: at most one of node, serial and sku. ``since`` is a date, ``metrics`` are names or patterns."""
+    """The query: at most one of node, serial and sku. ``since``: a date; ``metrics``: names or patterns."""
 
     node: str = ""
     serial: str = ""
@@ -59,7 +59,7 @@ class Question:
 
     @classmethod
     def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> Question:
-        """Raises HistoryError for invalid arguments."""
+        """Make the query from options. Raises HistoryError for invalid ones."""
         node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
         if sum(map(bool, (node, serial, sku))) > 1:
             settings = "history_node, history_serial and history_sku (make: NODE=, SERIAL=, SKU=)"
@@ -81,7 +81,7 @@ class Question:
 
     @property
     def value(self) -> str:
-        """The name of the subject; empty for the fleet."""
+        """The name or serial that the query is about; empty for the fleet."""
         return self.node or self.serial or self.sku
 
 
@@ -110,10 +110,10 @@ class History:
         self._choose_metrics(checks)
 
     def _choose_subject(self) -> None:
-        """The table ``chosen``: no, node, part (NULL is all of it) of the query's subject."""
+        """Make the table ``chosen`` with the query's subject: no, node, part (NULL: the whole node)."""
         question = self.question
         if question.subject == "node":
-            # under this name, and under whichever other name the machine that has it now had
+            # under this name, and under other names of the machine that has the name now
             select = """SELECT DISTINCT m.no, m.node, NULL AS part FROM machines m WHERE m.node = $1 OR m.machine =
                 (SELECT machine FROM machines WHERE node = $1 ORDER BY no DESC LIMIT 1)"""
         elif question.subject == "serial":
@@ -143,7 +143,7 @@ class History:
         return f"{text}; known are {', '.join(name for (name,) in rows[:8])}{' and more' if len(rows) > 8 else ''}"
 
     def _choose_metrics(self, checks: Iterable[Check]) -> None:
-        """The table ``wanted``: stage and metric. Those that required checks judge, or those asked for."""
+        """Make the table ``wanted`` (stage, metric): metrics of required checks, or the requested ones."""
         chosen = {(check.stage, check.metric) for check in checks if check.required and check.metric}
         self.execute("CREATE OR REPLACE TEMP TABLE wanted (stage VARCHAR, metric VARCHAR)")
         if self.question.metrics:
@@ -163,8 +163,8 @@ class History:
         self._gather_figures()
 
     def _gather_figures(self) -> None:
-        """The tables ``groups`` (columns of GROUP) and ``figures``. Of figures there are millions: they name run, node,
-        group and subject by number and hash."""
+        """Make the tables ``groups`` (columns of GROUP) and ``figures``. There are millions of figures, so they refer
+        to run, node, group and subject by number and hash."""
         units = "TRUE" if self.question.metrics else f"unit IN ({', '.join(repr(unit) for unit in SPEEDS)})"
         self.execute(
             """CREATE OR REPLACE TEMP TABLE contexts AS
@@ -234,7 +234,7 @@ class History:
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def _node_rows(self) -> list[dict[str, Any]]:
-        """A row for each run of the node or GPU: its place and its verdict."""
+        """A row for each run of the node or GPU: its part and its verdict."""
         rows = self._table(
             f"""SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(n.verdict, ?) AS verdict,
                 n.class, coalesce(n.flaky, FALSE) AS flaky, coalesce(n.failed, []) AS failed, n.versions,
@@ -243,13 +243,13 @@ class History:
             NOT_JUDGED,
         )
         for row in rows:
-            row["failed_checks"] = [_check(one) for one in row.pop("failed")]
+            row["failed_checks"] = [_check_text(one) for one in row.pop("failed")]
             versions = dict(row.pop("versions") or {})
             row |= {"driver": versions.get("driver"), "firmware": versions.get("vbios"), "versions": versions}
         return rows
 
     def _run_rows(self) -> list[dict[str, Any]]:
-        """A row for each run: how many of the nodes had which verdict, and on which drivers."""
+        """A row for each run: the number of nodes by verdict, and their drivers."""
         verdicts = [f"count(*) FILTER (n.verdict = '{word}') AS \"{word}\"" for word in ("PASS", "FAIL", "INCOMPLETE")]
         versions = [
             f"coalesce(list_sort(list(DISTINCT {value}) FILTER ({value} IS NOT NULL)), []) AS {name}"
@@ -263,7 +263,7 @@ class History:
         )
 
     def _figures(self) -> list[dict[str, Any]]:
-        """Per comparable figure the median, min and max of each run."""
+        """For each comparable figure the median, min and max of each run."""
         if self.question.subject == "fleet" and not self.question.metrics:
             return []
         names = ", ".join(GROUP)
@@ -279,7 +279,7 @@ class History:
         return list(grouped.values())
 
     def _flaky(self) -> list[dict[str, Any]]:
-        """Machines that passed only on a further attempt, or back and forth, the worst first."""
+        """Machines that passed only on a further attempt, or changed between PASS and FAIL, the worst first."""
         answer = self.execute(
             """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), n.verdict, n.flaky,
                 coalesce(g.gpus, [])
@@ -301,7 +301,7 @@ class History:
         return sorted(flaky, key=lambda row: (-row["retried"] - row["changes"], row["node"]))
 
     def _drifts(self) -> tuple[int, list[dict[str, Any]]]:
-        """How many series were held, and those that drift: the medians of whole SKUs first, then the furthest."""
+        """Number of series examined, and the drifting ones: medians of whole SKUs first, then by size of the drift."""
         total, drifts = 0, []
         for kind in ("fleet", "part") if self.question.subject in ("sku", "fleet") else ("part",):
             count, series = self._series(kind)
@@ -310,9 +310,9 @@ class History:
         return total, drifts
 
     def _series(self, kind: str) -> tuple[int, list[dict[str, Any]]]:
-        """The drifting series of parts, or of the medians of all nodes of a kind (``fleet``). What stands within
-        MIN_TOTAL of itself cannot drift by more, and stays in DuckDB."""
-        # a part has one figure per run; a mean of millions is cheap, a median of each is not
+        """The drifting series of parts, or (``fleet``) of the medians of all nodes of a kind. A series whose values
+        differ by less than MIN_TOTAL cannot drift by more, so it stays in DuckDB."""
+        # a part has one figure per run, so the mean is exact; medians of millions of groups are slow
         subject, value, condition = "subject_key", "avg(value)", ""
         if kind == "fleet":
             subject, value, condition = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
@@ -353,7 +353,7 @@ class History:
         return count, drifts
 
     def _add_changes(self, drifts: Sequence[dict[str, Any]]) -> None:
-        """Put into each drift its part, its runs, and which versions and places changed from one to the next."""
+        """Add to each drift its part, its runs, and the versions and places that changed between runs."""
         if not drifts:
             return
         columns = "one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN"
@@ -410,13 +410,13 @@ class History:
             }
 
 
-def _check(failed: Mapping[str, str]) -> str:
+def _check_text(failed: Mapping[str, str]) -> str:
     part = "" if failed["part"] == "node" else f" {failed['part']}"
     return f"{failed['name']}{part}" + (" (missing)" if failed["verdict"] == "missing" else "")
 
 
 def _changes(states: Sequence[tuple[str, Mapping[str, str]]]) -> list[dict[str, str]]:
-    """Values that differ from one run to the next; a value missing in one of them is no change."""
+    """The values that changed from one run to the next; a missing value is no change."""
     changes = [
         {"run_id": run_id, "what": name, "before": one_line(before[name], 128), "after": one_line(after[name], 128)}
         for (_, before), (run_id, after) in itertools.pairwise(states)

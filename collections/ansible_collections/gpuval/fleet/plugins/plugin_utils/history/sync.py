@@ -19,7 +19,7 @@ from .cache import ERRORS, Cache, CachedRun
 MAX_REPORT_BYTES = 2 << 30
 MAX_PROBLEMS, PIECE, LOCK_SECONDS = 100, 8 << 20, 600
 
-#: What a report that is none raises.
+#: Exceptions from a malformed report.
 DAMAGES: tuple[type[Exception], ...] = (ValueError, RecursionError, KeyError, TypeError)
 
 Show = Callable[[str], None]
@@ -27,7 +27,7 @@ Show = Callable[[str], None]
 
 @dataclass
 class Synced:
-    """Counts of one synchronisation: runs found, objects listed and read, runs forgotten, and problems."""
+    """Counts of one synchronisation: runs found, objects listed and read, runs removed from the cache; and problems."""
 
     runs: int = 0
     listed: int = 0
@@ -44,8 +44,8 @@ class Synced:
 
 
 def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
-    """Read the objects that changed; drop runs from the cache that are gone from the bucket. ``show`` gets a line for
-    each run that is read. Raises RunError if another process holds the cache, or the bucket has too many folders."""
+    """Read the objects that changed, and remove runs from the cache that are gone from the bucket. ``show`` gets a line
+    for each run that is read. Raises RunError if another process uses the cache, or the bucket has too many folders."""
     late = HistoryError(
         f"another `make history` has held {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
     )
@@ -71,13 +71,13 @@ def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
 
 
 def _read_run(store: Store, cached: CachedRun, entry: Entry, synced: Synced) -> dict[str, Any] | None:
-    """The run of a run.json, from the cache if unchanged; None if it is not a run."""
+    """The run from a run.json, or from the cache if unchanged; None if the object is no run."""
     remembered = cached.remembered
     if remembered.get("stamp") == entry.stamp:
         return remembered["run"]
     synced.read += 1
     raw = store.get_if_there(entry.key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
-    if raw is None:  # deleted since it was listed
+    if raw is None:  # deleted since the listing
         return None
     try:
         run = stored_runs.read_document(raw, "run", entry.key)
@@ -91,7 +91,7 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, synced: Synced) -> 
 
 
 def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) -> None:
-    """Put a run into the cache if its run.json or its report changed; an unusable report counts as none."""
+    """Update a run in the cache if its run.json or report changed; an unusable report counts as none."""
     cached = cache.run(folder)
     run, state = cached.remembered["run"], cached.state
     key = f"{folder}/report/report.json"
@@ -117,7 +117,8 @@ def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) 
 
 
 def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
-    """The lines of the run's nodes, judged by its report. Raises ValueError for an invalid report or another run's."""
+    """The history's lines for a run's nodes, judged by its report. Raises ValueError for an invalid or foreign
+    report."""
     expected = dict(run["nodes"])
     for node in _judged_nodes(store, entry, run, draft) if entry else ():
         if node["name"] in expected:
@@ -137,7 +138,7 @@ def _judged_nodes(store: Store, entry: Entry, run: Mapping[str, Any], draft: Pat
     schemas.validate("report", head, what="report")
     if head["run"]["run_id"] != run["run_id"]:
         raise ValueError(f"it belongs to run {head['run']['run_id']}")
-    tables, head = head, {**head, "criteria": {}, "figures": [], "properties": []}  # they are valid
+    tables, head = head, {**head, "criteria": {}, "figures": [], "properties": []}  # the tables are valid
     for node in report:
         schemas.validate("report", {**head, "nodes": [node]}, what="report")
         yield report_file.unpack_node(node, tables)

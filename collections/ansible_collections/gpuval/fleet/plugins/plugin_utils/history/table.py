@@ -12,13 +12,13 @@ from .trend import MIN_TOTAL
 
 MAX_ROWS = 60
 MAX_LISTED, MAX_NAMED = 20, 3
-#: Runs that figures have a column for.
+#: Number of runs with a column in the table of figures.
 MAX_COLUMNS = 6
 MAX_CELL = 48
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """The whole history: runs, figures, flaky machines, drifts, and records that were refused."""
+    """The history as lines: runs, figures, flaky machines, drifts, and refused records."""
     query = document["asked"]
     subject = "the fleet" if query["subject"] == "fleet" else f"{query['subject']} {one_line(query['value'], 128)}"
     since = f" since {query['since'][:10]}" if query["since"] else ""
@@ -59,7 +59,7 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(document: Mapping[str, Any]) -> list[str]:
-    """Medians of the last runs, a row for each setup of a figure."""
+    """The medians of the last runs, a row for each setup of a figure."""
     if not document["figures"]:
         return []
     run_ids = {run["run_id"] for figure in document["figures"] for run in figure["runs"]}
@@ -78,7 +78,7 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
 
 
 def _figure(run: Mapping[str, Any], unit: str) -> str:
-    """The median, and where its parts lie if one of them is far from it."""
+    """The median, and the range of its parts if one is far from it."""
     far = MIN_TOTAL * abs(run["median"])
     ends = {"min": run["low"], "max": run["high"]}
     ends_shown = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]
@@ -112,13 +112,13 @@ def _drifts(document: Mapping[str, Any]) -> list[str]:
         return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({method})"]
     texts = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({method})"]
     for drift in drifts[:MAX_LISTED]:
-        texts.append(f"  {place(drift)} {drift['metric']} {drift_text(drift)}")
+        texts.append(f"  {drift_subject(drift)} {drift['metric']} {drift_text(drift)}")
         if drift["changes"]:
             texts.append("    " + "; ".join(change_text(change) for change in drift["changes"][:4]))
     return texts + _more(document["drift_count"])
 
 
-def place(drift: Mapping[str, Any]) -> str:
+def drift_subject(drift: Mapping[str, Any]) -> str:
     """The subject of a drift: a part, or the median of all nodes of a SKU."""
     if drift["of"] == "fleet":
         return f"{drift['sku']} (median per {drift['scope']} of {drift['nodes']} nodes)"
@@ -155,7 +155,7 @@ def _refused(document: Mapping[str, Any]) -> list[str]:
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as their cells; empty ones are dropped."""
+    """A table as lines: columns as wide as their cells, without empty columns."""
     cells = [[one_line(cell, MAX_CELL) for cell in row] for row in rows]
     filled = [column for column in range(len(header)) if any(row[column] for row in cells)]
     return table([[row[column] for column in filled] for row in [list(header), *cells]])

@@ -12,23 +12,23 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 MIN_RUNS = 4
-#: Relative to the figure's median, from the first run to the last: a smaller drift is irrelevant in practice.
+#: Least drift that counts, from the first run to the last, relative to the figure's median.
 MIN_TOTAL = 0.02
-#: Max share of series of flat noise that count as drift.
+#: Maximum share of series with only noise that count as drift.
 FALSE_ALARMS = 0.005
 CONFIDENCE = 1 - FALSE_ALARMS
 _NORMAL = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / 2)
-#: Student's t at 1 - FALSE_ALARMS / 2, by degrees of freedom, where the expansion in 1/n is not near enough.
+#: Student's t at 1 - FALSE_ALARMS / 2 for few degrees of freedom, where the expansion in 1/n is too inexact.
 _STUDENT = {2: 14.089, 3: 7.4533, 4: 5.5976, 5: 4.7733, 6: 4.3168, 7: 4.0293, 8: 3.8325, 9: 3.6897, 10: 3.5814}
-#: One change is a machine that broke or was repaired; back and forth is neither.
+#: Least number of changes of a flaky machine: one change alone is a defect or a repair.
 MIN_CHANGES = 2
 _FINAL = ("PASS", "FAIL")
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A slope, relative to the median of the figures: 0.01 is 1 % per run. ``total_ratio`` is what it comes to from the
-    first run to the last, ``low_ratio`` and ``high_ratio`` hold it with CONFIDENCE; ``scatter_ratio`` is the standard
+    """The slope per run, relative to the median of the figures: 0.01 is 1 %. ``total_ratio``: the change from the first
+    run to the last; it is between ``low_ratio`` and ``high_ratio`` with CONFIDENCE. ``scatter_ratio``: standard
     deviation around the line."""
 
     median: float
@@ -44,8 +44,8 @@ class Trend:
 
 
 def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
-    """The trend of the figures of runs in their order; None below four runs, or if the median is 0. ``floor`` is the
-    min scatter to assume, relative to the median."""
+    """The trend of a figure over runs in order; None for fewer than four runs, or if the median is 0. ``floor``: the
+    least scatter to assume, relative to the median."""
     count = len(values)
     if count < MIN_RUNS:
         return None
@@ -68,7 +68,7 @@ def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
 
 
 def student(freedom: int) -> float:
-    """The quantile of Student's t at 1 - FALSE_ALARMS / 2; ``freedom`` is 2 or more."""
+    """The quantile of Student's t at 1 - FALSE_ALARMS / 2; ``freedom``: degrees of freedom, 2 or more."""
     if freedom in _STUDENT:
         return _STUDENT[freedom]
     z = _NORMAL
@@ -80,7 +80,7 @@ def student(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Judged:
-    """One machine in one run. Only verdicts with the same ``asked`` (profile and stages) are compared."""
+    """The verdict on a machine in one run. Only verdicts with the same ``asked`` (profile and stages) are compared."""
 
     run_id: str
     asked: Hashable
@@ -91,8 +91,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Flakiness:
-    """``retried_runs`` passed only on a further attempt. ``changes``: from PASS to FAIL or back on the same hardware,
-    ``pattern`` the verdicts of that stretch (P, F)."""
+    """Signs that a machine is flaky. ``retried_runs``: runs that it passed only on a further attempt. ``changes``: from
+    PASS to FAIL or back on the same hardware, ``pattern``: the verdicts between (P, F)."""
 
     judged: int
     retried: int
@@ -106,15 +106,15 @@ class Flakiness:
 
 
 def flakiness(history: Iterable[Judged]) -> Flakiness:
-    """Of one machine's runs in their order. INCOMPLETE is no evidence about the machine and is ignored. A GPU that
-    falls off the bus and comes back is no change of hardware; one that was not there before is."""
+    """The flakiness of a machine, from its runs in order. INCOMPLETE shows nothing about the machine and is ignored. A
+    GPU that falls off the bus and comes back is no change of hardware; a GPU that was not there before is."""
     judged = [run for run in history if run.verdict in _FINAL]
     by_asked: dict[Hashable, list[Judged]] = defaultdict(list)
     for run in judged:
         by_asked[run.asked].append(run)
     changes, pattern = 0, ""
     for comparable in by_asked.values():
-        for stretch in _same_hardware(comparable):
+        for stretch in _split_by_hardware(comparable):
             verdicts = [run.verdict for run in stretch]
             moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))
             if moved > changes:
@@ -123,7 +123,7 @@ def flakiness(history: Iterable[Judged]) -> Flakiness:
     return Flakiness(len(judged), len(retried), retried, changes, pattern)
 
 
-def _same_hardware(history: Sequence[Judged]) -> list[list[Judged]]:
+def _split_by_hardware(history: Sequence[Judged]) -> list[list[Judged]]:
     stretches: list[list[Judged]] = []
     gpus: set[str] = set()
     for run in history:

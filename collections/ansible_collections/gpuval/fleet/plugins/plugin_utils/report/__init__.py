@@ -27,8 +27,8 @@ __all__ = ["acceptance", "final_block", "write_file", "write_forms"]
 def write_forms(
     report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: models.Catalogue | None = None
 ) -> dict[str, Path]:
-    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv`` and ``images``
-    are those of ``models.forms``. Each file is replaced at once, so that a reader never sees half of it."""
+    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv``, ``images``: see
+    ``models.forms``. Each file is replaced at once, so that no reader sees half of one."""
     directory.mkdir(parents=True, exist_ok=True)
     failed = (node["name"] for node in report["nodes"] if node["verdict"] != "PASS")
     with results.reading(report, directory) as read:
@@ -40,21 +40,21 @@ def write_forms(
             "perf.csv": lambda: perf_csv(report),
             "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # for --limit @failed_nodes.txt
             **models.forms(report, directory, csv, images),
-            "report.html": lambda: page_of(report, directory, read),  # the last: its curves are read meanwhile
+            "report.html": lambda: page_of(report, directory, read),  # last: its curves are read meanwhile
         }
-        for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
+        for name, text in forms.items():  # one at a time: for a thousand nodes all forms take hundreds of megabytes
             write_file(directory / name, text())
     return {name: directory / name for name in forms}
 
 
 def acceptance(report_file_path: Path) -> str:
-    """The block that ends the console, from report.json and the run.json beside it."""
+    """The FINAL ACCEPTANCE block for the console, from report.json and the run.json beside it."""
     folder = report_file_path.parent
     inventory = origin.shown(run_folder.RunFolder(folder).inventory)
     return final_block(next(report_file.walk(report_file_path)), page=str(folder / "report.html"), inventory=inventory)
 
 
 def write_file(path: Path, text: str | Iterable[str]) -> None:
-    """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
+    """Replace the file by ``text`` (as a whole or in pieces) in UTF-8, with one rename."""
     pieces = [text] if isinstance(text, str) else text
     files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)

@@ -17,13 +17,13 @@ from .problems import action_text, part_of
 
 SPECIFICATION = "0.0.0"
 _STATUS = {"pass": "passed", "warn": "passed", "fail": "failed", "missing": "other", "skipped": "skipped"}
-#: The statuses of the format, all of which its summary counts.
+#: All statuses of CTRF; the summary counts each of them.
 STATUSES = ("passed", "failed", "skipped", "pending", "other")
 _dump = json.JSONEncoder(allow_nan=False).encode
 
 
 def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
-    """The file in pieces, with a line for each test: of a thousand nodes there are 200,000."""
+    """The file's text in pieces, one line for each test: a thousand nodes have 200,000."""
     run, suites = report["run"], list(suites_of(report))
     counted = Counter(_STATUS[check["verdict"]] for suite in suites for check in suite["checks"])
     times = (run["created_at"], run["finished_at"] or run["judged_at"])
@@ -76,7 +76,7 @@ def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
-    """What a check that did not pass has to say."""
+    """The message fields of a check that did not pass."""
     part = part_of(node, check)
     lines = [check["reason"] + (f" ({part})" if part else "")]
     lines += [f"{word}: {check[word]}" for word in ("expected", "source", "remedy") if check[word]]

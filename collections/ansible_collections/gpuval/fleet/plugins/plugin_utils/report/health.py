@@ -17,15 +17,15 @@ from .prometheus import health_text
 
 SCHEMA = "gpuval.health/1"
 TURN_SECONDS = 30.0
-#: Of a node whose FAIL a run of some stages removes.
+#: The message for a node whose FAIL was removed by a run of some stages.
 REPAIRED = "passed what it had failed, in a run of some stages: validate all"
 
 _hidden = SecretRedactor()
 
 
 def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring the verdicts of a run that has ended into the file, and into ``<file>.prom``. Returns all entries. Raises
-    RunError for a file that is damaged or locked, and OSError."""
+    """Update the file, and ``<file>.prom``, with the verdicts of a run that has ended. Returns all entries. Raises
+    RunError for a damaged or locked file, and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command has locked {path} for {TURN_SECONDS:.0f} s: end it, then `make report`")
     with files.locked(path.with_name(f".{path.name}.lock"), TURN_SECONDS, late):
@@ -40,7 +40,7 @@ def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The entries by node. Raises RunError for a damaged file, and OSError."""
+    """Read the file's entries, by node. Raises RunError for a damaged file, and OSError."""
     if not path.exists():
         return {}
     try:
@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
+    """The entries updated with the run, by the rule for marks on nodes: a FAIL stays until what had failed passes."""
     run = report["run"]
     entries = dict(earlier)
     for node in report["nodes"]:

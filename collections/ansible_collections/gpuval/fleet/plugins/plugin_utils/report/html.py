@@ -35,7 +35,7 @@ SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
 STYLES = ("uplot/uPlot.min.css", "report.css")
 
 MAX_GPUS = 16
-#: Cards of nodes that are not accepted, before the page folds.
+#: Number of cards of rejected nodes that the page shows unfolded.
 MAX_SHOWN_FAILURES = 24
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
@@ -46,8 +46,8 @@ _VERDICT_WORDS = {
 
 
 def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: EvidencePlace = RESULTS) -> str:
-    """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there.
-    ``evidence`` gives the paths of those files as the page's reader has them."""
+    """The page's HTML. ``directory``: the run's results, with curves, versions and evidence files. ``evidence``: the
+    paths of these files for the page's reader."""
     with results.reading(report, directory) as read:
         return page_of(report, directory, read, evidence)
 
@@ -55,20 +55,20 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 def page_of(
     report: Mapping[str, Any], directory: Path | None, read: results.Read, evidence: EvidencePlace = RESULTS
 ) -> str:
-    """The page of a report whose results are being read: they are waited for when all else is made."""
+    """The page of a report, while other processes read its results; everything else is made before waiting for them."""
     files, drawings = read
     linked = evidence.linked(files)
-    # a delivery goes to others: neither commands of the controller nor its other runs
+    # a delivery leaves the site: no commands for the controller, nothing about other runs
     folder = directory if evidence is RESULTS else None
     comparison = compared.of_results(report, folder) if folder else compared.Comparison()
     tabled, spread, node_table = checks.table(report), figures.figures_of(report), nodes.table(report)
     bad, texts = bad_nodes(report), Shared()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
-    lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # which have a place of their own here
+    lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # shown elsewhere in the page
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
-        "nodes": _nodes(report, tabled, texts, linked),
+        "nodes": _node_data(report, tabled, texts, linked),
         "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
@@ -82,8 +82,8 @@ def page_of(
         "steps": next_steps.of_report(report, inventory) if folder else [],
         "not_tested": not_tested.lines(report),
         "losses": not_tested.losses(report),
-        "analysis": _analysis(report),
-        "stages": _stages(report),
+        "analysis": _analysis_data(report),
+        "stages": _stage_rows(report),
         "warnings": causes.warned_parts(report),
         "causes": causes.causes(report),
         "bad_nodes": bad,
@@ -109,7 +109,7 @@ def _escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
 
 
-#: What the template calls, and its limits.
+#: Functions and limits that the template uses.
 _WORDING = {
     "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES,
     "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
@@ -118,7 +118,7 @@ _WORDING = {
     "headline": headline,
     "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
-    # a name of a metric or a check may break after its words; join escapes them
+    # names of metrics and checks may wrap after a word; join escapes the words
     "breakable": lambda name: Markup("_<wbr>").join(clean_text(name).split("_")),
     "short": lambda value: short(float(value)),
     "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
@@ -128,7 +128,7 @@ _WORDING = {
 
 @functools.cache
 def _asset(name: str) -> str:
-    """A script or style of our own; it is put into the page as it is."""
+    """Read a script or style that ships with the product; it is put into the page unchanged."""
     text = (ASSETS / name).read_text(encoding="utf-8").strip()
     if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
         raise ValueError(f"{name} would end the element that it stands in")
@@ -136,7 +136,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(scripts: list[str], styles: list[str]) -> str:
-    """What the page may do: run and apply what is in it from the start, load nothing, send nothing."""
+    """The page's content security policy: only scripts and styles that it contains, no loading, no sending."""
 
     def hashes(texts: list[str]) -> str:
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
@@ -148,7 +148,7 @@ def _policy(scripts: list[str], styles: list[str]) -> str:
     )
 
 
-def _nodes(
+def _node_data(
     report: Mapping[str, Any], tabled: checks.ChecksTable, texts: Shared, files: results.Files
 ) -> list[dict[str, Any]]:
     starts = [curves.seconds(stage["started_at"]) for node in report["nodes"] for stage in node["stages"]]
@@ -162,7 +162,7 @@ def _nodes(
             "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
                   for name, value in node.get("labels", {}).items()],
             "l": letters,
-            "s": [_stage(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
+            "s": [_stage_data(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [
                 [gpu["index"], *(texts.number(gpu.get(key, "")) for key in ("model", "serial", "uuid", "pci", "slot"))]
                 for gpu in node["identity"].get("gpus", [])[:MAX_GPUS]
@@ -173,8 +173,9 @@ def _nodes(
     ]  # fmt: skip
 
 
-def _stage(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
-    """[name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2 record]."""
+def _stage_data(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
+    """A stage's entry: [name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2
+    record]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - first, 1) if start is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None
@@ -184,7 +185,7 @@ def _stage(stage: Mapping[str, Any], first: float, texts: Shared, names: frozens
 
 
 def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> dict[str, Any]:
-    """The figures of the table of nodes, beside the fleet's and those of an earlier run: [value of each column]."""
+    """The main figures of each node, the fleet and an earlier run: lists with a value for each column."""
     baseline = {row.key: row.then for row in comparison.baseline_rows}
     earlier = comparison.earlier.comparable if comparison.earlier else {}
     return {
@@ -203,12 +204,12 @@ def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> di
     }
 
 
-def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
+def _analysis_data(report: Mapping[str, Any]) -> dict[str, Any] | None:
     if (analysis := report["fleet"].get("analysis")) is None:
         return None
     judged = figures.judged_figures(report)
     differing = [entry for entry in analysis["statistics"] if entry["min"] != entry["max"]]
-    # figures with a check come first; the order of the stages is kept
+    # figures with a check come first, otherwise in the order of the stages
     differing.sort(key=lambda entry: (entry["stage"], entry["metric"]) not in judged)
     return {
         "groups": by_group(analysis),
@@ -220,7 +221,7 @@ def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stage_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     stages: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     for node in report["nodes"]:
         for stage in node["stages"]:

@@ -16,7 +16,8 @@ _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
-    """The XML text: fail is a failure, missing required evidence an error, warn and missing advice are output."""
+    """The XML text: a failed check is a failure, missing required evidence an error; warnings, missing advice are
+    output."""
     root = ET.Element("testsuites", name=_text(f"gpuval {report['run']['run_id']}"))
     totals: Counter[str] = Counter()
     for suite in suites_of(report):
@@ -27,7 +28,7 @@ def junit_xml(report: Mapping[str, Any]) -> str:
 
 
 def suites_of(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What has tests: each node, and the fleet, where it has checks."""
+    """The report's entries that become suites: each node, and the fleet if it has checks."""
     yield from report["nodes"]
     if report["fleet"]["checks"]:
         yield {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
@@ -53,7 +54,7 @@ def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter
 
 
 def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
-    """Add the test case and return the kind that it counts as."""
+    """Add the test case of a check; return the kind that it is counted as."""
     stage = check["stage"] or "launch"
     time = seconds.get(stage, 0) if check["kind"] == "state" else 0
     case = ET.SubElement(
@@ -87,5 +88,5 @@ def _count(element: ET.Element, counted: Counter[str]) -> None:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _text(text: str) -> str:
-    """A text as XML can carry it; names of checks and stages stand in every suite."""
+    """The text without characters that XML cannot hold; cached, as names repeat in every suite."""
     return xml_text(one_line(text, 1000))

@@ -10,9 +10,9 @@ from ..records import report_file
 
 
 def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(report without its nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
-    report.json has a line for each node, so that a play over a thousand hosts need not parse all of it for each; a file
-    that was laid out anew is read whole."""
+    """(report without nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
+    Only the node's line is parsed, since a play may ask for a thousand hosts; a file in another layout is parsed as a
+    whole."""
     lines = text.split("\n")
     start = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
     matches = [line for line in lines if line.startswith(start)]
@@ -26,7 +26,7 @@ def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def node_facts(report: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``metrics_facts`` returns as ``ansible_facts.gpuval``."""
+    """The value of ``ansible_facts.gpuval`` that ``metrics_facts`` returns."""
     metrics = [metric for stage in node["stages"] for metric in node["metrics"].get(stage["name"], [])]
     parts: dict[str, dict[str, Any]] = {}
     for metric in metrics:

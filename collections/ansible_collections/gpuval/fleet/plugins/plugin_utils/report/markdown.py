@@ -19,15 +19,15 @@ from .problems import action_text
 from .summary import node_metrics, places, reasons, verdict_title
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
-#: Rows of the table of GPUs: a hundred nodes of eight fit.
+#: Maximum rows of the table of GPUs, enough for a hundred nodes of eight.
 MAX_GPUS = 1024
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
-#: Of the summary of a job, in bytes: GitHub refuses one of more than 1 MiB.
+#: Maximum bytes of a job summary: GitHub refuses more than 1 MiB.
 MAX_JOB_SUMMARY = 200_000
 
 
 def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS) -> str:
-    """The report as Markdown; text that nodes wrote is escaped throughout."""
+    """The report as Markdown; all text from nodes is escaped."""
     nodes, of_fleet = report["nodes"], report["fleet"]
     analysis = of_fleet.get("analysis")
     judged = judged_figures(report) if analysis else set()
@@ -54,13 +54,13 @@ def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS
         headline=headline,
         places=places,
         hardware=_hardware,
-        counted=_counted,
+        counted=_verdict_counts,
         stage_cell=_stage_cell,
     )
 
 
 def job_summary(report: Mapping[str, Any]) -> str:
-    """For the page of a job of GitHub Actions: the verdict, and the nodes that are not accepted."""
+    """The job summary for GitHub Actions: the verdict, and the nodes that are not accepted."""
     text = markdown_report(report).partition("\n## Nodes\n")[0].rstrip()
     cut = text.encode()[:MAX_JOB_SUMMARY].decode(errors="ignore")
     return f"{text}\n\n" if cut == text else f"{cut.rpartition(chr(10))[0]}\n\nand more: see report.html\n\n"
@@ -72,7 +72,7 @@ def _evidence_files(node: Mapping[str, Any], evidence: EvidencePlace) -> str:
     return ", ".join(f"{evidence.of(node['name'], stage)}{kinds}" for stage in stages)
 
 
-def _counted(node: Mapping[str, Any]) -> str:
+def _verdict_counts(node: Mapping[str, Any]) -> str:
     counts = Counter(check["verdict"] for check in node["checks"])
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
 
@@ -95,7 +95,7 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
 
 
 def figure_lines(node: Mapping[str, Any]) -> list[str]:
-    """One line for each of training, loading and inference that has its figures."""
+    """A line each for training, loading and inference, if the node has their figures."""
     lines = []
     for stage, parts in brief.LINES.items():
         metrics = node_metrics(node, stage)

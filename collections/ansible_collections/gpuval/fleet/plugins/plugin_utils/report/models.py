@@ -21,25 +21,25 @@ from ..runs import folder as run_folder
 from . import template
 
 CSV, PAGE, LOCK = "perf.csv", "perf.html", ".perf.lock"
-#: Where a perf.csv goes whose rows cannot be read.
+#: Suffix for a perf.csv whose rows cannot be read, which is moved away.
 UNREADABLE = ".unreadable"
 LOCK_SECONDS = 60.0
-#: The last rows; perf.csv has all.
+#: Number of newest rows in perf.html; perf.csv has all.
 MAX_ROWS = 5000
 MAX_CELL = 300
-#: Change of a figure that the page marks.
+#: Relative change from which the page marks a figure.
 MARKED_CHANGE = 0.05
-#: The images by reference (gpuval.images/1).
+#: Image entries by reference (gpuval.images/1).
 Catalogue = Mapping[str, Mapping[str, Any]]
-#: A node, one of its stages, and the folder with its evidence.
+#: (node, stage, folder of the run with the stage's evidence)
 ModelStage = tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]
 
 
 def forms(
     report: Mapping[str, Any], directory: Path, csv: Path | None = None, images: Catalogue | None = None
 ) -> dict[str, Callable[[], str]]:
-    """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``csv`` or
-    beside the run. A model's own CSV is beside its log."""
+    """Functions that make the texts of perf.csv and perf.html, by file name; empty for a run without models. The files
+    of all runs, at ``csv`` or beside the run, are replaced. A model's own CSV is beside its log."""
     folder = run_folder.RunFolder(directory)
     document = gang_document.read(folder)
     rounds = [folder, *gang_document.round_folders(folder, document)]
@@ -62,13 +62,13 @@ def forms(
 
 
 def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
-    """The run's rows with their change since earlier runs, after they took their place among those of all runs."""
+    """Insert the run's rows into the CSV of all runs at ``path``; return them with the change since earlier runs."""
     lock = path.with_name(LOCK)
     late = run_folder.RunError(f"another process holds {lock}: end it, and report again")
     with files.locked(lock, LOCK_SECONDS, late):
         try:
             rows = perf.read(_text(path), subject=str(path)) if path.exists() else []
-        except MadError:  # the run has its rows, whatever became of those before it
+        except MadError:  # the run keeps its rows even if earlier ones are unreadable
             path.replace(path.with_name(path.name + UNREADABLE))
             rows = []
         spot = next((index for index, row in enumerate(rows) if row["build_number"] == run_id), len(rows))
@@ -83,8 +83,8 @@ def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
 def _counted(
     report: Mapping[str, Any], folder: run_folder.RunFolder, gangs: Mapping[str, Any] | None, models: Catalogue
 ) -> Iterator[ModelStage]:
-    """Each node and stage that have rows, and where their evidence is. Of a model of several nodes that is the first of
-    each gang; where no gang began, one node alone."""
+    """The nodes and stages that get rows, with the folder of their evidence. For a model of several nodes this is the
+    first node of each gang, or one node if no gang started."""
     places = last_rounds(gangs) if gangs else {}
     of_gangs: dict[str, list[ModelStage]] = {}
     for node in report["nodes"]:
@@ -106,7 +106,7 @@ def _counted(
 
 
 def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
-    """Size and time of the datasets that were loaded before the model ran."""
+    """Size and loading time of the datasets that were loaded before the model ran, as columns."""
     stages = {f"{datasets.STAGE}{name}" for name in columns[perf.DATASETS].split(",") if name}
     times = [stage["duration_seconds"] or 0.0 for stage in node["stages"] if stage["name"] in stages]
     metrics = [metric for name in stages for metric in node["metrics"].get(name, ())]
@@ -124,11 +124,11 @@ def _text(path: Path) -> str:
 
 
 def perf_html(rows: Sequence[Mapping[str, str]]) -> str:
-    """The page, newest rows first. Every text is cleaned and escaped."""
+    """The page with the newest rows first. Every text is cleaned and escaped."""
     newest = list(reversed(rows))[:MAX_ROWS]
     states = {state: sum(row["status"] == state for row in rows) for state in (perf.SUCCESS, perf.FAILURE)}
     return template.load("perf.html.j2", _escaped).render(
-        columns=perf.COLUMNS, rows=newest, count=len(rows), states=states, cell_class=_class
+        columns=perf.COLUMNS, rows=newest, count=len(rows), states=states, cell_class=_css_class
     )
 
 
@@ -136,7 +136,7 @@ def _escaped(text: str, limit: int = MAX_CELL) -> Markup:
     return escape(one_line(text, limit))
 
 
-def _class(row: Mapping[str, str], column: str) -> str:
+def _css_class(row: Mapping[str, str], column: str) -> str:
     if column == "status":
         return {perf.SUCCESS: "good", perf.FAILURE: "bad"}.get(row[column], "note")
     if column == "relative_change":

@@ -11,7 +11,7 @@ from ..core.text import some_of
 
 
 def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
-    """The gaps in one line: stages, by their reason, and how many figures and parts of others; empty without any."""
+    """The gaps in one line: stages by reason, and the number of missing figures and parts; empty without gaps."""
     by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
     for gap in gaps:
         if gap["what"] == gap["stage"]:
@@ -29,7 +29,7 @@ def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
+    """Lines about what has no evidence: nodes that ran nothing, stages by reason, and figures, parts and tools."""
     nodes = report["nodes"]
     never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
     texts = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
@@ -50,7 +50,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def losses(report: Mapping[str, Any]) -> list[str]:
-    """By figure, and group of nodes, from which loss on one part and a whole node are named, and the longest bursts."""
+    """Lines with the smallest loss on one part and on a whole node that is named, by figure and group; and longest
+    bursts."""
     lines = []
     for entry in report["fleet"].get("power", ()):
         part, node = (

@@ -19,8 +19,8 @@ COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "
 
 
 def perf_csv(report: Mapping[str, Any]) -> str:
-    """The CSV text. A stage that did not succeed has a row without performance, whose metric is its state; so has the
-    launch of a node that was never started, whose metric is the class of its failure."""
+    """The CSV text. A stage that did not succeed has a row with its state as metric and no performance. So has a launch
+    that failed, with the failure class as metric."""
     stream = io.StringIO()
     stream.write(",".join(COLUMNS) + "\n")
     zeros = len(report["nodes"]) <= MAX_WHOLE_NODES
@@ -55,12 +55,12 @@ def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
 
 
 def _figure(metric: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What the rows of a file are: metric, kind of part, unit."""
+    """The key of a row: metric, kind of part, unit."""
     return metric["name"], metric["scope"].partition(":")[0], metric["unit"]
 
 
 def _number(value: float | None) -> str:
-    """Seven digits of a float: more than is ever measured."""
+    """The number as text; floats get seven digits, more than any measurement has."""
     if value is None:
         return ""
     return f"{value:.7g}" if isinstance(value, float) else repr(value)
@@ -68,7 +68,7 @@ def _number(value: float | None) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _cell(text: str) -> str:
-    """A text as it stands in CSV; names, scopes and units stand in a million rows."""
+    """The text as a CSV cell; cached, since names, scopes and units occur in a million rows."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow((csv_cell(text),))
     return stream.getvalue() if text else ""

@@ -12,7 +12,7 @@ from ..core.text import some_of, with_remedy
 from ..judge.actions import ACTIONS
 from ..judge.verdict import headline
 
-#: A remedy may hold a command, which is of no use when it is cut.
+#: Maximum characters of a remedy: a command in it must not be cut.
 MAX_REMEDY = 1200
 MAX_NAMES = 8
 _NODE = "{node}"
@@ -20,7 +20,7 @@ _NODE = "{node}"
 
 @dataclass
 class SharedProblem:
-    """Nodes with the same verdict for the same reason. In texts of several nodes ``{node}`` stands for the name."""
+    """Nodes with the same verdict for the same reason. In their texts ``{node}`` stands for the name."""
 
     verdict: str
     where: str
@@ -30,7 +30,7 @@ class SharedProblem:
     nodes: list[str] = field(default_factory=list)
 
     def named(self, text: str, run_id: str) -> str:
-        """A text of the problem with its nodes: ``--limit`` names them all, or the file that does."""
+        """A text of the problem with its nodes filled in: ``--limit`` names them all, or the file that lists them."""
         if len(self.nodes) == 1:
             return text.replace(_NODE, self.nodes[0])
         few = len(self.nodes) <= MAX_NAMES
@@ -39,12 +39,12 @@ class SharedProblem:
 
 
 def folder_of(run_id: str) -> str:
-    """A run's folder in a text that does not know it; `final_block` does."""
+    """A placeholder-based path of a run's folder, for texts that do not know it; `final_block` fills it in."""
     return f"results/INVENTORY/{run_id}"
 
 
 def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
-    """Of nodes that are not PASS, in their order."""
+    """The problems of nodes that are not PASS, in the order of the nodes."""
     by_text: dict[tuple[str, ...], SharedProblem] = {}
     for node in nodes:
         name, texts = node["name"], ("", "no required check was passed", "", "")
@@ -57,7 +57,7 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
 
 
 def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
-    """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
+    """A line for each problem: ``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
     remedies: dict[str, str] = {}
     texts = []
     for problem in listed:
@@ -72,7 +72,7 @@ def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
 
 
 def action_text(node: Mapping[str, Any]) -> str:
-    """What to do with a node: the action, its parts with what is printed on them, and why. Empty for PASS."""
+    """What to do with a node, as text: the action, its parts with serial and slot, and the reason. Empty for PASS."""
     if not (action := node.get("action")):
         return ""
     parts = "; ".join(part_text(node, part) for part in action["parts"])
@@ -81,7 +81,7 @@ def action_text(node: Mapping[str, Any]) -> str:
 
 
 def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """``Actions: replace_gpu node-042 (gpu:3, serial ..., 0000:9d:00.0); retest node-007``. Empty without any."""
+    """All actions: ``Actions: replace_gpu node-042 (gpu:3, serial ..., 0000:9d:00.0); retest node-007``, or empty."""
     named: dict[str, list[str]] = {}
     for node in nodes:
         if node.get("action"):
@@ -92,19 +92,19 @@ def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
 
 
 def without(name: str, text: str) -> str:
-    """The text with ``{node}`` in place of that name."""
+    """The text with ``{node}`` in place of the node's name."""
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", _NODE, text) if name in text else text
 
 
 def part_of(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
-    """The part that a check speaks of, or the one that explains it and where it shows; empty for the whole node."""
+    """The part that a check is about, or its cause and where it shows, as text; empty for the whole node."""
     cause = check.get("cause")
     part = part_text(node, check["part"])
     return "; ".join(filter(None, [part_text(node, cause), f"seen in {part}" if part else ""])) if cause else part
 
 
 def part_text(node: Mapping[str, Any], part: str) -> str:
-    """A part with what is printed on it: serial, PCI address and slot; empty for the whole node."""
+    """A part with its serial, PCI address and slot as text; empty for the whole node."""
     if part == "node":
         return ""
     kind, _, index = part.partition(":")

@@ -13,12 +13,12 @@ from ..core import units
 from ..core.escape import one_line
 from ..judge.checks_without_criteria import renumbered
 
-#: Metric, labels and value.
+#: (metric, labels, value)
 Sample = tuple[str, Mapping[str, str], float]
 
 RUN_VERDICTS = ("PASS", "PARTIAL", "FAIL", "INCOMPLETE")
 NODE_VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
-#: Main figures: the metric here, its stage, its name in records, and the base unit.
+#: Main figures: exported metric, its stage, its name in records, and the base unit.
 FIGURES = {
     "gpuval_matmul_bf16_flops": ("diagnostics", "diagnostics_matmul_bf16_tflops", "FLOP/s"),
     "gpuval_memory_bytes_per_second": ("diagnostics", "diagnostics_memory_bytes_per_second", "bytes_per_second"),
@@ -27,7 +27,7 @@ FIGURES = {
     "gpuval_loading_bytes_per_second": ("loading", "loading_bytes_per_second", "bytes_per_second"),
     "gpuval_inference_tokens_per_second": ("inference", "inference_tokens_per_second", "tokens_per_second"),
 }
-#: Every metric, with its help.
+#: Every exported metric with its help text.
 METRICS = {
     "gpuval_run_info": "The run of this file.",
     "gpuval_run_verdict": "1 for the verdict on the run.",
@@ -50,7 +50,7 @@ METRICS = {
 
 
 def run_text(report: Mapping[str, Any]) -> str:
-    """gpuval.prom: one run."""
+    """The text of gpuval.prom, for one run."""
     run = report["run"]
     samples: list[Sample] = [
         ("gpuval_run_info", {key: run[key] for key in ("run_id", "profile")}, 1),
@@ -58,7 +58,7 @@ def run_text(report: Mapping[str, Any]) -> str:
         ("gpuval_run_timestamp_seconds", {}, _seconds(run["finished_at"] or run["judged_at"])),
     ]
     for node in report["nodes"]:
-        samples += _of_node(node, run["run_id"])
+        samples += _node_samples(node, run["run_id"])
     return _text(samples)
 
 
@@ -76,7 +76,7 @@ def health_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:
     return _text(samples)
 
 
-def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
+def _node_samples(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
     name = {"node": node["name"]}
     about = {**name, "sku": node.get("catalogue_sku") or node["sku"], "run_id": run_id}
     for word in NODE_VERDICTS:
@@ -98,7 +98,7 @@ def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
 
 
 def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit: str) -> Iterator[Sample]:
-    """A figure of the node or its GPUs in its base unit. What is in no such unit is another figure."""
+    """Samples of one figure of a node or its GPUs in the base unit; values in other units are skipped."""
     gpus = [] if stage in renumbered(node["checks"]) else node["identity"].get("gpus", [])
     serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in gpus}
     for metric in node["metrics"].get(stage, ()):
@@ -111,7 +111,7 @@ def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit
 
 
 def _text(samples: Iterable[Sample]) -> str:
-    """Samples with the same labels are one: the first counts, since a second makes a file that nothing reads."""
+    """Samples as text. Of those with equal labels only the first is written: a second one makes the file unreadable."""
     by_metric: dict[str, dict[str, float]] = {name: {} for name in METRICS}
     for name, labels, value in samples:
         labels_text = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())

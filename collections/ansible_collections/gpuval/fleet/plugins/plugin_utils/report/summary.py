@@ -20,7 +20,7 @@ from ..records import failure_classes, launch_errors
 from ..runs import overview
 from . import not_tested, problems
 
-#: What the summary says of nodes that passed only on a further attempt, by its cause.
+#: The summary's words for nodes that passed only on a further attempt, by the cause of the retry.
 RETRIED = {
     stage_end.FLAKY: "Flaky, passed only on a retry",
     stage_end.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
@@ -35,7 +35,7 @@ MAX_NODE_LINES = 20
 MAX_LINE = 2000
 ACCEPTED = ("PASS", "PARTIAL")
 
-#: The main figures of each stage, with their texts.
+#: The main figures of each stage, with their texts in the summary.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
     "training": {f"training_{name}": "{}" for name in
                  ("duration_seconds", "tokens_per_second", "samples_per_second", "model_tflops")},
@@ -48,7 +48,7 @@ HEADLINES: Mapping[str, Mapping[str, str]] = {
 
 
 def summary_lines(report: Mapping[str, Any]) -> list[str]:
-    """The lines after the verdict itself, plain text, one line each."""
+    """The lines after the verdict, as plain text."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [*_untested_gpus(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
@@ -66,7 +66,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         for check in node["checks"]
         if check["kind"] == "launch" and check["verdict"] == "missing"
     )
-    if counted.total() > 1:  # at a hundred nodes the pattern tells more than the names
+    if counted.total() > 1:  # at a hundred nodes the pattern shows more than the names
         lines.append("Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common()))
     if gangs := report["fleet"].get("gangs"):
         lines += report_section.console_lines(gangs, {node["name"]: node["verdict"] for node in nodes})
@@ -75,14 +75,14 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def verdict_title(report: Mapping[str, Any]) -> str:
-    """The verdict on the run, as the first line of FINAL ACCEPTANCE has it."""
+    """The verdict on the run as first line of FINAL ACCEPTANCE."""
     is_untested = report["verdict"] in ACCEPTED and report.get("run", {}).get("gpus_tested") is False
     return one_line(report["verdict"]) + (" (no GPU was tested)" if is_untested else "")
 
 
 def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
-    """That a run accepts no GPU: no node has one, or none of its stages works on one. Only its owner knows whether GPUs
-    were ordered."""
+    """A line if the run accepts no GPU, because no node has one or no stage works on one. Only the owner knows whether
+    GPUs were ordered."""
     nodes, lines = report["nodes"], []
     if report["verdict"] not in ACCEPTED:
         return []
@@ -105,13 +105,13 @@ def node_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every node that is not PASS, FAIL first."""
+    """The nodes that are not PASS, FAIL first."""
     bad = (node for node in report["nodes"] if node["verdict"] != "PASS")
     return sorted(bad, key=lambda node: node["verdict"] != "FAIL")
 
 
 def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Required checks that decided against the node; a stage whose end is missing speaks for its criteria."""
+    """The required checks that decided against the node. If a stage's end is missing, its criteria are left out."""
     checks = node["checks"]
     open_stages = {check["stage"] for check in checks if check["kind"] == "state" and check["verdict"] != "pass"}
     required = [check for check in checks if check["severity"] == "required"]
@@ -124,8 +124,8 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
-    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are shown once.
-    Those that one part explains follow each other."""
+    """The decisive checks, each with its parts and its remedy as text; parts with the same reason, and equal remedies,
+    are shown once. Checks with the same cause follow each other."""
     checks_of_parts: dict[str, list[Mapping[str, Any]]] = {}
     for check in decisive(node):
         checks_of_parts.setdefault(check.get("cause") or check["part"], []).append(check)
@@ -142,14 +142,14 @@ def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]
 
 
 def places(pair: Mapping[str, Any]) -> str:
-    """The sample of a correlation: 23 nodes, or 184 gpus of 23 nodes."""
+    """The sample of a correlation as text: 23 nodes, or 184 gpus of 23 nodes."""
     parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "
     return f"{parts}{pair['nodes']} nodes"
 
 
 def node_metrics(node: Mapping[str, Any], stage: str) -> dict[str, Mapping[str, Any]]:
-    """The node-wide metrics that are numbers, by name."""
-    metrics = reversed(node["metrics"].get(stage, ()))  # of two the first counts
+    """The node-wide metrics of a stage by name, without values that are no number."""
+    metrics = reversed(node["metrics"].get(stage, ()))  # of two with one name the first counts
     return {metric["name"]: metric for metric in metrics if metric["scope"] == "node" and metric["value"] is not None}
 
 
@@ -194,7 +194,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if kinds := [str(check["value"]) for check in fleet_checks if check["kind"] == "outlier" and check["value"]]:
         lines.append(f"The fleet is {some_of(kinds, 2, '; ')}: set floors or a baseline to judge it")
     many = len(nodes) > 1
-    # in the order of the checks, not of a set: the same results are delivered as the same bytes
+    # in the order of the checks: equal results must give equal bytes, unlike the order of a set
     warnings = ({check["name"]: 1 for check in node["checks"] if check["verdict"] == "warn"} for node in nodes)
     if warned := Counter(itertools.chain.from_iterable(warnings)):
         texts = (f"{name} ({count} of {len(nodes)} nodes)" if many else name for name, count in warned.most_common())
@@ -232,7 +232,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
 
 
 def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The GPU-hours from each node's first stage to its last, and the share in which telemetry saw the GPUs busy."""
+    """A line with the GPU-hours of the nodes' stages, and the share of time in which telemetry saw the GPUs busy."""
     spent = busy = 0.0
     shares: dict[str, list[float]] = {}
     for node in nodes:
@@ -255,8 +255,8 @@ def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Which nodes have other GPUs than most, where the inventory leaves open what they have: each is judged by its own
-    kind, and a lone one beside no other. Empty where all are alike."""
+    """A line on nodes with other GPUs than most, if the inventory does not declare them: each kind is judged by itself,
+    and a lone node is compared with no other. Empty if all are alike."""
     kinds: dict[str, list[str]] = {}
     for node in nodes:
         models = Counter(gpu.get("model", "unknown model") for gpu in node["identity"].get("gpus", ()))
@@ -272,8 +272,8 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:
-    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it. ``page``
-    is the path of report.html, ``inventory`` what commands need to choose the run's nodes."""
+    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs, without terminal escapes. ``page``: path
+    of report.html; ``inventory``: the options with which commands choose the run's nodes."""
     lines = [*report["summary"]]
     if report.get("run", {}).get("resume"):
         lines.append(f"The run has not ended: {report['run']['resume']}")

@@ -30,29 +30,29 @@ from .summary import bad_nodes
 
 SCHEMA, TYPE = "gpuval.event/1", "io.gpuval.run.judged"
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-#: A receiver need not accept more than 64 KiB; report.json has all nodes.
+#: Maximum nodes in an event: a receiver need not accept more than 64 KiB. report.json has all nodes.
 MAX_NODES = 50
 MAX_PARTS = 16
-#: Of a key in plain text. What `openssl rand -hex 32` prints has 64 characters.
+#: Minimum characters of a key in plain text. `openssl rand -hex 32` prints 64.
 SHORTEST_KEY = 16
 
 _hidden = SecretRedactor()
 ATTEMPT_SECONDS = 10.0
-#: Before the second attempt and the following ones.
+#: Pauses before the second and each further attempt.
 PAUSES_SECONDS = (1.0, 3.0, 9.0)
-#: Answers after which another attempt may succeed: busy, too early, broken for now.
+#: HTTP statuses after which another attempt may succeed: busy, too early, temporarily broken.
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Delivery(NamedTuple):
-    """``problem`` is empty where the receiver accepted the event."""
+    """The result of sending an event; ``problem`` is empty if the receiver accepted it."""
 
     attempts: int
     problem: str = ""
 
 
 def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The event on a judged run. Its id is the same for the same content: a receiver keeps one of several."""
+    """The event on a judged run. Equal content has the same id, so that a receiver keeps only one."""
     run, bad = report["run"], bad_nodes(report)
     data = {
         "schema": SCHEMA,
@@ -60,7 +60,7 @@ def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
         "store": f"{run['bucket']}/{run['folder']}",
         "verdict": report["verdict"],
         "counts": dict(report["counts"]),
-        "nodes": [_node(node) for node in bad[:MAX_NODES]],
+        "nodes": [_node_entry(node) for node in bad[:MAX_NODES]],
         "nodes_left_out": max(0, len(bad) - MAX_NODES),
     }
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
@@ -76,7 +76,7 @@ def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(node: Mapping[str, Any]) -> dict[str, Any]:
+def _node_entry(node: Mapping[str, Any]) -> dict[str, Any]:
     check, action = headline(node), node.get("action") or {"name": "inspect", "parts": []}
     cause = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
     return {
@@ -93,14 +93,14 @@ def _node(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_key(key: str) -> None:
-    """Raises SettingError; no message repeats the key."""
+    """Check the signing key. Raises SettingError, whose message does not repeat the key."""
     if len(key) < SHORTEST_KEY:
         problem = f"gpuval_webhook_key has less than {SHORTEST_KEY} characters"
         raise SettingError(f"{problem}: make one with `openssl rand -hex 32`")
 
 
 def headers_of(event_id: str, body: bytes, key: str, timestamp: int) -> dict[str, str]:
-    """The headers of one attempt at ``timestamp``, in seconds since 1970."""
+    """The headers of one attempt; ``timestamp``: seconds since 1970."""
     signed = hmac.digest(key.encode(), f"{event_id}.{timestamp}.".encode() + body, "sha256")
     return {
         "Content-Type": CONTENT_TYPE, "User-Agent": "gpuval", "webhook-id": event_id,
@@ -109,7 +109,7 @@ def headers_of(event_id: str, body: bytes, key: str, timestamp: int) -> dict[str
 
 
 def check_url(url: str) -> None:
-    """Raises SettingError. No message repeats more than the host: paths of webhooks hold tokens."""
+    """Check the webhook's URL. Raises SettingError, which repeats only the host: paths of webhooks hold tokens."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -124,7 +124,7 @@ def check_url(url: str) -> None:
 
 
 def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
-    """Send the event, again where an attempt may help. Raises SettingError for settings that cannot be used."""
+    """Send the event, with further attempts where these may help. Raises SettingError for unusable settings."""
     check_url(url)
     check_key(key)
     body = json.dumps(event, allow_nan=False).encode()
@@ -133,7 +133,7 @@ def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads senders, hides nothing
         headers = headers_of(event["id"], body, key, int(time.time()))
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
-        # in a thread: neither a slow name server nor an answer byte by byte holds the run up
+        # in a thread: neither a slow name server nor a slow answer may delay the run
         answers: queue.Queue[tuple[str, bool]] = queue.Queue()
         threading.Thread(target=lambda asked, put: put(_ask(asked)), args=(request, answers.put), daemon=True).start()
         try:
@@ -146,7 +146,7 @@ def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
 
 
 def _ask(request: urllib.request.Request) -> tuple[str, bool]:
-    """What went wrong, empty where nothing did, and whether another attempt is of no use."""
+    """Send one request. Returns what went wrong (empty if nothing did), and whether another attempt is useless."""
     try:
         with urllib.request.build_opener(NoRedirects).open(request, timeout=ATTEMPT_SECONDS):
             return "", True

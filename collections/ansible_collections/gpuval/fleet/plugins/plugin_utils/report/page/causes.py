@@ -13,13 +13,13 @@ from ..problems import action_text, part_of, part_text, without
 from ..summary import decisive
 from .nodes import rack
 
-#: A digest, of which twelve digits tell it from others; the card of the node has it whole.
+#: Matches a digest, shortened to its first twelve digits; the node's card has all digits.
 DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 @dataclass(frozen=True)
 class NodesCause:
-    """Nodes with one verdict and class; ``example`` is the reason of the first, ``racks`` count them by rack."""
+    """Nodes of one verdict and failure class. ``example``: the first node's reason; ``racks``: their number by rack."""
 
     verdict: str
     word: str
@@ -37,13 +37,13 @@ class Failure:
     names: list[str]
 
     def own(self, text: str) -> str:
-        """A text of the first node, for all of them."""
+        """A text of the first node, made valid for all nodes."""
         return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
 
 
 @dataclass(frozen=True)
 class WarnedPart:
-    """Advice on one part of a node by all checks that warn of it; on whole nodes by one check, with all nodes."""
+    """Warnings about one part of a node from all its checks; or about whole nodes from one check, with all nodes."""
 
     part: str
     checks: dict[str, None]
@@ -52,7 +52,7 @@ class WarnedPart:
 
 
 def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
-    """What warns, or is missing and only advice: parts first, in the order of nodes; then what whole nodes have."""
+    """Warnings and missing advice: for parts in the order of nodes first, then for whole nodes."""
     rows: dict[tuple[str, str], WarnedPart] = {}
     for node in report["nodes"]:
         for check in node["checks"]:
@@ -66,7 +66,7 @@ def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
 
 
 def causes(report: Mapping[str, Any]) -> list[NodesCause]:
-    """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
+    """Nodes grouped by verdict and failure class: at a hundred nodes the pattern matters more than names."""
     by_cause: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
@@ -83,7 +83,7 @@ def causes(report: Mapping[str, Any]) -> list[NodesCause]:
 
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Nodes with the same decisive checks and action, their own names aside, in the order of the first of them."""
+    """Nodes grouped by decisive checks and action, without their own names, in the order of each group's first node."""
     groups: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]

@@ -12,15 +12,15 @@ from ..problems import part_of
 from .encode import Shared, mostly, short
 from .results import EvidencePlace, Files
 
-#: One letter for each verdict, the worst first; small ones are advice.
+#: One letter for each verdict, the worst first; lower case is advice.
 LETTERS = "FMwmpsn"
 NOT_THERE = "n"
-#: Of a required check, and of advice.
+#: For each verdict the letter of a required check, and of advice.
 _LETTER = {"fail": ("F", "w"), "missing": ("M", "m"), "warn": ("w", "w"), "pass": ("p", "p"), "skipped": ("s", "s")}
 _RANK = {letter: rank for rank, letter in enumerate(LETTERS)}
 WRONG = frozenset("FMwm")
 
-#: Limit for all nodes together: the page must open even if every check of a fleet failed.
+#: Maximum remarks of all nodes together: the page must open even if every check of a fleet failed.
 MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
 MAX_PEER_GROUPS = 6
@@ -33,7 +33,7 @@ def letter(check: Mapping[str, Any]) -> str:
 
 @dataclass
 class Column:
-    """One check over all nodes."""
+    """One check over all nodes, as a column of the table."""
 
     stage: str
     name: str
@@ -42,7 +42,7 @@ class Column:
     source: str
     counts: Counter[str] = field(default_factory=Counter)
     expected: Counter[str] = field(default_factory=Counter)
-    #: Checks against peers: the peers, their number and range; a line for each kind of node.
+    #: For checks against peers a line for each kind of node: the peers, their number and range.
     beside: list[str] = field(default_factory=list)
 
     @property
@@ -53,7 +53,7 @@ class Column:
 
 @dataclass
 class ChecksTable:
-    """Columns in the order of the stages; ``cells`` has for each node the check entry that counts in each column."""
+    """``columns`` in the order of stages; ``cells``: for each node the check's entry by index of the column."""
 
     columns: list[Column]
     cells: list[dict[int, Mapping[str, Any]]]
@@ -61,7 +61,7 @@ class ChecksTable:
 
 
 def table(report: Mapping[str, Any]) -> ChecksTable:
-    """Every check of every node: in a cell the worst entry of that name counts."""
+    """The table of every check of every node: a cell has the worst entry of the check."""
     numbers: dict[tuple[str, str], int] = {}
     columns: list[Column] = []
     cells = []
@@ -97,7 +97,7 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
 def _add_peers(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
-    """The peers of a check: the fleet's statement for checks between nodes, an example for a baseline."""
+    """Add the peers of each check to its column: the fleet's text for checks between nodes, or a baseline's example."""
     of_fleet: dict[tuple[str, str], list[str]] = defaultdict(list)
     for check in report["fleet"]["checks"]:
         of_fleet[check["stage"], check["name"]].append(check["reason"])
@@ -112,7 +112,7 @@ def _add_peers(
 
 
 def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> dict[str, Any]:
-    """Columns with the value and the part of each node, and the reasons of checks that did not pass."""
+    """The table for the page: columns with value and part of each node, and the reasons of checks that did not pass."""
     columns = []
     for index, column in enumerate(tabled.columns):
         entries = [row.get(index) for row in tabled.cells]
@@ -134,7 +134,7 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> di
 
 
 def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
-    """A number, or the number of a text in a list of its own."""
+    """The entry's number, or the number of its text in ``texts``, in a list of its own."""
     if entry is None or entry["value"] is None:
         return None
     value = entry["value"]
@@ -144,7 +144,7 @@ def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
 def _remarks(
     node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: Shared, most: int
 ) -> list[list[Any]]:
-    """[column, letter, part, reason, remedy] of each check that did not pass, the worst first."""
+    """[column, letter, part, reason, remedy] for each check that did not pass, the worst first."""
     wrong = sorted((check for check in node["checks"] if letter(check) in WRONG), key=lambda one: _RANK[letter(one)])
     return [
         [
@@ -156,7 +156,7 @@ def _remarks(
 
 
 def evidence_links(node: Mapping[str, Any], files: Files, evidence: EvidencePlace) -> list[tuple[str, str]]:
-    """Paths, relative to the report, and names of the files of the node's evidence that lie in the results."""
+    """(path relative to the report, name) of each evidence file of the node in the results."""
     names = files.get(node["name"], frozenset())
     return [
         (f"{evidence.of(node['name'], stage['name'])}.{suffix}", f"{stage['name']}.{suffix}")

@@ -19,7 +19,7 @@ from ...runs import applied_criteria
 from ...runs import folder as run_folder
 from .nodes import FIGURES, figures
 
-#: So many runs before this one are searched for one with the same nodes.
+#: Number of earlier runs that are searched for one with the same nodes.
 MAX_SEARCHED = 50
 MAX_CHANGES = 24
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -27,8 +27,8 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What is compared of an earlier run: verdict and figures by name of the node; ``comparable``: those of which this
-    run has the same."""
+    """An earlier run to compare with: verdicts and figures by node name. ``comparable``: nodes whose settings are the
+    same in this run."""
 
     run_id: str
     created_at: str
@@ -39,8 +39,8 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``verdicts`` are nodes whose verdict changed: name, then, now. ``changes``: figures of nodes that moved by 2 % or
-    more. ``baseline`` is its title; empty without one."""
+    """``verdicts``: nodes whose verdict changed, as (name, then, now). ``changes``: figures of nodes that moved by 2 %
+    or more. ``baseline``: its title, empty without one."""
 
     earlier: EarlierRun | None = None
     rows: Sequence[FigureChange] = ()
@@ -55,7 +55,7 @@ class Comparison:
 
 
 def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
-    """From the results folder of the run and those beside it."""
+    """Compare the run with runs in the results folders beside ``directory``."""
     now = {node["name"]: figures(node) for node in report["nodes"]}
     try:
         title, baseline_rows = with_baseline(report, now, directory)
@@ -75,12 +75,12 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
 
 
 def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
-    """The medians in the order of the table of nodes."""
+    """The medians of the changes, in the order of the table of nodes."""
     return sorted(medians(changes), key=lambda row: FIGURES.index(row.key))
 
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
-    """The baseline's title, and its figures for the kind of node that the run has most of."""
+    """The baseline's title, and its figures beside those of the most common kind of node in the run."""
     if not (stored := applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")):
         return "", []
     baseline = Baseline.of(json.loads(stored["text"]))
@@ -98,7 +98,7 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
 
 
 def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None:
-    """The latest run before this one of the same inventory and profile that ended and shares a node with it."""
+    """The latest earlier run of the same inventory and profile that ended and shares a node with this one, or None."""
     folder, names = run_folder.RunFolder(directory), {node["name"] for node in report["nodes"]}
     this_run = run_folder.read_object(folder.run_file)
     runs = []

@@ -19,14 +19,14 @@ import orjson
 from ...records.evidence import MAX_SERIES_BYTES
 from .encode import GREATEST, Shared, pairs, short
 
-#: Points of all nodes together; two characters each.
+#: Maximum points of all nodes together; each takes two characters.
 MAX_POINTS = 450_000
 MAX_POINTS_OF_A_NODE = 24_000
 MAX_BINS = 400
 MIN_BINS = 24
 #: With fewer points per curve the GPUs of a node are shown as min, median and max.
 MIN_BINS_OF_A_GPU = 60
-#: Small curves over message sizes are kept as they are, in fleets where they fit.
+#: Up to this many nodes, small curves over message sizes are kept in full.
 MAX_NODES_WITH_SIZES = 100
 MAX_SIZES = 32
 BAND: dict[str, Callable[[list[float]], float]] = {"least": min, "median": statistics.median, "greatest": max}
@@ -37,7 +37,7 @@ _SCOPES = ("node", "gpu:", "rank:")
 
 
 class Piece(NamedTuple):
-    """A curve of one stage; x in seconds since the node began, or in steps."""
+    """A curve of one stage; x in seconds since the node's first stage, or in steps."""
 
     x: list[float]
     y: list[float | None]
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class NodeCurves:
-    """Pieces of the whole time by name and unit; curves by step and by size by stage, name and unit; then by scope."""
+    """The curves of a node: over time by (name, unit), over steps or sizes by (stage, name, unit); then by scope."""
 
     timed: dict[tuple[str, str], dict[str, list[Piece]]] = field(default_factory=lambda: defaultdict(dict))
     stepped: dict[tuple[str, str, str], dict[str, Piece]] = field(default_factory=lambda: defaultdict(dict))
@@ -53,12 +53,12 @@ class NodeCurves:
 
 
 def shared(curves: Iterable[list[Any]], texts: Shared) -> list[list[Any]]:
-    """What ``as_data`` packs, with name, unit and stage as numbers of ``texts``."""
+    """The result of ``as_data``, with the numbers of name, unit and stage in ``texts`` instead of these texts."""
     return [[curve[0], *map(texts.number, curve[1:4]), *curve[4:]] for curve in curves]
 
 
 def of_node(directory: Path, node: Mapping[str, Any], names: frozenset[str]) -> NodeCurves:
-    """The curves that lie in ``directory`` for the last attempt of each of the node's stages."""
+    """Read the curves in ``directory`` of the last attempt of each of the node's stages."""
     curves = NodeCurves()
     started = {stage["name"]: seconds(stage["started_at"]) for stage in node["stages"]}
     first = min((start for start in started.values() if start is not None), default=None)
@@ -88,8 +88,8 @@ def seconds(time: str | None) -> float | None:
 
 
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The well-formed curves of one file; none if it is too large, or of another node or attempt. GPUs are sampled at
-    one time: the curves share one list of times."""
+    """The well-formed curves of one file; none if it is too large, or of another node or attempt. GPUs are sampled
+    together: their curves share one list of times."""
     try:
         if path.stat().st_size > MAX_SERIES_BYTES:
             return []
@@ -109,7 +109,7 @@ def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def _is_curve(curve: Any) -> bool:
-    """Whether it can be drawn: named, and as many y as x, all of them numbers or nothing."""
+    """Whether the curve can be drawn: it has a name, and as many y as x values, all numbers or null."""
     texts = [curve.get(key) for key in ("name", "unit", "scope", "x_unit")]
     if not all(isinstance(text, str) and len(text) <= 100 for text in texts) or not texts[2].startswith(_SCOPES):
         return False
@@ -124,8 +124,8 @@ def _is_curve(curve: Any) -> bool:
 
 
 def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
-    """Thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}], kind t for time, s for
-    steps; b for sizes has {scope: [[x, y], ...]}."""
+    """The curves for the page, thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}].
+    Kind t: over time, s: over steps; b: over sizes, with {scope: [[x, y], ...]}."""
     budget = min(MAX_POINTS_OF_A_NODE, more * MAX_POINTS // max(1, nodes))
     data = []
     counts = [len(scopes) for scopes in curves.timed.values()]
@@ -159,8 +159,8 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
 
 
 def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: float, bins: int) -> list[float | None]:
-    """Means over ``bins`` equal steps from ``first`` to ``last``. A step without a sample has the value before it,
-    within the curve; outside of it there is none."""
+    """Means over ``bins`` equal steps from ``first`` to ``last``. A step without a sample repeats the value before it;
+    outside the curve the value is None."""
     if bins < 2 or last <= first:
         values = [value for value in y if value is not None]
         return [math.fsum(values) / len(values)] if values else [None]
@@ -175,7 +175,7 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
         start = right
         try:
             last_mean = sum(part) / len(part) if part else last_mean  # type: ignore[arg-type]
-        except TypeError:  # some samples are nothing
+        except TypeError:  # some samples are None
             values = [value for value in part if value is not None]
             last_mean = sum(values) / len(values) if values else last_mean
         means[index] = last_mean

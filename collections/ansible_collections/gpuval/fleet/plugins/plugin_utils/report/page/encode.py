@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-#: Steps between min and max; one more code means no value.
+#: Number of steps between min and max; one further code means no value.
 STEPS = 4094
 NOTHING = "__"
-#: Squares of figures must be finite too; no measured value is near.
+#: Largest value to draw: its square must be finite, and no measured value is near.
 GREATEST = 1e100
 _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
@@ -37,7 +37,7 @@ def script_json(value: Any) -> str:
 
 
 def pairs(values: Iterable[float | None], low: float, high: float) -> str:
-    """Two characters for each value: its place from ``low`` to ``high`` in 4094 steps, beyond them at the edge."""
+    """Two characters for each value: its position from ``low`` to ``high`` in 4094 steps; values beyond are clipped."""
     scale = STEPS / (high - low) if high - low > 1 / GREATEST else 0.0
     return "".join(
         [NOTHING if value is None else _PAIRS[min(STEPS, max(0, round((value - low) * scale)))] for value in values]
@@ -45,7 +45,7 @@ def pairs(values: Iterable[float | None], low: float, high: float) -> str:
 
 
 def short(value: float | int | None) -> float | int | None:
-    """About six significant digits: enough to read, and a third of what repr writes."""
+    """The value with about six significant digits: enough to read, and a third of repr's length."""
     if value is None or isinstance(value, int):
         return value if value is None or abs(value) < 1 << 53 else float(value)
     if not math.isfinite(value):
@@ -55,7 +55,7 @@ def short(value: float | int | None) -> float | int | None:
 
 
 def mostly(values: Sequence[Any]) -> Any:
-    """``{"all": v, "but": {place: other}}`` where most are the same, else the list itself."""
+    """The values in short: ``{"all": value, "but": {index: other}}`` if most are equal, else the list itself."""
     keys = [repr(value) for value in values]  # 1 and True are not the same, and a list cannot be counted
     if not keys:
         return []

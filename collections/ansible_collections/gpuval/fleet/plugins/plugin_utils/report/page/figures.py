@@ -14,16 +14,16 @@ from .encode import GREATEST, pairs, short
 
 MAX_FIGURES = 120
 MAX_OUTLIERS = 12
-#: Values beyond the range of the plot that the page has exactly.
+#: Maximum values beyond the plot's range that the page has exactly.
 MAX_BEYOND = 300
 BINS = 48
-#: Range of the plot in robust deviations to each side; values beyond are drawn at its edge.
+#: Range of the plot to each side in robust deviations; values beyond are drawn at its edge.
 SHOWN_DEVIATIONS = 14.0
 
 
 @dataclass(frozen=True)
 class PlottedFigure:
-    """``values`` are in the order of nodes, ``shown`` is the range of the plot."""
+    """A figure with its plot. ``values`` are in the order of nodes; ``shown``: the range of the plot."""
 
     key: Key
     judged: bool
@@ -43,11 +43,11 @@ class PlottedFigure:
         return units.human(value, self.key.unit)
 
     def x(self, value: float) -> float:
-        """Its place in a plot 200 wide."""
+        """The value's position in a plot of width 200."""
         return round(self.share(value) * 200, 1)
 
     def path(self) -> str:
-        """The SVG path of the histogram, 28 high: values in each of ``BINS`` equal steps of the range that is shown."""
+        """The SVG path of the histogram, 28 high: number of values in each of ``BINS`` steps of the shown range."""
         counts, wide = Counter(min(BINS - 1, int(self.share(value) * BINS)) for value, _ in self.values), 200 / BINS
         most = max(counts.values())
         bars = [(index, round(26 * count / most, 1) or 0.6) for index, count in sorted(counts.items())]
@@ -61,7 +61,7 @@ class PlottedFigure:
 
 @dataclass(frozen=True)
 class Figures:
-    """``figures`` that differ; how many are the ``same`` everywhere, how many were ``left_out``."""
+    """``figures`` that differ; ``same``: number of figures equal everywhere; ``left_out``: number beyond the limit."""
 
     figures: list[PlottedFigure]
     same: int
@@ -90,7 +90,7 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
 
 
 def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
-    """Stage and metric of the figures that a check looks at."""
+    """(stage, metric) of the figures that a check judges."""
     return {(check["stage"], check["metric"]) for node in report["nodes"] for check in node["checks"]}
 
 
@@ -103,7 +103,7 @@ def _shown_range(spread: Distribution) -> tuple[float, float]:
 
 
 def as_data(figures: Sequence[PlottedFigure], nodes: int) -> list[dict[str, Any]]:
-    """The values of each figure for the chart of all nodes: of GPUs the scopes in the order of the first node."""
+    """The values of each figure for the chart of all nodes; for GPUs the scopes in the order of the first node."""
     data = []
     for plot in figures:
         scopes = list(dict.fromkeys(scope for _, (_, scope) in plot.values))[:64]

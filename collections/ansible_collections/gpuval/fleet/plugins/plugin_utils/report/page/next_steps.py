@@ -14,8 +14,8 @@ _MAKE = re.compile("`(make [^`]+)`")
 
 
 def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]]:
-    """What each is for, and the command, which acts on the latest run of the inventory. The first has no command where
-    nodes need hands."""
+    """(purpose, command) of each next step; commands act on the latest run of the inventory. The first step has no
+    command if nodes must be repaired by hand."""
     chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
     bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
     steps = []

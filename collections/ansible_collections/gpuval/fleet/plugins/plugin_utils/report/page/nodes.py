@@ -12,7 +12,7 @@ from ...core.escape import one_line
 from ...judge.compare import ReportFigure
 from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 
-#: Stage and metric of the columns; a metric of several parts is shown by its median.
+#: (stage, metric) of each column; for several parts their median is shown.
 FIGURES = (
     ("diagnostics", "diagnostics_matmul_bf16_tflops"),
     ("diagnostics", "diagnostics_memory_bytes_per_second"),
@@ -27,7 +27,7 @@ _MAIN = frozenset(FIGURES)
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A node with its hardware and rack as text; ``cells`` are its figures, None where it has none."""
+    """A node with its hardware and rack as text. ``cells``: its figures, None if it has none."""
 
     node: Mapping[str, Any]
     hardware: str
@@ -37,7 +37,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class NodeTable:
-    """``columns`` are stage and metric; ``medians`` those of the fleet, with their unit."""
+    """The table of nodes. ``columns``: (stage, metric); ``medians``: those of the fleet, with their unit."""
 
     columns: list[tuple[str, str]]
     rows: list[NodeRow]
@@ -45,7 +45,7 @@ class NodeTable:
 
 
 def table(report: Mapping[str, Any]) -> NodeTable:
-    """Columns that no node has are left out."""
+    """The table of the report's nodes, without columns that no node has a figure for."""
     figures_all = [figures(node) for node in report["nodes"]]
     columns = [key for key in FIGURES if any(key in row for row in figures_all)]
     rows = [
@@ -60,7 +60,7 @@ def table(report: Mapping[str, Any]) -> NodeTable:
 
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
-    """The main figures of a node, of several GPUs the median."""
+    """The main figures of a node by (stage, metric); for several GPUs the median."""
     by_metric: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for stage in dict.fromkeys(stage for stage, _ in FIGURES):
         for metric in node["metrics"].get(stage, ()):
@@ -74,7 +74,7 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
 
 
 def rack(node: Mapping[str, Any]) -> str:
-    """The rack by the node's labels: `rack`, or one that ends so (`topology.example.com/rack`). Empty without one."""
+    """The rack from the node's labels: `rack`, or one that ends so (`topology.example.com/rack`); empty without one."""
     labels = node.get("labels", {})
     return labels.get("rack") or next((labels[name] for name in sorted(labels) if name.endswith("rack")), "")
 

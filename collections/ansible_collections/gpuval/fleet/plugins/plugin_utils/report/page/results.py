@@ -19,18 +19,18 @@ from ...core.processes import processors
 from . import curves
 
 MAX_PROCESSES = 4
-#: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
+#: Factor of points in curves of nodes that are not PASS, unless these are a quarter of the fleet or more.
 MORE_POINTS = 4
 
-#: Which files of evidence lie in the results, by node.
+#: For each node the names of its evidence files in the results.
 Files = Mapping[str, frozenset[str]]
-#: The files, and the curves of each node as ``curves.as_data`` packs them, which wait for their reading.
+#: The files, and an iterator over each node's curves (``curves.as_data``) that waits until they are read.
 Read = tuple[Files, Iterator[list[list[Any]]]]
 
 
 @dataclass(frozen=True)
 class EvidencePlace:
-    """Where a stage's files lie, seen from the report: ``path`` has no suffix, ``kinds`` are the suffixes to link."""
+    """Where a stage's files are, seen from the report. ``path``: without suffix; ``kinds``: the suffixes to link."""
 
     path: str
     kinds: tuple[str, ...]
@@ -39,7 +39,7 @@ class EvidencePlace:
         return self.path.format(node=node, stage=stage)
 
     def linked(self, files: Files) -> Files:
-        """Of the files of each node those to link."""
+        """Those files of each node that the report links."""
         return {
             node: frozenset(name for name in names if name.rpartition(".")[2] in self.kinds)
             for node, names in files.items()
@@ -52,8 +52,8 @@ DELIVERY = EvidencePlace("logs/{stage}/{node}", ("log",))
 
 @contextmanager
 def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]:
-    """The files of a run's results, and what each node of the report has in them, which waits for its reading. Of a
-    fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it."""
+    """Begin to read a run's results; gives the files, and an iterator over each node's curves. For a fleet other
+    processes read them, forked like Ansible's own; if a form of the report fails, they end with it."""
     files = _files(directory)
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
@@ -67,7 +67,7 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]
     if processes < 2:
         yield files, map(read, nodes)
         return
-    # Frozen, so that no process looks through the report for garbage, which copies its pages.
+    # gc.freeze: a garbage collection in a process would copy the report's memory pages.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=gc.freeze)
     try:
         yield files, pool.map(read, nodes, chunksize=8)
