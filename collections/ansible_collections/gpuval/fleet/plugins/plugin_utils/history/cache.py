@@ -108,7 +108,7 @@ class CachedRun:
 
 
 class Cache:
-    """The cache for the bucket named ``bucket``, with the DuckDB connection that writes its files."""
+    """The cache for the bucket that ``bucket`` identifies, with the DuckDB connection that writes its files."""
 
     def __init__(self, root: Path, bucket: str) -> None:
         self.path = root / hashlib.sha256(bucket.encode()).hexdigest()[:16]
@@ -120,7 +120,7 @@ class Cache:
         self.lock = self.path / ".lock"
         self._temporary = self.path / f"{_TEMPORARY}{os.getpid()}"
         self.connection = connect(self._temporary)
-        #: A temporary file that is deleted with the cache object.
+        #: A temporary file that `close` deletes.
         self.draft = self._temporary / "export"
 
     def close(self) -> None:

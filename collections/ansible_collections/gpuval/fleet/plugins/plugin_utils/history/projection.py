@@ -25,7 +25,7 @@ def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | 
         "node": name,
         "stages": [*expected["stages"], *expected.get("gang_stages", ())],
         "sku": one_line(expected["sku"], MAX_WORD),
-        "labels": _bounded(expected.get("labels") or {}),
+        "labels": _shorten_texts(expected.get("labels") or {}),
         "gpus": [],
         "refused": [],
         "records": [],
@@ -45,30 +45,30 @@ def _of_report(node: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": node["verdict"], "class": one_line(node.get("class") or "", MAX_WORD) or None,
         "flaky": node["flaky"], "renumbered": sorted(renumbered(node["checks"])),
         "failed": sorted(failed, key=lambda check: check["verdict"])[:MAX_CHECKS],
-        "versions": _bounded(node.get("versions", {})),
+        "versions": _shorten_texts(node.get("versions", {})),
         "refused": [
             {"stage": problem["stage"], "reason": problem["reason"].removeprefix(REFUSED)}
             for problem in node["problems"]
             if problem["stage"] and problem["reason"].startswith(REFUSED)
         ],
-        "records": [_record(stage, node) for stage in node["stages"] if stage["state"] != "missing"],
+        "records": [_record_line(stage, node) for stage in node["stages"] if stage["state"] != "missing"],
         **_identity(node),
     }  # fmt: skip
 
 
-def _record(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+def _record_line(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "stage": stage["name"],
         "workload": stage.get("workload"),
         "state": stage["state"],
         "retried": stage["flaky"],
         "setup": " ".join(stage.get("setup", {}).values()),
-        "versions": _bounded(stage.get("versions", {})),
+        "versions": _shorten_texts(stage.get("versions", {})),
         "metrics": [metric for metric in node["metrics"].get(stage["name"], ()) if metric["value"] is not None],
     }
 
 
-def _bounded(texts: Mapping[str, Any]) -> dict[str, str]:
+def _shorten_texts(texts: Mapping[str, Any]) -> dict[str, str]:
     return {name: one_line(text, MAX_WORD) for name, text in texts.items()}
 
 

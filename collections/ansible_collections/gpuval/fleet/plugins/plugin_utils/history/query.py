@@ -130,9 +130,9 @@ class History:
             [question.value],
         )
         if question.value and not self._table("SELECT no FROM chosen LIMIT 1"):
-            raise HistoryError(self._unknown())
+            raise HistoryError(self._unknown_subject())
 
-    def _unknown(self) -> str:
+    def _unknown_subject(self) -> str:
         question = self.question
         since = f" since {question.since}" if question.since else ""
         text = f"no run{since} knows the {question.subject} {question.value!r}"

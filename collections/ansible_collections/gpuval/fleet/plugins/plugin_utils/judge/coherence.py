@@ -106,21 +106,21 @@ def rules() -> tuple[CoherenceRule, ...]:
     """The coherence rules that ship with the collection."""
     document = read_document(RULES)
     schemas.validate("coherence", document, what=str(RULES))
-    return tuple(_rule(entry) for entry in document["rules"])
+    return tuple(_parse_rule(entry) for entry in document["rules"])
 
 
-def _rule(entry: Mapping[str, Any]) -> CoherenceRule:
+def _parse_rule(entry: Mapping[str, Any]) -> CoherenceRule:
     fields = {key: value for key, value in entry.items() if key not in ("healthy", "source")}
     return CoherenceRule(
         **{**fields, "stages": tuple(entry["stages"])}
         | {
-            side: tuple(tuple(map(_term, str(text).split(" + "))) for text in entry.get(side, ()))
+            side: tuple(tuple(map(_parse_term, str(text).split(" + "))) for text in entry.get(side, ()))
             for side in ("of", "over")
         }
     )
 
 
-def _term(text: str) -> CoherenceTerm:
+def _parse_term(text: str) -> CoherenceTerm:
     try:
         return CoherenceTerm(text, constant=float(text))
     except ValueError:
@@ -209,7 +209,7 @@ class StageFigures:
         if any(isinstance(text, str) for text in reported):
             return one_line(some_of(list(map(str, reported))), 120)
         is_metric = "." not in term.name and term.gather != "count"
-        unit = range_of(term.name).unit if is_metric else "seconds" if term.name.endswith("_seconds") else ""
+        unit = range_of(term.name).unit if is_metric else "seconds" if term.name.endswith("_timestamp") else ""
         return units.human(value, unit)
 
     def _product(self, product: CoherenceProduct, part: str) -> float | None:
@@ -267,11 +267,12 @@ class StageFigures:
         return record if record is not None and record["state"] == "success" else None
 
     def of_record(self, name: str) -> float | None:
+        """The record's duration by name, in seconds; None if it has no end."""
         record = self._record
         if name == "duration_seconds":
             return record["duration_seconds"]
         end = record["finished_at"] if name == "span_seconds" else record["updated_at"]
-        return _seconds(end) - _seconds(record["started_at"]) if record["started_at"] and end else None
+        return _timestamp(end) - _timestamp(record["started_at"]) if record["started_at"] and end else None
 
     def of_plan(self, name: str) -> float | None:
         """The value of an option of the stage's command, if that option alone bounds the work; else None."""
@@ -282,6 +283,7 @@ class StageFigures:
         return float(text) if text.replace(".", "", 1).isdecimal() else None
 
     def of_setup(self, name: str) -> float | None:
+        """A figure that the record's training setup implies, by name."""
         return _of_setup(self._record["fingerprints"].get("training_setup", "")).get(name)
 
     def of_fingerprint(self, name: str) -> float:
@@ -289,6 +291,7 @@ class StageFigures:
         return float(bool(_DIGEST.fullmatch(self._record["fingerprints"].get(name, ""))))
 
     def of_sku(self, path: str) -> float | None:
+        """A figure of the SKU's data sheet, by its dotted path."""
         figure = data_sheet_figure(vars(self._sku), path) if self._sku else None
         return None if figure is None else float(figure)
 
@@ -317,7 +320,7 @@ def _factor(unit: str, name: str) -> float | None:
     return units.to_float(units.convert(1, unit, base)) if units.compatible(unit, base) else None
 
 
-def _seconds(text: str) -> float:
+def _timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -415,7 +418,7 @@ def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
             return
         in_plan = past["attempt"] == record["attempt"] and not environment.objects(past["environment"], "gang")
         if in_plan and begun and past["finished_at"] and past["started_at"]:
-            over = _seconds(past["finished_at"]) - _seconds(begun)
+            over = _timestamp(past["finished_at"]) - _timestamp(begun)
             if over > OVERLAP_SECONDS:
                 ended = f"{other_stage} ended at {past['finished_at']}"
                 yield f"it began at {begun}, {units.duration(over)} before {ended}"

@@ -112,7 +112,7 @@ def compare(
             f"{units.number_text(limit)} spreads; {far}"
         )
         verdict = "warn" if names else "pass"
-        of_fleet.append(_advice("figures_of_peers", FACTS, verdict, reason, part="fleet"))
+        of_fleet.append(_advisory_entry("figures_of_peers", FACTS, verdict, reason, part="fleet"))
     return of_nodes, of_fleet
 
 
@@ -222,7 +222,7 @@ def _entries(
             reason = f"{len(far)} of {figure.parts} {key.scope}s, most {worst.part}: {reason}"
         gang = gang_of(subject.records[key.stage])
         name = f"{key.metric if key.metric.startswith(key.stage) else f'{key.stage}_{key.metric}'}_peers"
-        yield subject.name, _advice(
+        yield subject.name, _advisory_entry(
             name, key.stage, "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
             part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
             value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
@@ -230,7 +230,7 @@ def _entries(
         )  # fmt: skip
 
 
-def _advice(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
+def _advisory_entry(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
     source = "skus/shared/comparisons.yml"
     return own_entry(name, stage, "outlier", verdict, reason, severity="advisory", source=source, **fields)
 

@@ -174,7 +174,7 @@ def parse(document: Any) -> list[Check]:
     except schemas.Invalid as error:
         raise CriteriaError(_describe_error(document, error)) from error
     common = {"stage": document["stage"]} if "stage" in document else {}
-    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**common, **entry})]
+    checks = [_parse_check(one) for entry in document["checks"] for one in _of_each_stage({**common, **entry})]
     for name, times in Counter(check.name for check in checks).items():
         if times > 1:
             raise CriteriaError(f"check '{name}' stands twice in one file")
@@ -199,7 +199,7 @@ def sku_checks(document: Any) -> list[Check]:
 def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The checks of a SKU as criteria files have them, completed from those they name as ``like``. Raises
     CriteriaError."""
-    shared, sku, entries = _shared_checks(), document["name"], []
+    shared, sku, entries = _read_shared_checks(), document["name"], []
     for entry in document["checks"]:
         own = dict(entry)
         like = own.pop("like", None)
@@ -237,7 +237,7 @@ def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
 
 
 @functools.cache
-def _shared_checks() -> Any:
+def _read_shared_checks() -> Any:
     return read_document(SHARED_CHECKS)
 
 
@@ -263,16 +263,16 @@ def of_stage(criteria: Iterable[Check], stage: str) -> list[Check]:
         if check.every_stage and (check.metric, check.scope) not in judged:
             name = stage + check.name.removeprefix(check.stage)
             # The facts use this name for errors since boot; ``_new`` are errors that came up during the stage.
-            stage_checks.append(_in_stage(check, stage, f"{name}_new" if name in names else name))
+            stage_checks.append(_copy_to_stage(check, stage, f"{name}_new" if name in names else name))
     return stage_checks
 
 
 @functools.lru_cache(maxsize=1024)
-def _in_stage(check: Check, stage: str, name: str) -> Check:
+def _copy_to_stage(check: Check, stage: str, name: str) -> Check:
     return replace(check, stage=stage, name=name, every_stage=False, where_reported=True)
 
 
-def _check(entry: dict[str, Any]) -> Check:
+def _parse_check(entry: dict[str, Any]) -> Check:
     facts = entry.get("applies", {})
     fingerprints = tuple((name, tuple(values)) for name, values in facts.get("fingerprints", {}).items())
     applies = Applies(**{**_with_tuples(facts), "fingerprints": fingerprints})

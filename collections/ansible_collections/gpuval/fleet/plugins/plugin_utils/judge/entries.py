@@ -116,22 +116,22 @@ def not_applicable(check: Check, subject: Subject) -> list[Entry]:
 def _why_not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
     applies = check.applies
     if applies.profile and subject.profile not in applies.profile:
-        return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
+        return "skipped", f"applies to the profile {_either(applies.profile)}, this is {subject.profile}"
     if applies.sku and subject.skus.isdisjoint(applies.sku):
-        return "skipped", f"applies to {_any_of(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
+        return "skipped", f"applies to {_either(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
     record = subject.records.get(check.stage)
     workload = subject.workloads.get(check.stage, record["workload"] if record else None)
     if applies.workload and workload is not None and workload not in applies.workload:
-        return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
+        return "skipped", f"applies to the workload {_either(applies.workload)}, this is {workload}"
     if applies.accelerator:
         if subject.accelerator == "unknown":
-            return "missing", f"applies to {_any_of(applies.accelerator)}, and the accelerator of this node is unknown"
+            return "missing", f"applies to {_either(applies.accelerator)}, and the accelerator of this node is unknown"
         kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
         if kinds.isdisjoint(applies.accelerator):
-            return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
+            return "skipped", f"applies to {_either(applies.accelerator)}, this is {subject.accelerator}"
     gpus, gpu_counts = subject.gpus, ""
     if applies.gpu_count and gpus not in applies.gpu_count:
-        gpu_counts = f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"
+        gpu_counts = f"{_either([str(count) for count in applies.gpu_count])} GPUs"
     elif applies.gpus_at_least and (gpus is None or gpus < applies.gpus_at_least):
         gpu_counts = f"{applies.gpus_at_least} GPUs or more"
     if gpu_counts and gpus is None:
@@ -139,7 +139,7 @@ def _why_not_applicable(check: Check, subject: Subject) -> tuple[str, str] | Non
     return ("skipped", f"applies to {gpu_counts}, this node has {gpus}") if gpu_counts else None
 
 
-def _any_of(names: Sequence[str]) -> str:
+def _either(names: Sequence[str]) -> str:
     return " or ".join(names)
 
 
@@ -180,15 +180,15 @@ def _other_fingerprint(
     expected. A node that works otherwise than they ask for lacks evidence, and is not exempt."""
     shown = record["fingerprints"].get(name)
     asks = subject.setups.get(check.stage, {}).get(name)
-    limit = f"applies to {name} {_any_of(expected_values)}"
+    limit = f"applies to {name} {_either(expected_values)}"
     if asks is not None and asks.isdisjoint(expected_values):
-        return "skipped", f"{limit}, this run asks for {_any_of(sorted(asks))}"
+        return "skipped", f"{limit}, this run asks for {_either(sorted(asks))}"
     if shown is None:
         return "missing", f"{limit}, and {check.stage} reported no {name}"
     if shown in expected_values:
         return None
     if asks is not None:
-        return "missing", f"{name} is {shown}, but this run asks for {_any_of(sorted(asks))}: the limit cannot be held"
+        return "missing", f"{name} is {shown}, but this run asks for {_either(sorted(asks))}: the limit cannot be held"
     if not check.required:
         return "skipped", f"{limit}, this is {shown}"
     return "warn", f"{limit}, this is {shown}, and no setting of the run tells which is right: not judged"

@@ -199,7 +199,7 @@ def _note_relation(
 
 def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
     """Pairs of nodes that share an identity, each with the shared values as text."""
-    claims = {name: _claim(run, name, evidence) for name in run["nodes"]}
+    claims = {name: _identity_claim(run, name, evidence) for name in run["nodes"]}
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, claim in claims.items():
         for kind, values in claim.values.items():
@@ -214,7 +214,7 @@ def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[s
     return [(ClaimPair(claims[first], claims[second], partners), what) for (first, second), what in shared.items()]
 
 
-def _claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
+def _identity_claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
     stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
     records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
     facts = records.get(FACTS)
@@ -260,6 +260,7 @@ def _has_started_stage(run: Document, name: str, evidence: RunEvidence) -> bool:
 
 
 def identity_values(facts: Record | None) -> list[tuple[str, str]]:
+    """(kind, value) of each identity in a node's facts, in lower case, without fillers."""
     identity = identity_of(facts)
     pairs = [(MACHINE, identity.get("machine_id")), (SERIAL, identity.get("serial"))]
     pairs += [(GPUS, uuid) for uuid in identity.get("gpu_uuids", [])]

@@ -110,13 +110,13 @@ def _part_named(end: str) -> str:
     return end
 
 
-def _numbers(symptoms: Iterable[Symptom]) -> frozenset[int]:
+def _check_indexes(symptoms: Iterable[Symptom]) -> frozenset[int]:
     return frozenset(symptom.number for symptom in symptoms)
 
 
 def _waiting(symptoms: Sequence[Symptom], ends: frozenset[str]) -> frozenset[int]:
     """Indexes of figures of all GPUs, which a slow GPU or link in ``ends`` explains."""
-    return _numbers(symptom for symptom in symptoms if _are_gpus(ends) and symptom.is_of(WAITING))
+    return _check_indexes(symptom for symptom in symptoms if _are_gpus(ends) and symptom.is_of(WAITING))
 
 
 def _are_gpus(ends: frozenset[str]) -> bool:
@@ -130,7 +130,7 @@ def _links(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
         if len(symptom.ends) > 1:
             names.setdefault(symptom.ends, symptom.part)
     for ends, name in names.items():
-        of_link = _numbers(symptom for symptom in symptoms if symptom.ends == ends)
+        of_link = _check_indexes(symptom for symptom in symptoms if symptom.ends == ends)
         yield Suspect(name, of_link | _waiting(symptoms, ends))
 
 
@@ -142,13 +142,13 @@ def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
         is_named = any(symptom.ends == {end} and not symptom.is_of(WAITING) for symptom in touching)
         if is_named or len(far_ends) > 1:
             part = touching[0].part if not end.startswith("gpu:") and touching[0].ends == {end} else end
-            yield Suspect(part, _numbers(touching) | _waiting(symptoms, frozenset((end,))))
+            yield Suspect(part, _check_indexes(touching) | _waiting(symptoms, frozenset((end,))))
 
 
 def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
     """Suspects: NUMA nodes of which all GPUs, and no others, copy slowly between host and device."""
     slow = frozenset(end for symptom in symptoms if symptom.is_of(HOST_COPIES) for end in symptom.ends)
-    copying = _numbers(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES + MEMORY_OF_HOST))
+    copying = _check_indexes(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES + MEMORY_OF_HOST))
     for name, gpus in layout.numa_nodes.items():
         if len(gpus) > 1 and slow == gpus and len(layout.numa_nodes) > 1:
             yield Suspect(name, copying)
@@ -156,12 +156,12 @@ def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
 
 def _host(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
     """The host as a suspect, if most GPUs or the whole node copy slowly to or from it, or its memory is slow."""
-    of_memory = _numbers(symptom for symptom in symptoms if symptom.is_of(MEMORY_OF_HOST))
+    of_memory = _check_indexes(symptom for symptom in symptoms if symptom.is_of(MEMORY_OF_HOST))
     copies = [symptom for symptom in symptoms if symptom.is_of(HOST_COPIES)]
     slow = {end for symptom in copies for end in symptom.ends}
     of_all = [symptom for symptom in copies if symptom.part == "node"]
     if of_all or (layout.gpus > 1 and len(slow) >= MOST * layout.gpus):
-        yield Suspect(HOST_MEMORY if of_memory else HOST, of_memory | _numbers(copies))
+        yield Suspect(HOST_MEMORY if of_memory else HOST, of_memory | _check_indexes(copies))
     elif of_memory:
         yield Suspect(HOST_MEMORY, of_memory)
 
@@ -172,7 +172,7 @@ def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
     of_all = any(symptom.part == "node" and symptom.is_of(GPU_LINKS) for symptom in symptoms)
     if of_all or (layout.gpus > 3 and len(pairs) >= MOST * layout.gpus * (layout.gpus - 1) / 2):
         explained = (symptom for symptom in symptoms if symptom.ends in pairs or symptom.is_of(GPU_LINKS + WAITING))
-        yield Suspect(GPU_SWITCH, _numbers(explained))
+        yield Suspect(GPU_SWITCH, _check_indexes(explained))
 
 
 #: Finders of suspects, those of smaller parts first.

@@ -320,6 +320,7 @@ def checks_of(case: NodeCase) -> list[Entry]:
 
 
 def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
+    """The problem with its texts cleaned and shortened."""
     return {
         "node": one_line(problem["node"], 253) if problem["node"] else None,
         "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
@@ -328,6 +329,7 @@ def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
 
 
 def stages_not_asked(name: str, stages: Sequence[str], evidence: RunEvidence) -> list[EvidenceProblem]:
+    """A problem for each record of a stage that the node was not asked to run."""
     reason = "a record of a stage that the node was not asked to run"
     stages_left = sorted(evidence.records.get(name, {}).keys() - set(stages))
     return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in stages_left]

@@ -82,6 +82,7 @@ class PeerGroup:
 
     @classmethod
     def of(cls, check: Check, samples: Sequence[PeerSample], kind: str, reach: Reach | None = None) -> PeerGroup:
+        """The group of these samples. ``kind``: what its nodes share, as text; ``reach``: what chance explains."""
         errors = [error for sample in samples for error in sample.errors]
         floor = statistics.median(errors) if errors else 0.0
         margin = check.margin
@@ -110,6 +111,7 @@ class PeerGroup:
         return max(chance, self.reach * abs(peers.median))
 
     def limit_to_warn(self, check: Check, peers: Peers) -> float:
+        """The distance from the median, in the unit of the figures, from which an outlier gets a warning."""
         few = 0 if check.relative_to else peer_statistics.FEW_NODES_TO_WARN
         deviations = peer_statistics.SHARE_TO_WARN * check.deviations
         return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation

@@ -37,6 +37,7 @@ def subjects_of(
 
 
 def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
+    """The subject for one node of the run, with the records of its stages."""
     expected = run["nodes"][name]
     records = evidence.records.get(name, {})
     records = {stage: _last_measured(records[stage]) for stage in expected["stages"] if stage in records}
@@ -59,7 +60,7 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
         catalogue_sku=sku_name,
         properties=properties_of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
-        kind=_kind(sku_name, models, expected["sku"]),
+        kind=_kind_name(sku_name, models, expected["sku"]),
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
     )
@@ -72,14 +73,14 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
     return subject
 
 
-def _kind(catalogue_sku: str | None, models: Sequence[str], declared: str) -> str:
+def _kind_name(catalogue_sku: str | None, models: Sequence[str], declared: str) -> str:
     return catalogue_sku or ", ".join(sorted(set(models))) or declared
 
 
 def kind_of(node: Document) -> str:
     """The kind of a report's node: nodes of the same kind are compared. The same value as of its subject."""
     models = [gpu["model"] for gpu in node["identity"].get("gpus", ()) if "model" in gpu]
-    return _kind(node.get("catalogue_sku"), models, node["sku"])
+    return _kind_name(node.get("catalogue_sku"), models, node["sku"])
 
 
 def _last_measured(record: Record) -> Record:

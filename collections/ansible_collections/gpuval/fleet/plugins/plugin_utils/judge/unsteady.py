@@ -69,7 +69,7 @@ def checks(
     parts: dict[str, UnsteadyPart | None] = {}
     for metric, check in _speeds(criteria).items():
         healthy = levels.healthy_changes(subject.name, metric)
-        for part, series in _by_part(subject, check, records).items():
+        for part, series in _figures_by_part(subject, check, records).items():
             changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
             size, *values = max(changes, default=(0.0,))
             best = (max if check.max_above is None else min)(series)  # whenever the slow attempt was, it counts once
@@ -110,7 +110,7 @@ def _speeds(criteria: Sequence[Check]) -> dict[str, Check]:
     return {check.metric: check for of_kind in kinds for check in of_kind if not check.of_gang}
 
 
-def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[str, list[AttemptFigure]]:
+def _figures_by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[str, list[AttemptFigure]]:
     series: dict[str, list[AttemptFigure]] = defaultdict(list)
     revision = min(newest_revision(check, subject, record) for record in records)
     for record in records:

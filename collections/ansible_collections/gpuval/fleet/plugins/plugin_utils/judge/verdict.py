@@ -171,7 +171,7 @@ def _fleet_report(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequen
         **more,
     }
     present = {name: document for name, document in optional.items() if document is not None}
-    return {"checks": checks, "problems": _problems(run, judged.evidence), **present}
+    return {"checks": checks, "problems": _report_problems(run, judged.evidence), **present}
 
 
 def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
@@ -324,7 +324,7 @@ def _stage_entry(name: str, records: Mapping[str, Record], *, failed: bool, slow
     }
 
 
-def _problems(run: Document, evidence: RunEvidence) -> list[EvidenceProblem]:
+def _report_problems(run: Document, evidence: RunEvidence) -> list[EvidenceProblem]:
     problems = [clean_problem(problem) for problem in evidence.problems]
     for name in sorted(evidence.records.keys() - run["nodes"].keys()):
         problems.append(

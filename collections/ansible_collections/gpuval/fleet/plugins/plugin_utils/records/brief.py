@@ -42,6 +42,7 @@ def fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brief(record: Mapping[str, Any], modified: datetime) -> StageBrief:
+    """The brief of an accepted record; ``modified``: when the store received the record."""
     return StageBrief(**fields(record), modified=modified)
 
 

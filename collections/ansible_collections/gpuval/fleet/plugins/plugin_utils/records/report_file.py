@@ -67,7 +67,7 @@ def packed(report: Document) -> dict[str, Any]:
     """The report in the form of the file. A report of few nodes, or one that is packed already, stays as it is."""
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
-    criteria = _criteria(report["nodes"])
+    criteria = _common_texts(report["nodes"])
     stages = _stages(criteria)
     figures: dict[_Form, tuple[int, list[_Row]]] = {}
     properties: dict[str, int] = {}
@@ -98,7 +98,7 @@ def unpack_node(node: dict[str, Any], head: Document) -> dict[str, Any]:
     criteria, figures = head.get("criteria", {}), head.get("figures", ())
     stages = _stages(criteria)
     checks = [{"stage": stages.get(check["name"], ""), **check} for check in node["checks"]]
-    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in checks]
+    node["checks"] = [_unpack_check(check, criteria.get(_check_key(check), {})) for check in checks]
     for check in node["checks"]:
         if not check.keys() >= _WHOLE:
             raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
@@ -119,7 +119,7 @@ def _pack_shared(entry: Document, properties: dict[str, int]) -> dict[str, Any]:
     return {**entry, **numbers}
 
 
-def _key(check: Document) -> str:
+def _check_key(check: Document) -> str:
     return f"{check['stage']}/{check['name']}"
 
 
@@ -130,11 +130,11 @@ def _stages(criteria: Iterable[str]) -> dict[str, str]:
     return {name: stage for stage, name in stages if counts[name] == 1}
 
 
-def _criteria(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
+def _common_texts(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
     counted: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
     for node in nodes:
         for check in node["checks"]:
-            counted[_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
+            counted[_check_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
     criteria = {}
     for key, counts in counted.items():
         fields: dict[str, Counter[Any]] = {text: Counter() for text in TEXTS}
@@ -151,7 +151,7 @@ def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mappi
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return packed
     common = {
-        **_texts_for_value(criteria[_key(check)], value, check["unit"]),
+        **_texts_for_value(criteria[_check_key(check)], value, check["unit"]),
         "value": None,
         "stage": stages.get(check["name"]),
     }

@@ -63,6 +63,7 @@ def run_text(report: Mapping[str, Any]) -> str:
 
 
 def health_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text of gauges for the last verdict on each node; ``nodes``: entries of the health file."""
     samples: list[Sample] = []
     for name, entry in nodes.items():
         node = {"node": name}

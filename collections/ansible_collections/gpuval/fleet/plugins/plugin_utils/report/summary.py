@@ -98,6 +98,7 @@ def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
+    """A line for each problem of nodes that are not PASS, limited in number."""
     listed = problems.problems(bad_nodes(report))
     lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
     hidden = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])

@@ -121,7 +121,7 @@ def summarize(
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
     tried = [name for name in names if outcomes[name]["state"] not in (LEFT_OUT, NOTHING)]
-    subject = _runs(run_ids)
+    subject = _run_words(run_ids)
     if trial:
         head = f"CLEAN (check mode, nothing was removed): {subject}"
     elif still:
@@ -142,19 +142,19 @@ def summarize(
     for run_id, (nodes, command) in goes_on.items():
         lines.append(f"- Run {run_id} goes on, on {some_of(nodes, MAX_NAMED)}: to end it, {command}")
     listed = [*still, *(name for name in names if outcomes[name]["state"] in (LEFT_OUT, NOTHING))]
-    lines += [_line(name, outcomes[name]) for name in listed[:MAX_LINES]]
+    lines += [_outcome_line(name, outcomes[name]) for name in listed[:MAX_LINES]]
     if len(listed) > MAX_LINES:
         lines.append(f"- and {len(listed) - MAX_LINES} more: {', '.join(listed[MAX_LINES:])}")
     return CleanSummary([one_line(line, 2000) for line in lines], dict(counts), still)
 
 
-def _runs(run_ids: Sequence[str]) -> str:
+def _run_words(run_ids: Sequence[str]) -> str:
     if not run_ids:
         return "all runs"
     return f"{'run' if len(run_ids) == 1 else 'runs'} {some_of(run_ids, MAX_NAMED)}"
 
 
-def _line(name: str, outcome: Mapping[str, Any]) -> str:
+def _outcome_line(name: str, outcome: Mapping[str, Any]) -> str:
     word = f" ({outcome['class']})" if outcome.get("class") else ""
     line = f"- {name} {outcome['state']}{word}: {one_line(outcome['message'], 400)}"
     line = with_remedy(line, one_line(outcome.get("remedy") or "", 600))

@@ -333,6 +333,7 @@ def seconds_left(view: NodeView) -> float | None:
 
 
 def clock(seconds: float) -> str:
+    """Seconds as text: 1:02:03."""
     total = int(seconds)
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 

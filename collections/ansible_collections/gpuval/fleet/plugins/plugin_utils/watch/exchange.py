@@ -104,6 +104,7 @@ class StorePoller:
         return [line for line in lines if line]
 
     def answered(self, now: float) -> None:
+        """Handle an answer of the store: it is reachable again, and uploads are tested when due."""
         if self._away_since is not None:
             self._watched.say(f"the store answers again after {now - self._away_since:.0f} s")
             self._away_since, self.due_at = None, float("-inf")

@@ -118,19 +118,19 @@ def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """For each node the kind of each stage; only figures of one kind are compared. It has number of GPUs and workload
     if nodes differ in them. A node without facts gets the kind of all others if these have one: it is missing there."""
     described = [node for node in nodes if _has_facts(node)]
-    skus = {_sku(node) for node in described}
+    skus = {_sku_of(node) for node in described}
     counts: dict[str, set[int]] = defaultdict(set)
     workloads: dict[tuple[str, str], set[str]] = defaultdict(set)
     for node in described:
-        counts[_sku(node)].add(_gpus(node))
+        counts[_sku_of(node)].add(_gpu_count(node))
         for stage in node["stages"]:
             if stage.get("workload"):
-                workloads[_sku(node), stage["name"]].add(stage["workload"])
+                workloads[_sku_of(node), stage["name"]].add(stage["workload"])
     kinds = []
     for node in nodes:
         facts = _has_facts(node)
-        sku = min(skus) if not facts and len(skus) == 1 else _sku(node)
-        machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpus(node)}" if facts else f"{sku}, no facts"
+        sku = min(skus) if not facts and len(skus) == 1 else _sku_of(node)
+        machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpu_count(node)}" if facts else f"{sku}, no facts"
         kinds.append(
             {
                 stage["name"]: machine
@@ -146,11 +146,11 @@ def _has_facts(node: Mapping[str, Any]) -> bool:
     return bool(node.get("catalogue_sku") or node["accelerator"] != "unknown")
 
 
-def _sku(node: Mapping[str, Any]) -> str:
+def _sku_of(node: Mapping[str, Any]) -> str:
     return str(node.get("catalogue_sku") or node["accelerator"])
 
 
-def _gpus(node: Mapping[str, Any]) -> int:
+def _gpu_count(node: Mapping[str, Any]) -> int:
     return len(node["identity"].get("gpus", ()))
 
 

@@ -71,6 +71,7 @@ def _most_reported(described: Mapping[Key, FigureSample], most: int) -> list[tup
 
 
 def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
+    """The analysis's entry of one figure: its spread, missing parts and outliers."""
     spread: Distribution = distribution(sample.values)
     return {
         **key._asdict(),

@@ -117,7 +117,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
         reporting = frozenset(values)
         groups = known_groups.get(reporting)
         if groups is None:
-            groups = known_groups[reporting] = _groups(reporting, properties)
+            groups = known_groups[reporting] = _find_groups(reporting, properties)
         tests += _tests(key, values, groups, compared)
     compared.comparisons = len(tests)
     by_key: dict[Key, list[GroupFinding]] = defaultdict(list)
@@ -153,7 +153,7 @@ def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
                 yield replace(test, quality=quality)
 
 
-def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
+def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
     by: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for number in sorted(reporting):
         for name, value in properties[number].items():

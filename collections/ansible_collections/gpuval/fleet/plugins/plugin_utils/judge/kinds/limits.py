@@ -65,7 +65,7 @@ class Min(LimitKind):
     name = "min"
 
     def describe(self, check: Check, target: Target) -> str:
-        return f"at least {_figure(target, check)}"
+        return f"at least {_as_text(target, check)}"
 
     def bounds(self, check: Check, target: float) -> Bounds:
         return target, None
@@ -77,7 +77,7 @@ class Max(LimitKind):
     def describe(self, check: Check, target: Target) -> str:
         if target is None:
             return f"at most {check.value_from} as declared"
-        return f"at most {_figure(target, check)}"
+        return f"at most {_as_text(target, check)}"
 
     def bounds(self, check: Check, target: float) -> Bounds:
         return None, target
@@ -92,7 +92,7 @@ class Within(LimitKind):
 
     def describe(self, check: Check, target: Target) -> str:
         low, high = self.bounds(check, 0.0)
-        return f"{_figure(low, check)} to {_figure(high, check)}"
+        return f"{_as_text(low, check)} to {_as_text(high, check)}"
 
     def bounds(self, check: Check, target: float) -> tuple[float, float]:
         """The low and the high limit, both of which the schema requires."""
@@ -112,8 +112,8 @@ class Equal(LimitKind):
 
     def describe(self, check: Check, target: Target) -> str:
         if check.value_from is not None:
-            return f"{check.value_from} as declared" + (f": {_figure(target, check)}" if target is not None else "")
-        return target if isinstance(target, str) else f"exactly {_figure(target, check)}"
+            return f"{check.value_from} as declared" + (f": {_as_text(target, check)}" if target is not None else "")
+        return target if isinstance(target, str) else f"exactly {_as_text(target, check)}"
 
     def metrics(self, check: Check) -> set[str]:
         return set() if isinstance(check.value, str) else super().metrics(check)
@@ -140,7 +140,7 @@ class Equal(LimitKind):
 _limit_text = functools.lru_cache(maxsize=4096)(units.human)
 
 
-def _figure(target: Target, check: Check) -> str:
+def _as_text(target: Target, check: Check) -> str:
     return target if isinstance(target, str) else units.human(target, check.unit or "")
 
 

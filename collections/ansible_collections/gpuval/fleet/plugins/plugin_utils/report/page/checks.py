@@ -27,6 +27,7 @@ MAX_PEER_GROUPS = 6
 
 
 def letter(check: Mapping[str, Any]) -> str:
+    """The letter of a check in the table: upper case for required checks."""
     required, advice = _LETTER[check["verdict"]]
     return required if check["severity"] == "required" else advice
 

@@ -27,8 +27,8 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """An earlier run to compare with: verdicts and figures by node name. ``comparable``: nodes whose settings are the
-    same in this run."""
+    """An earlier run to compare with: verdicts and figures by node name. ``comparable``: by node the earlier values of
+    figures that this run has, too."""
 
     run_id: str
     created_at: str

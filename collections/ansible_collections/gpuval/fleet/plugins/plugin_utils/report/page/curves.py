@@ -137,17 +137,17 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
     pieces_of_all = [piece for scopes in curves.timed.values() for pieces in scopes.values() for piece in pieces]
     end = max((piece.x[-1] for piece in pieces_of_all), default=0.0)
     for (name, unit), scopes in sorted(curves.timed.items()):
-        thin = {scope: _whole_time(pieces, end, bins) for scope, pieces in scopes.items()}
+        thin = {scope: _join_pieces(pieces, end, bins) for scope, pieces in scopes.items()}
         if not per_gpu and len(thin) > len(BAND):  # min, median and max of all GPUs at each step
             columns = [[value for value in step if value is not None] for step in zip(*thin.values(), strict=True)]
             thin = {name: [make(step) if step else None for step in columns] for name, make in BAND.items()}
-        data.append(_packed("t", name, unit, "", (0, end), thin))
+        data.append(_pack("t", name, unit, "", (0, end), thin))
     for (stage, name, unit), curves_of in curves.stepped.items():
         drawn_scopes = list(curves_of.items())[: None if per_gpu else 1]
         x = drawn_scopes[0][1].x
         count = min(bins, len(x))
         thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
-        data.append(_packed("s", name, unit, stage, (x[0], x[-1]), thin))
+        data.append(_pack("s", name, unit, stage, (x[0], x[-1]), thin))
     if nodes <= MAX_NODES_WITH_SIZES:
         for (stage, name, unit), curves_of in curves.sized.items():
             points = {
@@ -182,7 +182,7 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     return means
 
 
-def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | None]:
+def _join_pieces(pieces: Sequence[Piece], end: float, bins: int) -> list[float | None]:
     means: list[float | None] = [None] * bins
     for piece in pieces:
         for index, value in enumerate(thinned(piece.x, piece.y, 0.0, end, bins)):
@@ -191,7 +191,7 @@ def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | 
     return means
 
 
-def _packed(
+def _pack(
     kind: str, name: str, unit: str, stage: str, x: tuple[float, float], curves: Mapping[str, Sequence[float | None]]
 ) -> list[Any]:
     numbers = [value for values in curves.values() for value in values if value is not None]

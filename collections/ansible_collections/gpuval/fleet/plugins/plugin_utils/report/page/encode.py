@@ -12,7 +12,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 #: Number of steps between min and max; one further code means no value.
 STEPS = 4094
 NOTHING = "__"
-#: Largest value to draw: its square must be finite, and no measured value is near.
+#: Bound for values in plots: squares stay finite, and no measured value is near.
 GREATEST = 1e100
 _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 

@@ -62,7 +62,7 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Read]
          "files": files.get(node["name"], frozenset())}
         for node in report["nodes"]
     ]  # fmt: skip
-    read = partial(_of_node, directory or Path(), len(nodes))
+    read = partial(_read_node, directory or Path(), len(nodes))
     processes = min(MAX_PROCESSES, processors(len(files)))
     if processes < 2:
         yield files, map(read, nodes)
@@ -83,7 +83,7 @@ def _files(directory: Path | None) -> dict[str, frozenset[str]]:
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
-def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> list[list[Any]]:
+def _read_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> list[list[Any]]:
     if not node["files"]:
         return []
     folder = directory / "nodes" / node["name"]
