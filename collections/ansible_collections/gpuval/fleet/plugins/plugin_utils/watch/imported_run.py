@@ -23,16 +23,16 @@ UNREAD = "the results of the gangs cannot be read"
 
 
 def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str]) -> run_folder.RunFolder:
-    """Bring expected nodes, launches, criteria, baseline and verdict; collect_run brings records, logs and series.
+    """Import a run's nodes, launches, criteria, baseline and verdict from the store; collect_run imports the rest.
 
-    A run that had not ended, had no verdict of its own controller or could not be read wholly is imported anew.
+    A run that had not ended, had no verdict of its own controller or could not be read completely is imported again.
     Raises RunError, or StoreError, and then changes nothing.
     """
     folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_imported:
         raise run_folder.RunError(f"{folder.path} is a run of this controller: no other one replaces it")
-    known = run_folder.read_object(folder.import_file)  # empty where it is damaged: it is written again
-    if known and {**known, **_source(store, run)} != known:
+    known = run_folder.read_object(folder.import_file)  # empty if the file is damaged: it is written again
+    if known and {**known, **_origin_of(store, run)} != known:
         raise run_folder.RunError(
             f"{folder.path} has another run of this id (bucket {known.get('bucket')}, folder {known.get('folder')}, "
             f"opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
@@ -49,7 +49,7 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
     try:
         if stages:
             gangs, round_runs = _read_gangs(store, run)
-    except stored_runs.Damaged as error:  # the reason why nothing of the gangs is judged
+    except stored_runs.Damaged as error:  # the reason why the gangs are not judged
         is_whole, reason = False, f"{UNREAD}: {error}"
         problems = [*problems, *({"node": name, "stage": stage, "reason": reason} for name, stage in stages)]
     run_folder.keep_inventory(folder, results, inventory)
@@ -59,16 +59,16 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
             below.run_file.unlink(missing_ok=True)
         else:
             _write(store, below, *round_run)
-    _replace(folder.gangs_file, gangs)
-    _replace(applied_criteria.criteria_file(folder), criteria)
-    _replace(publishing.verdict_file(folder), verdict)
+    _write_or_delete(folder.gangs_file, gangs)
+    _write_or_delete(applied_criteria.criteria_file(folder), criteria)
+    _write_or_delete(publishing.verdict_file(folder), verdict)
     _write(store, folder, run, launches, problems, is_whole=is_whole)
     if run_folder.latest_run(results) is None or run_folder.own(results, "") is None:
         run_folder.remember(folder)
     return folder
 
 
-def _replace(path: Path, document: dict[str, Any] | None) -> None:
+def _write_or_delete(path: Path, document: dict[str, Any] | None) -> None:
     if document is None:
         path.unlink(missing_ok=True)
     else:
@@ -84,8 +84,9 @@ def _write(
     *,
     is_whole: bool = False,
 ) -> None:
-    """run.json comes last: an import that is broken off is begun again. The evidence stays until it is collected."""
-    run_folder.write_json(folder.import_file, {**_source(store, run), "is_whole": is_whole})
+    """Write the run's files, run.json last: an interrupted import starts again. Evidence stays until it is
+    collected."""
+    run_folder.write_json(folder.import_file, {**_origin_of(store, run), "is_whole": is_whole})
     folder.collected_file.unlink(missing_ok=True)
     shutil.rmtree(folder.state / "launches", ignore_errors=True)
     for name, launch in launches.items():
@@ -95,19 +96,19 @@ def _write(
 
 
 def _judged_elsewhere(run: dict[str, Any]) -> dict[str, Any]:
-    """The run as no command here ends, resumes or concludes it."""
+    """The run in a form that no command here ends, resumes or concludes."""
     state = {**run_state.of(run), "name": run_state.JUDGED, "workers": []}
     return {**{key: value for key, value in run.items() if key != "origin"}, "state": state}
 
 
-def _source(store: Store, run: dict[str, Any]) -> dict[str, str]:
+def _origin_of(store: Store, run: dict[str, Any]) -> dict[str, str]:
     return {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
 
 
 def _read(
     store: Store, run: dict[str, Any], name: str, schema: str, max_bytes: int = MAX_DOCUMENT_BYTES
 ) -> dict[str, Any] | None:
-    """A document of the run; None where the store has none. Raises RunError."""
+    """Read a document of the run from the store; None if the store has none. Raises RunError."""
     key = f"{run['folder']}/{name}"
     raw = store.get_if_there(key, max_bytes=max_bytes)
     document = None if raw is None else stored_runs.read_document(raw, schema, key, max_bytes)
@@ -117,7 +118,7 @@ def _read(
 
 
 def _read_watch(store: Store, run: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """The launches of the run's nodes, and its problems. Raises RunError."""
+    """Read the launches of the run's nodes, and its problems. Raises RunError."""
     document = _read(store, run, publishing.WATCH_FILE, "watch") or {"nodes": {}, "problems": []}
     launches = {}
     for name, node in document["nodes"].items():
