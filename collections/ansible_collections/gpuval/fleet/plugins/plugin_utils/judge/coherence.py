@@ -209,7 +209,7 @@ class StageFigures:
         if any(isinstance(text, str) for text in reported):
             return one_line(some_of(list(map(str, reported))), 120)
         is_metric = "." not in term.name and term.gather != "count"
-        unit = range_of(term.name).unit if is_metric else "seconds" if term.name.endswith("_timestamp") else ""
+        unit = range_of(term.name).unit if is_metric else "seconds" if term.name.endswith("_seconds") else ""
         return units.human(value, unit)
 
     def _product(self, product: CoherenceProduct, part: str) -> float | None:
