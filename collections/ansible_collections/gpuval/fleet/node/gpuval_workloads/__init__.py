@@ -1,5 +1,5 @@
-"""What a node runs: training, loading, inference and diagnostics, and what they share.
+"""The workloads that a node runs: training, loading, inference, diagnostics and more, and their common modules.
 
-Travels to the node whole, as one zip on ``PYTHONPATH``, and runs in any image that has Python 3.9 or newer and what the
-workload at hand needs (PyTorch for training and diagnostics). Start a workload as ``python -m gpuval_workloads.NAME``.
+The package is sent to the node as one zip on ``PYTHONPATH``. It runs in any image with Python 3.9 or newer and the
+workload's libraries (PyTorch for training and diagnostics). Start a workload as ``python -m gpuval_workloads.NAME``.
 """

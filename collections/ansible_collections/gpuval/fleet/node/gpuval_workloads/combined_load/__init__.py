@@ -1,1 +1,1 @@
-"""All parts of the node loaded alone, then together: GPUs, processors, memory, disk, loopback, NICs."""
+"""Loads all parts of the node alone, then together: GPUs, processors, memory, disk, loopback, NICs."""

@@ -1,4 +1,4 @@
-"""Load each part of the node alone for a while, then all of them together, and compare."""
+"""Loads each part of the node alone for a while, then all parts together, and compares the rates."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from ..rdma.program import INSTALL
 from .worker import DATA_FILE, LEFT_OUT, CombinedLoad
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
-NIC_END_SECONDS = 30.0  # what perftest may still take; END_SECONDS is that of fio
-WARM_UP = 0.2  # of a phase, not measured
-SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
-NIC_SOLO_SECONDS = 15.0  # at least: two measurements of perftest after the warm-up
+NIC_END_SECONDS = 30.0  # for perftest to end; END_SECONDS is for fio
+WARM_UP = 0.2  # share of a phase that is not measured
+SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # share of the whole time, for each kind of part
+NIC_SOLO_SECONDS = 15.0  # minimum: two measurements of perftest after the warm-up
 MIB = 1 << 20
-MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long it is
-#: What a part needs at least. Where processors do not suffice the first are left out, so that the GPUs stay fed.
+MAX_SAMPLES = 2048  # of each process, evenly spread over a phase of any length
+#: Minimum cores of each part. Without enough cores, the first parts are left out, so that the GPUs get theirs.
 LEAST_CORES = {"nic": 2, "loopback": 2, "disk": 1, "memory": 1, "cpu": 1}
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
 BYTES = ("bytes_per_second", "bytes/s", 1.0)
 
 
 def memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """How many processes the kernel has killed for want of memory, by a limit of theirs or of the machine's."""
+    """Return the number of processes that the kernel has OOM-killed, at a limit of their own or the machine's."""
     with suppress(OSError):
         match = re.search(r"^oom_kill (\d+)$", vmstat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
         return int(match[1]) if match else 0
@@ -53,7 +53,7 @@ def memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
 
 @dataclass
 class Worker:
-    """A process that loads a part, and what it has reported: by the clock the amount of work, and wrong results."""
+    """A process that loads a part, and its reports: amount of work by monotonic time, and wrong results."""
 
     kind: str
     index: int
@@ -73,11 +73,11 @@ class Worker:
 
     @property
     def is_absent(self) -> bool:
-        """Whether it never began: a port that may not be opened. Any other part that stops leaves evidence out."""
+        """Whether the part never began: a port that may not be opened. If another part stops, evidence is missing."""
         return self.kind == "nic" and bool(self.left_out) and self.process.poll() is None
 
     def read(self) -> None:
-        """Take all that it prints, to its end."""
+        """Read all output of the process to its end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(LEFT_OUT):
@@ -86,10 +86,10 @@ class Worker:
                 self.is_ready = True
             elif not self._take(line) and line.strip():
                 self.last_line = shortened(line)
-                print(f"{self.name}: {line.rstrip()}", flush=True)  # for the root cause, which may be further up
+                print(f"{self.name}: {line.rstrip()}", flush=True)  # an earlier line may have the root cause
 
     def _take(self, line: str) -> bool:
-        """Whether the line is a report; warnings of libraries may begin like one (``[W1125 10:00:00 Context.cpp]``)."""
+        """Keep a line if it is a report; returns whether it is. Warnings look similar (``[W1125 10:00:00 x.cpp]``)."""
         try:
             clock, amount, wrong = map(float, json.loads(line))
         except (TypeError, ValueError):
@@ -100,21 +100,21 @@ class Worker:
 
     def order(self, word: str) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError):  # it ended: the next look at it says so
+        with suppress(OSError):  # the process ended: the next check reports it
             self.process.stdin.write(f"{word}\n")
             self.process.stdin.flush()
 
 
 @dataclass(frozen=True)
 class LoadPhase:
-    """What was measured from one moment to another by the monotonic clock."""
+    """A measured interval, by the monotonic clock."""
 
     begin: float
     end: float
 
 
 def rate(samples: Sequence[tuple[float, float]], phase: LoadPhase) -> float | None:
-    """Work by second within a phase, after its warm-up; None without two samples in it."""
+    """Return the work per second within a phase, after its warm-up; None without two samples in it."""
     begin = phase.begin + WARM_UP * (phase.end - phase.begin)
     inside = [sample for sample in list(samples) if begin <= sample[0] <= phase.end]
     if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
@@ -123,8 +123,8 @@ def rate(samples: Sequence[tuple[float, float]], phase: LoadPhase) -> float | No
 
 
 def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) -> dict[str, int]:
-    """How many processes load each kind of part: a core is left for each that feeds a GPU, moves data or measures, and
-    two for each port, whose tools poll."""
+    """Return how many processes load each kind of part. One core is left for each process that feeds a GPU, moves data
+    or measures, and two for each RDMA port, whose tools poll."""
     gpus = max(accelerator.count, 1)
     free = max(2, cores - gpus - 2 * nics - 4)
     count_by_kind = {"gpu": gpus, "cpu": max(1, free * 3 // 4), "memory": max(1, min(free // 4, 16)), "loopback": 1}
@@ -132,7 +132,7 @@ def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) 
 
 
 def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
-    """The active ports of RDMA devices that fit a pattern, each with a TCP port of its own for perftest."""
+    """Return the active RDMA ports that match a pattern, each with a TCP port for perftest."""
     names = [rail.port.name for rail in rdma_node.look(sysfs, patterns).rails]
     if names and not shutil.which(perftest.WRITE):
         left_out["nic"] = f"{perftest.WRITE} not found: {INSTALL}"
@@ -144,12 +144,12 @@ def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> li
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """The processors that this process may run on, no more than the time it is given of them (of a container)."""
+    """Return the number of cores that this process may use, limited by a container's CPU quota."""
     cores = len(os.sched_getaffinity(0))
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # control groups v2, v1
         try:
             quota, period = map(int, " ".join((root / name).read_text(encoding="ascii") for name in names).split())
-        except (OSError, ValueError):  # not this version; "max" is no quota
+        except (OSError, ValueError):  # other version of control groups; "max" is no quota
             continue
         if quota > 0 and period > 0:
             cores = min(cores, max(1, quota // period))
@@ -157,7 +157,7 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
-    """The parts that find no processor beside those that feed the GPUs, and one for this program."""
+    """Return the parts for which no core is left beside those that feed the GPUs and one for this program."""
     kinds = [kind for kind in LEAST_CORES if kind in count_by_kind]
     least = {kind: LEAST_CORES[kind] * (count_by_kind[kind] if kind == "nic" else 1) for kind in kinds}
     out = []
@@ -167,7 +167,7 @@ def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
 
 
 def main(result: WorkloadResult) -> None:
-    """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
+    """Measure all parts. Raises ``WorkloadFailure`` for a part that ends, hangs or computes wrong results."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parser = workload_parser("combined_load", "Load all parts.")
     parser.add_argument("--seconds", type=positive_float, default=120.0, help="alone and together")
@@ -226,7 +226,7 @@ def _conclude(
     left_out: dict[str, str],
     stopped: Sequence[str] = (),
 ) -> None:
-    """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
+    """Complete the result. If a part stopped for a reason that is not the node's fault, evidence is missing:
     ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
     stopped = [*stopped, *(f"{w.name} stopped under load: {w.left_out}" for w in workers if w.left_out)]
     if not stopped:
@@ -245,7 +245,8 @@ def _file_bytes(work: Path, limit: float) -> int:
 
 
 def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
-    """Write the disk's file: the engine that works there, and what came of it; with a problem the disk is left out.
+    """Write the file for the disk part; return the fio engine that works and the measurement. With a problem in the
+    measurement, the disk is left out.
 
     Raises ``WorkloadFailure`` for an error of the disk.
     """
@@ -260,7 +261,7 @@ def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
 
 @contextmanager
 def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list[Worker]]:
-    """The processes of all parts, which end with this block."""
+    """Yield the processes of all parts; they are ended with the context."""
     workers = []
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
     try:
@@ -276,12 +277,12 @@ def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list
     finally:
         for worker in workers:
             if worker.process.stdin:
-                with suppress(OSError):  # an order that it did not take
+                with suppress(OSError):  # the process did not read the order
                     worker.process.stdin.close()
         _wait(workers, NIC_END_SECONDS if load.nics else END_SECONDS)
         for worker in workers:
             worker.process.kill()
-        _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is reported
+        _wait(workers, KILL_SECONDS)  # a process that hangs in a driver stays, and is reported as a failure
         with suppress(OSError):
             (Path(load.work) / DATA_FILE).unlink(missing_ok=True)
 
@@ -306,7 +307,7 @@ def _until_ready(workers: Sequence[Worker], result: WorkloadResult) -> None:
 def _run(
     workers: Sequence[Worker], seconds: float, result: WorkloadResult, title: str, report=lambda _phase: None
 ) -> LoadPhase:
-    """Let the workers run for so long. Raises ``WorkloadFailure`` for one that ends, or shows no progress."""
+    """Run the workers for `seconds`; return the interval. Raises ``WorkloadFailure`` for one that ends or stalls."""
     begin = spoken = time.monotonic()
     result.report(f"{title}: {seconds:.0f} s")
     for worker in workers:
@@ -329,7 +330,7 @@ def _run(
 
 
 def _look_at(workers: Sequence[Worker]) -> None:
-    """Raise ``WorkloadFailure`` for those that ended. One that was killed for want of memory is left out: no part is
+    """Raise ``WorkloadFailure`` for workers that ended. A worker that was OOM-killed is left out: its part is not
     broken."""
     ended = [worker for worker in workers if worker.process.poll() is not None]
     for worker in tuple(ended):
@@ -337,7 +338,7 @@ def _look_at(workers: Sequence[Worker]) -> None:
             worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
             ended.remove(worker)
     if ended:
-        time.sleep(0.5)  # its last words
+        time.sleep(0.5)  # for its last output
         words = "; ".join(f"{w.name} ended with {w.process.returncode}: {w.last_line}" for w in ended[:8])
         raise WorkloadFailure(f"a part failed under load: {words}")
 
@@ -345,7 +346,7 @@ def _look_at(workers: Sequence[Worker]) -> None:
 def _report(
     result: WorkloadResult, workers: Sequence[Worker], alone: dict[str, float | None], phase: LoadPhase
 ) -> None:
-    """Put what is known of the common phase into the result: of each GPU and port, and of the others as sums."""
+    """Add the figures of the phase with all parts to the result: by GPU and port, and of other kinds as sums."""
     groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
     gpu = "rank" if os.environ.get("GPUVAL_ACCELERATOR") == "cpu" else "gpu"
     for worker in workers:
@@ -356,7 +357,7 @@ def _report(
         name, unit, divisor = UNITS.get(kind, BYTES)
         now = [rate(worker.samples.kept, phase) for worker in group]
         before = [alone[worker.name] for worker in group]
-        if kind != "nic":  # perftest does not compare what arrives
+        if kind != "nic":  # perftest does not compare received data
             result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
         if None in now:
             continue
@@ -370,7 +371,7 @@ def _report(
 
 
 def curve(samples: Sequence[tuple[float, float]], phase: LoadPhase, divisor: float) -> tuple[list[float], list[float]]:
-    """The rate over the seconds of a phase."""
+    """Return a curve of the rate in a phase: seconds, and work per second over `divisor`."""
     inside = [sample for sample in list(samples) if phase.begin <= sample[0] <= phase.end]
     pairs = [(old, new) for old, new in zip(inside, inside[1:]) if new[0] > old[0]]
     rates = [(new[1] - old[1]) / (new[0] - old[0]) / divisor for old, new in pairs]

@@ -1,7 +1,7 @@
-"""One process that loads a part of the node between two orders: ``python -m ...combined_load.worker KIND INDEX LOAD``.
+"""A process that loads one part of the node: ``python -m gpuval_workloads.combined_load.worker KIND INDEX LOAD``.
 
-It reads ``run`` and ``pause`` on standard input and ends when that does. It prints ``ready`` as its first line, then,
-while it runs, JSON lists: the monotonic clock, the amount of work done so far, and how many results were wrong.
+The process reads the orders ``run`` and ``pause`` on standard input and ends at its end. It prints ``ready`` first,
+then, while it works, JSON lists: monotonic time, amount of work so far, number of wrong results.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ..rdma import node, perftest
 REPORT_SECONDS = 0.5
 CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
 GPU_SIZE, CPU_SIZE = 8192, 512
-QUEUED = 16  # products between two looks at the clock
+QUEUED = 16  # products between two readings of the clock
 DISK_SECONDS = 2.0
-NIC_SLACK_SECONDS = 15.0  # beside the measuring, on a busy host
+NIC_SLACK_SECONDS = 15.0  # beside the measurement, on a busy host
 LEFT_OUT = "left out: "
 DATA_FILE = "combined_load.data"  # in the work directory
 CHECK_EVERY = 20  # rounds between two comparisons of results
-NICE = 10  # what feeds the GPUs comes first
+NICE = 10  # processes that feed the GPUs have priority
 
 
 @dataclass(frozen=True)
 class CombinedLoad:
-    """What all processes get, as JSON: the work directory with the disk's file, how fio is to use it (its engine,
-    and whether past the page cache), and the ports with a TCP port each."""
+    """The settings of all processes, sent as JSON: work directory with the disk's file, fio's engine and whether it
+    bypasses the page cache, and the RDMA ports with a TCP port each."""
 
     work: str
     file_bytes: int = 0
@@ -52,12 +52,12 @@ class CombinedLoad:
     sysfs: str = "/sys"
 
 
-#: Gives the amount of work of one round, and how many results of it were wrong.
+#: Yields, for each round, the amount of work and the number of wrong results.
 Rounds = Iterator[tuple[float, int]]
 
 
 def gpu(index: int, _load: CombinedLoad) -> Rounds:
-    """bf16 matrix products, in operations; all give the bits of the first. Without GPUs on the processors."""
+    """Multiply bf16 matrices on a GPU, or the CPU without one; work in operations. All products must be equal."""
     import torch
 
     kind = choose_accelerator().kind
@@ -74,12 +74,12 @@ def gpu(index: int, _load: CombinedLoad) -> Rounds:
     while True:
         for _ in range(QUEUED):
             torch.matmul(a, b, out=out)
-        # The comparison waits for the products: the clock is looked at when they are done.
+        # The comparison waits for the products, so the clock is read when they are done.
         yield QUEUED * 2.0 * size**3, int(not torch.equal(out, reference))
 
 
 def cpu(_index: int, _load: CombinedLoad) -> Rounds:
-    """SHA-256 of a block, in bytes."""
+    """Compute SHA-256 of a block again and again; work in bytes."""
     os.nice(NICE)
     block = bytes(range(256)) * (CPU_BYTES // 256)
     reference = hashlib.sha256(block).digest()
@@ -88,7 +88,7 @@ def cpu(_index: int, _load: CombinedLoad) -> Rounds:
 
 
 def memory(_index: int, _load: CombinedLoad) -> Rounds:
-    """Copies of a block that no cache holds, in bytes read and written; compared now and then."""
+    """Copy a block larger than the caches; work in bytes read and written. Compares copies now and then."""
     os.nice(NICE)
     source = bytearray(os.urandom(1 << 20)) * (MEMORY_BYTES >> 20)
     target = bytearray(MEMORY_BYTES)
@@ -100,7 +100,7 @@ def memory(_index: int, _load: CombinedLoad) -> Rounds:
 
 
 def loopback(_index: int, _load: CombinedLoad) -> Rounds:
-    """Bytes through TCP over the loopback interface."""
+    """Send data through TCP over the loopback interface; work in bytes."""
     os.nice(NICE)
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname(), 10)
@@ -120,9 +120,9 @@ def loopback(_index: int, _load: CombinedLoad) -> Rounds:
 
 
 def disk(_index: int, load: CombinedLoad) -> Rounds:
-    """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
-    Says ``LEFT_OUT`` for what proves no fault of the disk: no space left, or a request that hangs, which a share of the
-    network may cause as well. Raises ``OSError`` for an error of the disk."""
+    """Read and write an existing file, bypassing the page cache; work in bytes. Only reads once the limit of written
+    bytes is reached. Prints ``LEFT_OUT`` for problems that prove no fault of the disk: no space left, or a request that
+    hangs, perhaps of a network share. Raises ``OSError`` for an error of the disk."""
     assert load.fio
     program, file = fio.find() or "fio", Path(load.work) / DATA_FILE
     size, limit = load.file_bytes, load.written_bytes
@@ -150,9 +150,9 @@ def _leave_out(problem: str) -> NoReturn:
 
 
 def nic(index: int, load: CombinedLoad) -> Rounds:
-    """perftest through a port and back, both directions at once, in bytes by the bandwidth that it measures. Says
-    ``LEFT_OUT`` where it cannot begin for a reason that is not the port's; exits with the problem of the port."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # it ends after its parent, when its tools have ended
+    """Run perftest through an RDMA port and back, both directions at once; work in bytes, by the measured bandwidth.
+    Prints ``LEFT_OUT`` if perftest cannot begin for a reason that is not the port's; exits with a port's problem."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # this process ends after its parent, once its tools have ended
     name, tcp_port = load.nics[index]
     rdma_node = node.look(Sysfs(Path(load.sysfs)), ["*"])
     end = next(rail.end for rail in rdma_node.rails if rail.port.name == name)
@@ -169,7 +169,7 @@ def nic(index: int, load: CombinedLoad) -> Rounds:
         if speed is None:
             sys.exit(f"{test.title}: {outcome.problem or 'printed no bandwidth that makes sense'}")
         is_first = False
-        # Its start and end take time in which nothing moves: the rate is what it measured between them.
+        # perftest's start and end move no data: count the bandwidth that it measured in between.
         yield speed * (time.monotonic() - begin), 0
 
 
@@ -178,7 +178,7 @@ KINDS = {part.__name__: part for part in PARTS}
 
 
 def serve(rounds: Rounds) -> None:
-    """Work while the parent wants it; ends after the round in which the parent goes."""
+    """Work while the parent orders it; end after the round in which the parent ends."""
     running, ended = threading.Event(), threading.Event()
 
     def listen() -> None:
@@ -187,7 +187,7 @@ def serve(rounds: Rounds) -> None:
         ended.set()
         running.set()
 
-    next(rounds)  # what has to be made first
+    next(rounds)  # the first round prepares data
     print("ready", flush=True)
     threading.Thread(target=listen, daemon=True).start()
     total, wrong, spoken = 0.0, 0, 0.0

@@ -1,2 +1,2 @@
-"""What the workloads share: the result file, the choice of a device, statistics, one process per device, and other
-people's programs with what they print."""
+"""Common modules of the workloads: result file, choice of devices, statistics, one process per device, and running
+other vendors' programs."""

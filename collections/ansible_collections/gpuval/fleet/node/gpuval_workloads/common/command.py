@@ -1,4 +1,4 @@
-"""Find and run another vendor's program: with a deadline, bounded output, and none of its processes left behind."""
+"""Finds and runs other vendors' programs, with a deadline and bounded output, and ends all their processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ECHO_LINE = 2000
 TERM_SECONDS, KILL_SECONDS = 10.0, 10.0
 QUIET_SECONDS = 20.0
 
-#: The folders that packages and images put the tools into, looked through after ``--path`` and PATH.
+#: Folders in which packages and images install tools, searched after ``--path`` and PATH.
 USUAL = (
     "/usr/local/bin",
     "/opt/nccl-tests/build",
@@ -55,8 +55,8 @@ _DRAIN_SECONDS = 5.0
 class ProgramEnd:
     """How a program ended.
 
-    ``code`` is its exit code, negative for a signal, None when it never started (``problem`` says why). ``output`` is
-    what it wrote to standard output and error, as it came; of more than 4 MiB the middle is left out, ``lost_bytes``.
+    ``code`` is the exit code, negative for a signal, None if the program never started (``problem`` says why).
+    ``output`` is its standard output and error; beyond 4 MiB the middle, of ``lost_bytes``, is left out.
     """
 
     code: int | None
@@ -87,11 +87,11 @@ def run(
     say: Callable[[str], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ProgramEnd:
-    """Run a program for at most so long, or until ``stopped`` says so; then its whole process group gets TERM, then
-    KILL. Never raises for what the program does.
+    """Run a program for at most ``seconds``, or until ``stopped`` returns True; then end its process group by TERM and
+    KILL. Never raises for a failure of the program.
 
-    ``echo`` gets its lines, 2 MiB of them at most; ``say`` a line now and then while it is silent. What it
-    left in its process group is killed when it has ended, or when this call is broken off.
+    ``echo`` gets the program's output lines, at most 2 MiB; ``say`` gets a line now and then while the program is
+    silent. Leftover processes of its group are killed when it has ended, or when this call is interrupted.
     """
     start = time.monotonic()
     try:
@@ -134,7 +134,7 @@ def run(
 
 
 class _Output:
-    """The beginning and the end of a stream of bytes."""
+    """Keeps the start and the end of a program's output."""
 
     def __init__(self, echo: Callable[[str], None] | None) -> None:
         self._echo, self._echoed, self._line = echo, 0, b""
@@ -169,7 +169,7 @@ class _Output:
         *lines, incomplete = (self._line + data).split(b"\n")
         self._line = incomplete[:ECHO_LINE]
         for line in lines:
-            self._echoed += len(line) + 16  # short lines cost more than their length
+            self._echoed += len(line) + 16  # a line costs more than its length
             if self._echoed > ECHO_BYTES:
                 self._echo("(its further output is not shown here)")
                 return
@@ -177,7 +177,7 @@ class _Output:
 
 
 def _read(stream: IO[bytes], output: _Output) -> None:
-    """Read to the end. Holds the stream itself: its number would be another file's once it is closed elsewhere."""
+    """Read a stream to its end. Keeps the stream object: its descriptor could be reused once it is closed elsewhere."""
     try:
         with stream:
             while data := os.read(stream.fileno(), _CHUNK):
@@ -187,7 +187,7 @@ def _read(stream: IO[bytes], output: _Output) -> None:
 
 
 class ExecutableSearch:
-    """Looks for executables in given folders, then on PATH, then in the usual places."""
+    """Searches executables in the preferred folders, then on PATH, then in the usual folders."""
 
     def __init__(self, preferred: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:
         folders = [*map(str, preferred), *environ.get("PATH", "").split(os.pathsep), *usual]

@@ -1,6 +1,6 @@
-"""Which device the work runs on: what ``GPUVAL_ACCELERATOR`` says, held against what PyTorch sees.
+"""Chooses the devices for the work: ``GPUVAL_ACCELERATOR``, checked against the devices that PyTorch sees.
 
-A CPU never stands in for a GPU: where a GPU is expected and PyTorch has none, the node or the image is at fault.
+A CPU never replaces a GPU: if a GPU is expected and PyTorch sees none, the node or the image is at fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ACCELERATORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
 
 @dataclass(frozen=True)
 class TorchDevices:
-    """The devices to use: ``kind`` as PyTorch calls it (``cuda`` is AMD's too), how many, their collective backend."""
+    """The devices to use: PyTorch's name of their ``kind`` (``cuda`` also for AMD), ``count``, collective backend."""
 
     kind: str
     count: int
@@ -31,9 +31,9 @@ CPU = TorchDevices("cpu", 0, "gloo")
 
 
 def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
-    """Return the devices to use, ``GPUVAL_GPU_COUNT`` of them where it is given, else all that PyTorch sees.
+    """Return the devices to use: ``GPUVAL_GPU_COUNT`` if set, else all that PyTorch sees.
 
-    Raises ``WorkloadFailure`` when what is expected is not there, naming both sides.
+    Raises ``WorkloadFailure``, naming the expected and the visible devices, if expected devices are missing.
     """
     expected = environ.get("GPUVAL_ACCELERATOR") or "auto"
     if expected not in ACCELERATORS:
@@ -54,7 +54,7 @@ def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
 
 
 def describe_devices(accelerator: TorchDevices) -> list[dict]:
-    """Return each device used as PyTorch describes it: index, name, memory in bytes, UUID where known."""
+    """Return PyTorch's description of each device in use: index, name, memory in bytes, UUID if known."""
     if accelerator.kind != "cuda":
         return []
     import torch

@@ -1,4 +1,4 @@
-"""fio 3, where the node or the image has it: how fast a folder's disk takes and gives data, and whether it keeps it."""
+"""Runs fio 3, if the node or the image has it: speed of a folder's disk, and whether data read back is right."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from . import command
 from .tool_output import dicts, json_object, number, plain, shortened, whole
 
 BLOCK, DEPTH = "1M", 8
-GRACE_SECONDS = 30.0  # beyond the time asked for: to lay out the file, to flush, to end
-#: Percentiles of latency, as fio is asked for them.
+GRACE_SECONDS = 30.0  # beyond fio's runtime: to create the file, to flush, to end
+#: Percentiles of latency that fio measures.
 PERCENTILES = (50.0, 99.0, 99.9)
-#: By which fio reports that what it read back is not what it wrote (EILSEQ).
+#: The error by which fio reports that data read back differs from data written (EILSEQ).
 MISMATCH = errno.EILSEQ
-#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
+#: Errors of space, permissions or the file system's features, which prove nothing about the disk.
 NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
 
 _NAMES = ("write", "read")
@@ -29,23 +29,23 @@ _NAMES = ("write", "read")
 
 @dataclass(frozen=True)
 class FioEngine:
-    """An I/O engine of fio, and whether its requests pass the page cache by."""
+    """An I/O engine of fio, and whether its requests bypass the page cache (``direct``)."""
 
     name: str
     direct: bool
 
 
-#: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
-#: has one request under way, whatever the depth.
+#: Engines in the order to try: not every fio has libaio, and not every file system supports direct I/O. psync has one
+#: request under way, whatever the depth.
 _ENGINES = (FioEngine("libaio", True), FioEngine("psync", True), FioEngine("psync", False))
-#: What fio, and the loader before it, print elsewhere in a line.
+#: Error texts of fio, and of the loader, that are not at the start of a line.
 _ERROR = re.compile(r"error=|: error while loading|not found \(required by")
 _UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
 @dataclass(frozen=True)
 class FioDirection:
-    """One direction: what was moved, how fast, and by percentile how long a request took."""
+    """The figures of reads or writes: bytes moved, rates, and latency of a request by percentile."""
 
     total_bytes: int
     bytes_per_second: float
@@ -55,8 +55,8 @@ class FioDirection:
 
 @dataclass(frozen=True)
 class FioMeasurement:
-    """What one call of fio measured; a direction without data is None. ``problem``: why it is no measurement, with the
-    number of the error if fio named one; ``hung``: it did not end by itself."""
+    """The result of one call of fio; a direction without data is None. ``problem``: why it is no measurement;
+    ``error``: number of the error, if fio named one; ``hung``: fio did not end by itself."""
 
     write: FioDirection | None = None
     read: FioDirection | None = None
@@ -74,13 +74,13 @@ class FioMeasurement:
 
     @property
     def is_disk_error(self) -> bool:
-        """Whether a request failed, and neither for room or rights nor because this fio does not work."""
+        """Whether a request failed by the disk's fault: not for lack of space or rights, nor as fio does not work."""
         return self.error not in {0, *NOT_THE_DISK}
 
 
 @dataclass(frozen=True)
 class FioWork:
-    """One call of fio on one file. ``limit_bytes``: what it may move in all, 0 for no limit but the time; a call
+    """The settings of one call of fio on one file. ``limit_bytes``: maximum bytes to move, 0 for no limit; a call
     without a limit repeats until its time is over."""
 
     rw: str
@@ -94,12 +94,13 @@ class FioWork:
 
 
 def find() -> str | None:
-    """The program, None where it is not installed."""
+    """Return the path of fio, None if it is not installed."""
     return shutil.which("fio")
 
 
 def read_report(text: str) -> FioMeasurement:
-    """Read ``fio --output-format=json``, notes before and after it allowed. Never raises."""
+    """Return the measurement in the output of ``fio --output-format=json``, which may have other text around. Never
+    raises."""
     document = json_object(plain(text), key="jobs")
     if document is None:
         return FioMeasurement(problem="fio's JSON is missing or cut short")
@@ -112,7 +113,7 @@ def read_report(text: str) -> FioMeasurement:
 
 
 def _side(sides: list[dict]) -> FioDirection | None:
-    """One direction of all jobs together; None when none of them moved data. Latency is that of the slowest job."""
+    """Return the sums over all jobs for one direction; None if no job moved data. Latency is the slowest job's."""
     moved = [side for side in sides if (number(side.get("io_bytes")) or 0) > 0]
     rates = [rate for rate in (number(side.get("bw_bytes")) for side in moved) if rate is not None]
     if not rates:
@@ -128,9 +129,9 @@ def _side(sides: list[dict]) -> FioDirection | None:
 
 
 def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | None:
-    """Write a file of so many bytes into the folder, then read it, for at most so long in all; None without fio.
+    """Write a file of ``size_bytes`` into a folder, then read it, for at most ``seconds`` in all; None without fio.
 
-    Past the page cache where the filesystem allows it. The file is removed again.
+    Bypasses the page cache if the file system allows it. Removes the file.
     """
     fio = find()
     if fio is None:
@@ -139,7 +140,7 @@ def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | No
         with tempfile.TemporaryDirectory(prefix="fio-", dir=directory) as folder:
             path = Path(folder) / "data"
             write = FioWork("write", BLOCK, DEPTH, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
-            engine, written = choose_engine(fio, path, size_bytes, write)  # written once through and flushed
+            engine, written = choose_engine(fio, path, size_bytes, write)  # written completely and flushed
             if written.problem:
                 return FioMeasurement(problem=written.problem)
             depth = DEPTH if engine.name == "libaio" else 1
@@ -153,7 +154,7 @@ def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | No
 def choose_engine(
     fio: str, path: Path, size_bytes: int, work: FioWork | None = None
 ) -> tuple[FioEngine, FioMeasurement]:
-    """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
+    """Return the first engine that works for a file, tried by writing ``size_bytes``, and the measurement of that."""
     work = work or FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes)
     for engine in _ENGINES:
         measurement = call(fio, path, replace(work, depth=work.depth if engine.name == "libaio" else 1), engine)
@@ -165,14 +166,14 @@ def choose_engine(
 def call(
     fio: str, path: Path, work: FioWork, engine: FioEngine, say: Callable[[str], None] | None = None
 ) -> FioMeasurement:
-    """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
-    filename = str(path).replace(":", "\\:")  # fio takes a bare colon as the end of one name and the begin of another
+    """Run fio once on a file or device, in bounded time. The result has a ``problem`` if fio did not complete it."""
+    filename = str(path).replace(":", "\\:")  # fio separates file names by colons
     arguments: Sequence[str] = [
         fio, "--name=gpuval", f"--filename={filename}", f"--rw={work.rw}", f"--bs={work.block}",
         f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
         f"--direct={int(engine.direct)}", f"--ioengine={engine.name}", f"--iodepth={work.depth}",
         f"--numjobs={work.jobs}",
-        "--thread", "--group_reporting",  # fio's processes leave the session, and would outlive a killed fio
+        "--thread", "--group_reporting",  # processes of fio would leave the session and outlive a killed fio
         *([f"--io_size={work.limit_bytes // work.jobs}"] if work.limit_bytes else []),
         f"--percentile_list={':'.join(f'{percent:g}' for percent in PERCENTILES)}",
         "--fallocate=none", "--output-format=json", *work.arguments,

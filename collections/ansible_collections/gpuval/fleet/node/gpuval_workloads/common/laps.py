@@ -1,7 +1,7 @@
-"""How fast repeats of one piece of work were: all of it over all of its time, and what stands beside that; percentiles,
-and samples and curves of bounded size.
+"""Speed of repeated work ("laps"): total work over total time, median and other statistics; percentiles, and samples
+and curves of bounded size.
 
-Revision 2 of the definition of a speed; that of revision 1 is the median of the repeats, which is a figure of its own.
+This is revision 2 of the definition of a speed. Revision 1 was the median of the laps, now a separate figure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNIT = re.compile(r"_(?:tflops|seconds|ratio|[a-z]+_per_second)$")
 
 
 def median_of(name: str) -> str:
-    """Return the name of the median that stands beside a speed: a limit of revision 1 is held against it."""
+    """Return the name of the median figure beside a speed: limits of revision 1 are checked against it."""
     unit = _UNIT.search(name)
     return f"{name[: unit.start()]}_median{unit[0]}" if unit else f"{name}_median"
 
@@ -50,7 +50,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 class ThinnedSample:
-    """Every k-th of any number of values: k is 1, and doubles whenever there would be more than ``most`` (even)."""
+    """Keeps every k-th of any number of values: k is 1, and doubles when more than ``most`` (even) would be kept."""
 
     def __init__(self, most: int) -> None:
         self.kept: list[Any] = []
@@ -69,10 +69,10 @@ class ThinnedSample:
 
 
 class StepCurve:
-    """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches.
+    """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches of steps.
 
-    A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them. ``at`` has the
-    values of the steps in ``kept`` that came by.
+    A stretch is one step; its length doubles when there would be more than ``points`` (even) stretches. ``at`` has the
+    values of the steps in ``kept_steps``.
     """
 
     def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
@@ -80,7 +80,7 @@ class StepCurve:
         self._kept = frozenset(kept_steps)
         self._points = points
         self._stretch = 1
-        self._sums: list[float] = []  # of each stretch, the last one perhaps of a part of it
+        self._sums: list[float] = []  # of each stretch; the last may be incomplete
         self._latest: deque[float] = deque(maxlen=_END_POINTS)
         self._first = math.nan
         self._count = 0
@@ -117,12 +117,11 @@ class StepCurve:
         return ends, [total / (end - start) for total, start, end in zip(self._sums, [0, *ends], ends)]
 
     def first_and_last(self) -> tuple[float, float]:
-        """Return where a training curve begins, and the mean of its noisy end.
+        """Return the first value of a training curve, and the mean of its noisy end.
 
-        The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large
-        one, which learns the frequencies of tokens within five steps and then stands still for fifty. The end is a
-        tenth of the points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an
-        empty curve.
+        The first value is that of the untrained model. A mean of several would hide most of the fall of a large model,
+        which learns the frequencies of tokens within five steps and then stagnates for fifty. The end is a tenth of the
+        points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an empty curve.
         """
         if not self._count:
             raise ValueError("first and last of an empty curve")
@@ -131,12 +130,12 @@ class StepCurve:
 
 
 class LapSummary(NamedTuple):
-    """Seconds of a lap and ratios; None is a figure that so few laps do not show.
+    """Seconds of a lap, and ratios; None for a figure that needs more laps.
 
-    ``seconds``: the mean of all laps. ``slowest_hundredth_ratio``: its speed over the median lap's. ``lost_ratio``: the
-    share of the time that was lost, if all laps took what the fastest tenth takes at most. ``busy_ratio``: the laps'
-    share of the time from the first to the last. ``uncertainty_ratio``: the standard error of the mean, relative, as
-    wide as Student's t of so few batches makes it.
+    ``seconds``: mean of all laps. ``slowest_hundredth_ratio``: speed of the slowest hundredth over that of the median
+    lap. ``lost_ratio``: share of the time beyond what the laps would take at the pace of the fastest tenth.
+    ``busy_ratio``: the laps' share of the time from the first to the last. ``uncertainty_ratio``: relative standard
+    error of the mean, widened by Student's t for few batches.
     """
 
     seconds: float
@@ -155,8 +154,8 @@ class LapSummary(NamedTuple):
 
 
 class LapStatistics:
-    """The seconds of any number of laps: exact sums, and a sample of bounded size. ``wall_seconds``: from the first lap
-    to the last, where that is known."""
+    """Collects the seconds of any number of laps: exact sums, and a sample of bounded size. ``wall_seconds``: time from
+    the first lap to the last, if known."""
 
     def __init__(self, laps: Iterable[float] = (), wall_seconds: Optional[float] = None) -> None:
         self.seconds = 0.0
@@ -177,7 +176,7 @@ class LapStatistics:
 
     @property
     def sustained_ratio(self) -> float:
-        """The speed of the last third over that of the first: under 1 where it falls as processors grow hot."""
+        """Return the speed of the last third over that of the first: below 1 if hot processors slow down."""
         laps = self._sample.kept
         third = max(1, len(laps) // 3)
         return median(laps[:third]) / median(laps[-third:])
@@ -199,9 +198,9 @@ class LapStatistics:
 
 
 def uncertainty(blocks: Sequence[float]) -> Optional[float]:
-    """Return the relative standard error of the mean of successive values by the method of batch means.
+    """Return the relative standard error of the mean of successive values, by the method of batch means.
 
-    None where they are too few for 20 batches of five correlation times each.
+    None for fewer values than 20 batches of five correlation times each.
     """
     size = math.ceil(CORRELATION_TIMES * correlation_time(blocks)) if len(blocks) >= 2 else 1
     count = len(blocks) // size
@@ -209,14 +208,14 @@ def uncertainty(blocks: Sequence[float]) -> Optional[float]:
         return None
     batches = [fmean(blocks[number * size : (number + 1) * size]) for number in range(count)]
     mean = fmean(batches)
-    # Student's t over the normal quantile, both of 95 % (Cornish and Fisher's expansion, 0.1 % from 19 on).
+    # Ratio of Student's t to the normal quantile, at 95 % (Cornish-Fisher expansion, exact to 0.1 % from 19 on).
     z, freedom = NORMAL_QUANTILE, count - 1
     wider = 1 + (z**2 + 1) / (4 * freedom) + (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)
     return wider * stdev(batches) / math.sqrt(count) / mean if mean else None
 
 
 def correlation_time(values: Sequence[float]) -> float:
-    """Return over how many values a deviation lasts, 1 for values that do not depend on each other (Sokal 1989)."""
+    """Return the correlation time in number of values, 1 for independent values (Sokal 1989)."""
     mean = fmean(values)
     deviations = [value - mean for value in values]
     variance = math.fsum(deviation * deviation for deviation in deviations)

@@ -1,7 +1,7 @@
-"""One process per device through torchrun, and what its end means.
+"""Starts one process (rank) per device by torchrun, and reads why it ended.
 
-torchrun's own ``run`` is called in this process: one Python less to start, and a failed rank comes back as data (exit
-code, signal) instead of as text. Everything stays on the loopback interface.
+Calls torchrun's ``run`` in this process: one Python less to start, and a failed rank is reported as data (exit code,
+signal) instead of text. All traffic stays on the loopback interface.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _STALL_REMEDY = (
 
 
 class StallError(WorkloadCrash):
-    """The watcher ended the ranks; their errors about each other do not matter."""
+    """The watcher ended the ranks because one stalled; their errors about each other do not matter."""
 
 
 class KilledError(WorkloadCrash):
-    """A rank was killed by one of :data:`KILLED`: the cause of what the others met, not one of its effects."""
+    """A rank was killed by a signal of :data:`KILLED`: the cause of the other ranks' errors, not an effect."""
 
 
 def available_cores() -> int:
@@ -52,9 +52,9 @@ def available_cores() -> int:
 
 
 def process_count(accelerator: TorchDevices, requested: int | None = None) -> int:
-    """Return how many processes to start: one per GPU; on a CPU as asked, else 2 where there are 2 cores.
+    """Return how many processes to start: one per GPU; on a CPU ``requested``, else 2 if there are 2 cores.
 
-    Raises ``WorkloadFailure`` when more processes are asked for than there are GPUs.
+    Raises ``WorkloadFailure`` when more processes are requested than there are GPUs.
     """
     if not accelerator.is_gpu:
         return requested or min(2, available_cores())
@@ -64,7 +64,7 @@ def process_count(accelerator: TorchDevices, requested: int | None = None) -> in
 
 
 def alone() -> list[str]:
-    """torchrun's arguments where all ranks are this node's: nothing leaves the loopback interface."""
+    """Return torchrun's arguments for ranks on this node alone: all traffic stays on the loopback interface."""
     place = (f"--rdzv-endpoint={_LOOPBACK}:0", f"--rdzv-id={uuid.uuid4().hex}", f"--local-addr={_LOOPBACK}")
     return ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=is_host=1", *place]
 
@@ -72,11 +72,11 @@ def alone() -> list[str]:
 def run_ranks(
     result: WorkloadResult, module: str, arguments: Sequence[str], accelerator: TorchDevices, processes: int
 ) -> None:
-    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's outcome.
+    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's result.
 
-    Raises ``WorkloadFailure`` with a rank's own words when one of them failed, ``WorkloadCrash`` naming the rank and
-    its signal or exit code when one broke off, or the rank that stalled while the others waited (``stall.py``).
-    SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n).
+    Raises ``WorkloadFailure`` with the message of a rank that failed, ``WorkloadCrash`` naming a rank that crashed,
+    with its signal or exit code, or a rank that stalled while the others waited (``stall.py``). SIGTERM and SIGINT end
+    all ranks, then this process (exit code 128 + n).
     """
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(rank_environment(os.environ, accelerator, processes))
@@ -92,7 +92,7 @@ def run_ranks(
 
 
 def take_failure(result: WorkloadResult, directory: Path) -> None:
-    """Raise ``WorkloadFailure`` in the words of the rank that failed first, with the figures so far; if one did."""
+    """Raise ``WorkloadFailure`` with message and figures of the rank that failed first, if any failed."""
     failure, so_far = first_failure(directory), Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
     if failure is not None:
         _adopt(result, so_far.read_text(encoding="utf-8") if so_far.is_file() else "{}")
@@ -100,7 +100,7 @@ def take_failure(result: WorkloadResult, directory: Path) -> None:
 
 
 def take_outcome(result: WorkloadResult, directory: Path) -> None:
-    """Take over what the node's first rank has found. Raises ``WorkloadCrash`` where it left nothing."""
+    """Copy the result of the node's first rank into ``result``. Raises ``WorkloadCrash`` if that rank left none."""
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
@@ -108,7 +108,7 @@ def take_outcome(result: WorkloadResult, directory: Path) -> None:
 
 
 def rank_environment(environ: Mapping[str, str], accelerator: TorchDevices, processes: int) -> dict[str, str]:
-    """Return the variables to add for the ranks: cores shared out, gloo on the loopback. What is set already stays."""
+    """Return additional variables for the ranks: shares of cores, gloo on the loopback. Existing values stay."""
     variables = {"OMP_NUM_THREADS": str(max(1, available_cores() // processes))}
     if not accelerator.is_gpu:
         loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
@@ -125,10 +125,10 @@ def torchrun(
     directory: Path,
     watcher: Any,
 ) -> None:
-    """Run ``processes`` ranks of a module; ``rendezvous`` are the options that say where the others are.
-    ``watcher``, a context, looks at the ranks meanwhile; its ``verdict`` is why it ended them, None where it did not.
+    """Run ``processes`` ranks of a module; ``rendezvous`` are the options for the address of other nodes' ranks.
+    ``watcher``, a context manager, watches the ranks; its ``verdict`` is why it ended them, None if it did not.
 
-    Raises ``StallError`` where the watcher ended them, and ``WorkloadCrash`` naming the rank that broke off first.
+    Raises ``StallError`` if the watcher ended the ranks, and ``WorkloadCrash`` naming the rank that crashed first.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -156,7 +156,7 @@ def torchrun(
 
 
 def name_of(rank: int, pid: int | None, is_gpu: bool) -> str:
-    """Return how a rank is named to the operator: with its GPU, and its process where that is known."""
+    """Return a rank's name for the operator: with its GPU, and its pid if known."""
     details = [f"gpu:{rank}"] * is_gpu + [f"pid {pid}"] * (pid is not None)
     return f"rank {rank} ({', '.join(details)})" if details else f"rank {rank}"
 
@@ -164,7 +164,7 @@ def name_of(rank: int, pid: int | None, is_gpu: bool) -> str:
 def describe_end(
     ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]], is_gpu: bool = False
 ) -> str:
-    """Return which rank broke off first (:func:`first_end`) and how."""
+    """Return a message that names the rank that crashed first (:func:`first_end`), and how."""
     rank, pid, code, _ = first_end(ends, exceptions)
     if code >= 0:
         _, text = exceptions.get(rank, (0, f"exit code {code}"))
@@ -176,11 +176,11 @@ def describe_end(
 def first_end(
     ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]]
 ) -> tuple[int, int, int, float]:
-    """Of (rank, pid, exit code, time of its end) of all ranks that ended badly, that of the one that broke off first.
+    """Return the entry of the rank that crashed first; ``ends`` has rank, pid, exit code and time of each crashed rank.
 
-    ``exceptions`` has time and text of what a rank raised. The ranks that lose a peer fail too, and torchrun terminates
-    the rest; its times are whole seconds. So of those that ended together, one that was killed comes first, then one
-    that ended by another signal than torchrun's SIGTERM, the one that raised first, one with a mere exit code.
+    ``exceptions`` has time and text of the ranks' exceptions. Ranks that lose a peer fail, too, and torchrun terminates
+    the rest; its times are whole seconds. So of ranks that ended together, a killed rank comes first, then one that
+    ended by another signal than torchrun's SIGTERM, the one that raised first, one with only an exit code.
     """
 
     def order(end: tuple[int, int, int, float]) -> tuple[int, float, int]:
@@ -193,12 +193,12 @@ def first_end(
 
 
 def first_failure(directory: Path) -> dict | None:
-    """What the rank that failed first left of its ``WorkloadFailure``; None where none failed so."""
+    """Return the note of the rank that first raised a ``WorkloadFailure``; None if no rank did."""
     return min(notes_of(directory, FAILURE_FILE), key=lambda failure: failure["time"], default=None)
 
 
 def notes_of(directory: Path, name: str) -> list[dict]:
-    """Return what ranks left behind: time, rank and message."""
+    """Return the notes that ranks left in files of this name pattern: time, rank and message."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob(name.format(rank="*"))]
 
 

@@ -1,6 +1,6 @@
-"""Processes: below one, or with a mark in their environment, found in ``/proc`` wherever they went; states; ends.
+"""Finds descendants of processes, or processes with a mark in their environment, in ``/proc``; states; ends them.
 
-And a TCP port for a server of this node.
+Also finds a free TCP port for a server on this node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from .result import WorkloadFailure
 
 POLL_SECONDS = 0.1
-#: Ports below those that Linux gives to outgoing connections, which may occupy one before the server listens.
+#: Ports below Linux's range for outgoing connections, one of which could occupy the port before the server listens.
 PORTS = range(20000, 29000)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -28,7 +28,7 @@ _PROC = Path("/proc")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends (Linux), so that none is lost from sight."""
+    """Make this process adopt descendants whose parent ends (Linux), so that all can be found."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -43,22 +43,22 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(*pids: int) -> set[int]:
-    """The live processes that descend from these."""
+    """Return the pids of live processes that descend from ``pids``."""
     return _below(pids, _parents())
 
 
 def marked(variable: str, value: str) -> set[int]:
-    """The live processes that have a variable of this value in their environment, and all below them."""
+    """Return the pids of live processes with a variable of this value in their environment, and their descendants."""
     parents, pids, entry = _parents(), set(), f"{variable}={value}".encode()
     for pid in parents:
-        with suppress(OSError):  # it ended while we looked, or is another user's
+        with suppress(OSError):  # the process ended meanwhile, or is another user's
             if entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
                 pids.add(pid)
     return pids | _below(pids, parents)
 
 
 def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float) -> set[int]:
-    """End what ``find`` finds, newcomers too: by TERM, then by KILL. Returns what is left, normally none."""
+    """End all processes that ``find`` returns, also new ones: by TERM, then by KILL. Returns pids that remain."""
     remaining = find()
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, kill_seconds)):
         deadline = time.monotonic() + seconds
@@ -90,7 +90,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def end_group(process: subprocess.Popen, term_seconds: float, kill_seconds: float | None) -> bool:
-    """End a process and its group by TERM, then by KILL; False when it is still there after both."""
+    """End a process and its group by TERM, then by KILL; False if the process remains after both."""
     for number, seconds in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, kill_seconds)):
         signal_group(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
@@ -100,26 +100,26 @@ def end_group(process: subprocess.Popen, term_seconds: float, kill_seconds: floa
 
 
 def process_state(pid: int) -> str:
-    """Return the letter that the kernel gives the process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
+    """Return the kernel's letter for the state of a process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
     return _stat(pid)[0]
 
 
 def is_child(pid: int) -> bool:
-    """Return whether the process is one that this one started: an id may belong to another process by now."""
+    """Return whether a pid is a child of this process: another process may have the pid by now."""
     return _stat(pid)[1] == os.getpid()
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """Return state and parent's id as /proc/<pid>/stat has them, behind the name in its parentheses."""
+    """Return state and parent's pid of a process, from /proc/<pid>/stat."""
     try:
         state, parent = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
         return state, int(parent)
-    except (OSError, ValueError):  # it has ended
+    except (OSError, ValueError):  # the process has ended
         return "?", 0
 
 
 def _parents() -> dict[int, int]:
-    """The parent of each live process."""
+    """Return the parent's pid of each live process, by pid."""
     stats = {int(entry.name): _stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal()}
     return {pid: parent for pid, (state, parent) in stats.items() if state not in "ZX?"}
 
@@ -133,7 +133,7 @@ def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
 
 
 def free_port(host: str = "") -> int:
-    """A port that is free on ``host``, by default on all addresses. Raises ``WorkloadFailure`` without one."""
+    """Return a TCP port that is free on ``host``, by default on all addresses. Raises ``WorkloadFailure``."""
     for port in random.sample(PORTS, 50):
         with socket.socket() as probe, suppress(OSError):
             probe.bind((host, port))

@@ -1,4 +1,4 @@
-"""What every rank does around its work: join the process group, report its failure, hand rank 0's outcome over."""
+"""The frame of every rank's work: joins the process group, reports its failure, writes rank 0's result."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from .stall import BEAT_FILE, RankProgress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
-#: Of what a rank hands to those of other nodes at once.
+#: Maximum size of an item that a rank sends to ranks of other nodes.
 MAX_ITEM_BYTES = 1 << 20
 
-#: The name comes last, for it may hold commas; memory is in MiB (``nvidia-smi --help-query-compute-apps``).
+#: Query of nvidia-smi for processes. The name is last, as it may hold commas; memory is in MiB.
 GPU_PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name", "--format=csv,noheader,nounits")
 GPU_PROCESSES_SECONDS, MAX_GPU_PROCESSES = 10, 1000
 
@@ -57,7 +57,7 @@ _MAX_LINES, _MAX_LINE = 4, 1000
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among the ranks: of the node, or of a gang of nodes (``node_ranks`` are then its node's)."""
+    """This process's rank among all ranks of the node, or of a gang of nodes (then ``node_ranks`` are its node's)."""
 
     rank: int
     world_size: int
@@ -71,12 +71,12 @@ class Ranks:
 
     @property
     def of_node(self) -> range:
-        """The ranks of this rank's node."""
+        """Return the ranks of this rank's node."""
         return range(self.world_size) if self.node_ranks is None else self.node_ranks
 
     @property
     def local_rank(self) -> int:
-        """The index of this rank's GPU on its node."""
+        """Return the index of this rank's GPU on its node."""
         return self.rank - self.of_node.start
 
     @cached_property
@@ -85,47 +85,47 @@ class Ranks:
 
     @property
     def scope(self) -> str:
-        """The scope of this rank's metrics: its GPU, or the rank itself on a CPU."""
+        """Return the scope of this rank's metrics: its GPU, or on a CPU the rank."""
         return self.scope_of(self.rank)
 
     def scope_of(self, rank: int) -> str:
-        """The scope of the metrics of a rank of this node."""
+        """Return the scope of the metrics of another rank on this node."""
         index = rank - self.of_node.start
         return f"gpu:{index}" if self.accelerator.is_gpu else f"rank:{rank}"
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has done all queued work."""
         if self.accelerator.is_gpu:
             getattr(torch, self.accelerator.kind).synchronize()
 
     def empty_cache(self) -> None:
-        """Give the device's memory that is kept for later back; Gaudi's PyTorch has no such call in every version."""
+        """Release the device memory that PyTorch caches; on Gaudi only if its PyTorch has such a call."""
         if self.accelerator.is_gpu:
             getattr(getattr(torch, self.accelerator.kind), "empty_cache", lambda: None)()
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes that are free on this rank's GPU once it has given back what it kept, and all of them."""
+        """Return free and total bytes of this rank's GPU, after its cached memory is released."""
         self.empty_cache()
         return getattr(torch, self.accelerator.kind).mem_get_info()
 
     def tick(self) -> None:
-        """Count progress, before a collective or a wait for others: the rank that counted least is the one awaited."""
+        """Count progress, before a collective or a wait for others: the rank with the lowest count is awaited."""
         if self.progress:
             self.progress.tick()
 
     def follow(self, events: Sequence[Any]) -> None:
-        """Follow this rank's device by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
+        """Report the device's progress by these CUDA (or ROCm) events, see ``RankProgress.follow``."""
         if self.progress and self.accelerator.kind == "cuda":
             self.progress.follow(events, lambda: torch.cuda.set_device(self.device))
 
     def patience(self, seconds: float) -> AbstractContextManager:
-        """Let this rank stand still for so long while the others wait, where it does something known to be long."""
+        """Return a context in which this rank may make no progress for ``seconds``, for work known to be long."""
         return self.progress.patience(seconds) if self.progress else nullcontext()
 
     def gather(self, item: object) -> list:
         """Return every rank's item, in order, on every rank.
 
-        Between nodes as JSON (tuples become lists), since to unpickle what another node sends is to run its code.
+        Between nodes, items are sent as JSON (tuples become lists): to unpickle another node's data would run its code.
         """
         self.tick()
         if len(self.of_node) < self.world_size:
@@ -142,26 +142,26 @@ class Ranks:
         return items
 
     def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return every rank's tensor, stacked in order, on every rank's host."""
+        """Return the tensors of all ranks, stacked in order, in host memory, on every rank."""
         self.tick()
         tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
         dist.all_gather(tensors, tensor)
         return torch.stack(tensors).cpu()
 
     def say(self, text: str) -> None:
-        """Print a line, once for all ranks."""
+        """Print a line on rank 0 alone."""
         if self.is_first:
             print(text, flush=True)
 
 
 class Clock:
-    """Marks when the device gets somewhere in its queue, without making it wait."""
+    """Measures when the device reaches points in its queue, without making the device wait."""
 
     def __init__(self, accelerator: TorchDevices) -> None:
         self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
 
     def mark(self) -> Any:
-        """Return a mark of now: a recorded event, or seconds of the monotonic clock."""
+        """Return a mark of the present point: a recorded event, or seconds of the monotonic clock."""
         if self._device is None:
             return time.perf_counter()
         event = self._device.Event(enable_timing=True)
@@ -174,15 +174,14 @@ class Clock:
             self._device.synchronize()
 
     def between(self, start: Any, end: Any) -> float:
-        """Return the seconds from one mark to another, both passed."""
+        """Return the seconds from one mark to another; the device must have passed both."""
         return end - start if self._device is None else start.elapsed_time(end) / 1000
 
 
 class Stopwatch:
-    """Takes lap times without making the device wait; starts when it is made.
+    """Measures lap times without making the device wait; starts when it is created.
 
-    On a GPU a lap is an event put into the current stream: it marks when the device got there. :meth:`laps` waits for
-    the last one.
+    On a GPU, each lap records an event in the current stream. :meth:`laps` waits for the last event.
     """
 
     def __init__(self, accelerator: TorchDevices) -> None:
@@ -202,12 +201,12 @@ class Stopwatch:
 def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     """Run one rank's part of a workload and return its exit code.
 
-    The result of the node's first rank becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out
-    of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions are a crash of
-    this rank, and leave a note too, so that the rank that failed first is known from those that lost it.
+    When ``main`` returns, the result of the node's first rank is written as the outcome. ``WorkloadFailure`` and a lack
+    of device memory are written to a file for the launcher, which ends the other ranks. Other exceptions are a crash of
+    this rank and leave a note, too: it tells the rank that failed first from ranks that lost a peer.
     """
-    die_with_parent()  # torchrun's: this process stands in a session of its own
-    launcher = os.environ.get(LAUNCHER_VARIABLE)  # not of DeepSpeed's, a process of its own
+    die_with_parent()  # torchrun is the parent: this process has its own session
+    launcher = os.environ.get(LAUNCHER_VARIABLE)  # DeepSpeed's launcher, a separate process, has none
     if launcher and os.getppid() != int(launcher):
         raise SystemExit("the launcher is gone")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -244,36 +243,35 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a rank's process with this exit code, its work reported, without Python's own shutdown.
+    """End a rank's process with this exit code, after its work is reported, without Python's shutdown.
 
-    A thread that comes out of PyTorch's code meanwhile (gloo's, which lets go of a tensor; a heartbeat that asks a
-    device) has the process aborted there, and a node that did all well would count as crashed. What gloo's
-    threads do there: pytorch/pytorch#179291.
+    A thread that returns from PyTorch's code during the shutdown (gloo's, or a heartbeat that queries a device) would
+    abort the process, and a good node would count as crashed. For gloo's threads see pytorch/pytorch#179291.
     """
     try:
-        atexit._run_exitfuncs()  # helpers of the compiler are ended
+        atexit._run_exitfuncs()  # ends helper processes of the compiler
         sys.stdout.flush()
         sys.stderr.flush()
-        ctypes.CDLL(None).fflush(None)  # what NCCL has printed
+        ctypes.CDLL(None).fflush(None)  # writes NCCL's buffered output
     finally:
         os._exit(code)
 
 
 def node_ranks(environ: Mapping[str, str]) -> range:
-    """Return the ranks of this node by what torchrun and DeepSpeed's launcher set: they are numbered node by node."""
+    """Return the ranks of this node by the variables of torchrun or DeepSpeed; ranks are numbered node by node."""
     first_rank = int(environ["RANK"]) - int(environ["LOCAL_RANK"])
     return range(first_rank, first_rank + int(environ.get("LOCAL_WORLD_SIZE") or environ["LOCAL_SIZE"]))
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an exception means that the device's memory is full, whichever layer below raised it."""
+    """Return whether an exception means that the device's memory is full, whichever layer raised it."""
     return isinstance(error, _OUT_OF_MEMORY) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
     )
 
 
 def software_environment(ranks: Ranks) -> dict:
-    """Return what the figures were measured with."""
+    """Return the versions of the software with which the figures were measured."""
     accelerator = ranks.accelerator
     return {
         "torch": torch.__version__,
@@ -295,7 +293,7 @@ def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
 
 
 def _words(error: Exception) -> str:
-    """The first line of an exception, and those below with the cause: NCCL's last error, memory."""
+    """Return the first line of an exception, and later lines that name the cause: NCCL's last error, memory."""
     first_line, *further_lines = str(error).split("\n")
     kept_lines, is_last = [first_line.partition(_ADVICE)[0]], False
     for line in further_lines:
@@ -311,7 +309,7 @@ def _leave_note(name: str, rank: int, message: str, about: Sequence[int] = ()) -
 
 
 def _memory_account(ranks: Ranks) -> str:
-    """Return what holds the memory of a full device, and what to do about it."""
+    """Return a message that says what holds the memory of a full device, and what to do."""
     text = f"rank {ranks.rank} ({ranks.scope}) ran out of device memory"
     strangers: list[str] = []
     if ranks.accelerator.kind == "cuda":
@@ -323,7 +321,7 @@ def _memory_account(ranks: Ranks) -> str:
                 f": of {total / GIB:.1f} GiB this process holds {reserved / GIB:.1f}, other processes and the driver "
                 f"{foreign / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
             )
-        except RuntimeError as error:  # a full device may refuse even the question
+        except RuntimeError as error:  # a full device may refuse even the query
             text += f": how much is free is unknown ({_words(error)})"
         strangers = others_on(str(getattr(torch.cuda.get_device_properties(ranks.device), "uuid", "")))
     if strangers:
@@ -335,10 +333,10 @@ def _memory_account(ranks: Ranks) -> str:
 
 
 def others_on(uuid: str, own_pid: int | None = None) -> list[str]:
-    """Describe the processes on an NVIDIA GPU besides this one, as far as ``nvidia-smi`` shows them.
+    """Return a description of each other process on an NVIDIA GPU, as far as ``nvidia-smi`` shows them.
 
-    ``uuid`` with or without the ``GPU-`` in front. The tool hides what others' processes hold ("[N/A]"); within a
-    container it may show the host's process ids, or no processes at all.
+    ``uuid`` has a prefix ``GPU-`` or not. The tool hides the memory of other users' processes ("[N/A]"); in a container
+    it may show the host's pids, or no processes.
     """
     tool = shutil.which("nvidia-smi")
     ended = command.run([tool, *GPU_PROCESSES], GPU_PROCESSES_SECONDS) if tool else None

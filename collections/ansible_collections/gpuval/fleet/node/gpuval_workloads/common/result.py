@@ -1,7 +1,8 @@
-"""The result file, which hands a workload's findings to the runner.
+"""The result file, in which a workload reports its findings to the runner.
 
-The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`WorkloadResult` as JSON. It is replaced whole, so a
-reader never sees half of one. State ``running`` marks figures so far; ``success`` and ``failure`` are final.
+The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`WorkloadResult` as JSON. It is replaced in one
+step, so readers never see a partial file. State ``running`` marks preliminary figures; ``success`` and ``failure`` are
+final.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Callable, Optional, Union
 
 RESULT_FILE_VARIABLE = "GPUVAL_RESULT_FILE"
-#: Python packages that later stages in the same image need, and where the result says which of them are not there.
+#: Variable with the packages that later stages in the same image need, and the result's key for missing ones.
 NEEDED_VARIABLE, MISSING = "GPUVAL_NEEDED_PACKAGES", "missing_packages"
 IMPORT_SECONDS = 100
 STATES = ("running", "success", "failure")
@@ -36,10 +37,10 @@ Number = Union[int, float]
 
 
 class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
-    """The work ran and rejects the node. The message is for the operator and says what to do next.
+    """The workload ran and rejects the node. The message is for the operator and says what to do next.
 
-    ``ranks`` are those that it is about, where others raise it as well; empty for the one that raises it. ``fault`` is
-    the class of a cause outside the node (failures/*.yml), for the result's environment; empty for the node's own.
+    ``ranks`` are the ranks at fault, if other ranks raise the failure as well; empty for the raising rank. ``fault`` is
+    the failure class of a cause outside the node (failures/*.yml), for the result's environment; else empty.
     """
 
     fault = ""
@@ -51,16 +52,16 @@ class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about th
 
 
 class WorkloadCrash(Exception):  # noqa: N818 - as above
-    """The work broke off without an answer. The message says what broke, as the last line on standard error."""
+    """The workload ended without a verdict. The message says why, as the last line on standard error."""
 
 
 @dataclass
 class WorkloadResult:
-    """What a workload hands over.
+    """The result that a workload reports.
 
     ``state`` is ``running``, ``success`` or ``failure``. ``metrics`` and ``series`` are filled by :meth:`add_metric`
-    and :meth:`add_series`; ``environment`` says what the figures were measured on, ``fingerprints`` are short strings
-    to be compared between nodes, ``artifacts`` paths below the stage's scratch directory.
+    and :meth:`add_series`; ``environment`` describes hardware and software, ``fingerprints`` are short texts that are
+    compared between nodes, ``artifacts`` are paths below the stage's scratch directory.
     """
 
     state: str = "running"
@@ -72,10 +73,10 @@ class WorkloadResult:
     artifacts: list[str] = field(default_factory=list)
 
     def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node", revision: int = 1) -> None:
-        """Add one figure, in place of an earlier one of the same name and scope.
+        """Add one figure; it replaces an earlier figure of the same name and scope.
 
-        ``revision`` counts the definitions of the figure: those of different ones are not compared. A value that is not
-        finite is kept as null: it was measured and is no number. Raises ``ValueError`` for a malformed name or scope.
+        ``revision`` numbers the figure's definition: figures of different revisions are not compared. A value that is
+        not finite becomes null: measured, but no number. Raises ``ValueError`` for a malformed name or scope.
         """
         _check(name, scope)
         metric = {"name": name, "value": finite_or_none(value), "unit": unit, "scope": scope}
@@ -93,7 +94,7 @@ class WorkloadResult:
         x_unit: str = "step",
         scope: str = "node",
     ) -> None:
-        """Add one curve, in place of an earlier one of the same name and scope.
+        """Add one curve; it replaces an earlier curve of the same name and scope.
 
         Values of ``y`` that are not finite become null. Raises ``ValueError`` when ``x`` and ``y`` differ in length,
         hold more than 20,000 points, ``x`` is not finite, or a name is malformed.
@@ -117,20 +118,20 @@ class WorkloadResult:
         raise KeyError(f"{name} [{scope}]")
 
     def report(self, message: str) -> None:
-        """Print where the work stands, and hand it over with the figures so far as a running result."""
+        """Print the progress, and write it with the figures so far as a running result."""
         print(message, flush=True)
         self.message = message
         if os.environ.get(RESULT_FILE_VARIABLE):
             self.write()
 
     def to_json(self) -> str:
-        """Return the result as strict JSON: NaN and infinities, wherever they stand, become null."""
+        """Return the result as strict JSON: NaN and infinities become null."""
         if self.state not in STATES:
             raise ValueError(f"state {self.state!r} is none of {', '.join(STATES)}")
         return json.dumps(_without_nonfinite(asdict(self)), allow_nan=False)
 
     def write(self, path: Union[str, os.PathLike, None] = None) -> None:
-        """Replace the result file; without a path and without ``GPUVAL_RESULT_FILE``, print the JSON."""
+        """Replace the result file; without ``path`` and without ``GPUVAL_RESULT_FILE``, print the JSON."""
         path = path or os.environ.get(RESULT_FILE_VARIABLE)
         if path:
             write_atomically(Path(path), self.to_json() + "\n")
@@ -139,17 +140,17 @@ class WorkloadResult:
 
     @classmethod
     def from_json(cls, text: str) -> WorkloadResult:
-        """Read a result that this module wrote. Raises ``ValueError`` or ``TypeError`` for anything else."""
+        """Return the result in JSON of :meth:`to_json`. Raises ``ValueError`` or ``TypeError`` for any other text."""
         return cls(**json.loads(text))
 
 
 def finite_or_none(value: Optional[Number]) -> Optional[Number]:
-    """Return the number, or None when it is NaN, infinite or None."""
+    """Return a number, or None for NaN, infinity or None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text in one step, on disk before the new name shows."""
+    """Replace a file's text in one step, after the new text is synced to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -166,10 +167,10 @@ def write_atomically(path: Path, text: str) -> None:
 def run_workload(main: Callable[[WorkloadResult], None]) -> int:
     """Run a workload, write its final result and return the exit code.
 
-    ``main`` fills the result it is given; returning means success unless it set another final state.
+    ``main`` fills the result; its return means success unless it set another final state.
     ``WorkloadFailure`` becomes a result of state ``failure`` with the metrics gathered so far, exit code 1.
-    ``WorkloadCrash`` and any other exception leave no final result: the message, or a traceback, on standard error and
-    exit code 2. Signals are the caller's affair.
+    ``WorkloadCrash`` and any other exception leave no final result: the message, or a traceback, is printed on standard
+    error, exit code 2. The caller handles signals.
     """
     result = WorkloadResult()
     try:
@@ -186,7 +187,7 @@ def run_workload(main: Callable[[WorkloadResult], None]) -> int:
     except WorkloadCrash as crash:
         print(f"crash: {crash}", file=sys.stderr, flush=True)
         return EXIT_CRASH
-    except Exception:  # the boundary of the program: whatever it is, it ends as a crash
+    except Exception:  # the program's outermost handler: every other error is a crash
         traceback.print_exc()
         return EXIT_CRASH
     if result.state == "failure":
@@ -196,17 +197,17 @@ def run_workload(main: Callable[[WorkloadResult], None]) -> int:
 
 
 def is_importable(name: str) -> bool:
-    """Whether another Python imports the package; a fault of a GPU that its import shows does not count."""
+    """Whether a new Python can import the package; a GPU fault that its import reports does not count."""
     command = [sys.executable, "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", name]
     try:
         trial = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:  # the stage that needs it shows why
+    except subprocess.TimeoutExpired:  # the stage that needs the package will show why
         return True
     return not re.search(r"^(?:ImportError|ModuleNotFoundError|OSError)\b", trial.stderr, re.MULTILINE)
 
 
 def link_scope(name: str) -> str:
-    """The scope of a link, from any name of it."""
+    """Return the metric scope of a link for a name with any characters."""
     return f"link:{_NOT_IN_A_SCOPE.sub('-', name)[:64]}"
 
 

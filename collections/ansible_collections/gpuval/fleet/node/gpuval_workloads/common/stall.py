@@ -1,9 +1,8 @@
-"""A rank that stalls while the others wait for it is named, before a time limit ends the whole stage.
+"""Finds and names a rank that stalls while the others wait for it, before a time limit ends the whole stage.
 
-Every rank writes a heartbeat, a small file of its own, once a second from a thread beside its work: how many steps of
-progress it has counted, how far its device has come, and where its main thread is. The launcher reads them all and
-the processes' states. A rank that no other waits for is left alone, and so is one whose main thread moves: a slow
-compilation is no stall.
+Every rank writes a heartbeat to a small file once a second, from a thread beside its work: its count of progress, the
+progress of its device, and the place of its main thread. The launcher reads all heartbeats and the processes' states.
+A rank that no other waits for, or whose main thread moves, does not stall: a slow compilation is no stall.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ GONE = frozenset("ZX?")
 
 @dataclass(frozen=True)
 class Beat:
-    """One heartbeat: its number, the progress counted, where the main thread stands (as a number and in words).
+    """One heartbeat: its number, the counted progress, the place of the main thread (as a number and in words).
 
-    ``device_done`` counts the marks that the device has passed; 0 where the work gives none.
+    ``device_done`` counts the marks that the device has passed; 0 if the work records none.
     """
 
     pid: int
@@ -54,7 +53,7 @@ class Beat:
 
 
 class RankProgress:
-    """The rank's side: counts progress and reports it, with the place of the main thread, from a thread beside it."""
+    """The rank's side: counts progress, and writes heartbeats with it and the main thread's place, in a thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,23 +71,23 @@ class RankProgress:
         self._done.set()
 
     def tick(self) -> None:
-        """Count one step of progress; the ranks have to count alike between two collectives."""
+        """Count one step of progress; between two collectives, all ranks must count the same."""
         self._ticks += 1
 
     def follow(self, events: Sequence[Any], select: Callable[[], object]) -> None:
-        """Count from now on those of the events that the device has passed (by their ``query``), and all given before.
+        """Report as progress the events that the device has passed (by their ``query``), beside all earlier events.
 
-        They are in the queue's order, and each is recorded before it is put into the list, which may still grow. The
-        ranks have to give alike many. ``select`` makes the device the heartbeat thread's own before it asks: asked from
-        a thread of another device, CUDA would take memory there.
+        The events are in the queue's order, and each is recorded before it is added to the list, which may grow. All
+        ranks must give the same number. ``select`` sets the device of the heartbeat thread before each query: with
+        another device set, CUDA would allocate memory there.
         """
         completed, before, _ = self._queue
-        self._queue = (completed + len(before), events, select)  # in one step: the heartbeat reads it meanwhile
+        self._queue = (completed + len(before), events, select)  # in one step: the heartbeat thread reads it meanwhile
 
     def device_done(self) -> int:
-        """Return how many events the device has passed; where it does not say, as many as when it last did."""
+        """Return how many events the device has passed; if the query fails, the last known number."""
         completed, events, select = self._queue
-        with suppress(Exception):  # a lost device raises whatever its driver likes: the work itself reports it
+        with suppress(Exception):  # a lost device raises errors of any type: the work itself reports them
             if events:
                 select()
             self._device_done = completed + passed(events)
@@ -96,7 +95,7 @@ class RankProgress:
 
     @contextmanager
     def patience(self, seconds: float):
-        """Let the rank stand still for so long before it counts as stalled: for a piece of work known to be long."""
+        """Return a context in which the rank counts as stalled only after ``seconds``, for work known to be long."""
         self._patience = seconds
         try:
             yield
@@ -109,14 +108,14 @@ class RankProgress:
         while not self._done.is_set():
             number += 1
             beat = Beat(os.getpid(), number, self._ticks, *where(self._main), self._patience, self.device_done())
-            with suppress(OSError):  # a full disk: the beat is missed
+            with suppress(OSError):  # a full disk: this heartbeat is missing
                 os.pwrite(file, json.dumps(vars(beat)).encode()[:_BEAT_BYTES].ljust(_BEAT_BYTES), 0)
             self._done.wait(_BEAT_SECONDS)
         os.close(file)
 
 
 def passed(events: Sequence[Any]) -> int:
-    """Return how many of the events the device has passed, asking few of them."""
+    """Return how many of the events the device has passed, by querying few of them."""
     low, high = 0, len(events)
     while low < high:
         middle = (low + high) // 2
@@ -128,7 +127,7 @@ def passed(events: Sequence[Any]) -> int:
 
 
 def where(thread: int) -> tuple[int, str, bool]:
-    """Return where a thread stands: as a number that changes when it moves, in words, and whether in a collective."""
+    """Return a thread's place: as a number that changes when the thread moves, in words, and if in a collective."""
     frame = sys._current_frames().get(thread)
     places: list[tuple[int, int]] = []
     words: list[str] = []
@@ -144,7 +143,7 @@ def where(thread: int) -> tuple[int, str, bool]:
 
 
 def read_beat(path: Path) -> Beat | None:
-    """Return a rank's last heartbeat; None while there is none, or where the file holds something else."""
+    """Return a rank's last heartbeat; None if its file is missing or malformed."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         beat = Beat(**values)
@@ -156,7 +155,7 @@ def read_beat(path: Path) -> Beat | None:
 
 @dataclass
 class _Seen:
-    """What is known of one rank, and for how many seconds it has been so."""
+    """The last heartbeat and state of one rank, and for how many seconds it has not changed."""
 
     beat: Beat
     state: str
@@ -166,7 +165,7 @@ class _Seen:
     idle: float = 0.0
 
     def update(self, beat: Beat, state: str, seconds: float) -> None:
-        """Take in the next look at the rank, so many seconds after the last."""
+        """Add the next heartbeat and process state, `seconds` after the last ones."""
         is_heard = beat.number != self.beat.number
         has_ticked = (beat.ticks, beat.device_done) != (self.beat.ticks, self.beat.device_done)
         has_moved = has_ticked or beat.place != self.beat.place
@@ -178,18 +177,18 @@ class _Seen:
 
 
 class StallJudge:
-    """The launcher's judgement. Pure: gets what was seen, and for how many seconds."""
+    """Decides for the launcher whether a rank stalls. Pure: gets heartbeats, and the seconds between them."""
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit = limit_seconds
         self._seen: dict[int, _Seen] = {}
 
     def look(self, beats: Mapping[int, tuple[Beat, str]], seconds: float) -> tuple[int, str] | None:
-        """Take in every rank's last heartbeat and process state; return the rank that stalls and what it does.
+        """Add all ranks' last heartbeats and process states; return the rank that stalls and what it does, else None.
 
-        A stopped process is enough. Else all must have ceased to count progress, and one must be behind: silent, or
-        its device, or outside of the collective that the others are in, or with the least progress counted. It stalls
-        when its main thread has not moved for the limit, or moved in a circle for five times as long.
+        A stopped process stalls. Else no rank may count progress, and one rank must be behind: it is silent, its device
+        is behind, it is outside of the collective in which the others are, or its progress is the lowest. That rank
+        stalls when its main thread has not moved for the limit, or has moved in a loop for five times as long.
         """
         for rank, (beat, state) in beats.items():
             if rank in self._seen:
@@ -217,11 +216,11 @@ class StallJudge:
         silent = [rank for rank, view in alive.items() if view.silent >= self._limit]
         if silent and len(silent) < len(alive):
             return silent
-        # Hosts run ahead of their GPUs, then wait anywhere for what a peer's GPU has not done: ask the devices first.
+        # Hosts run ahead of their GPUs, then wait anywhere for work of a peer's GPU: compare the devices first.
         late = _least({rank: view.beat.device_done for rank, view in alive.items()})
         if late:
             return late
-        # Work by the clock counts differently on each rank; in a collective one waits for those outside it.
+        # Timed work counts differently on each rank; ranks in a collective wait for those outside.
         elsewhere = [rank for rank, view in alive.items() if not view.beat.is_in_collective]
         if 0 < len(elsewhere) < len(alive):
             return elsewhere
@@ -229,14 +228,14 @@ class StallJudge:
 
 
 def _least(counts: Mapping[int, int]) -> list[int]:
-    """Return the ranks with the lowest count; none where all have the same."""
+    """Return the ranks with the lowest count; none if all counts are equal."""
     least = min(counts.values(), default=0)
     late = [rank for rank, count in counts.items() if count == least]
     return late if len(late) < len(counts) else []
 
 
 class RankWatcher:
-    """Looks at the ranks from a thread of the launcher; kills the one that stalls, which ends them all."""
+    """Watches the ranks from a thread of the launcher; kills a rank that stalls, which ends all ranks."""
 
     def __init__(self, directory: Path, processes: int, name_of) -> None:
         self._directory, self._processes, self._name_of = directory, processes, name_of
@@ -256,7 +255,7 @@ class RankWatcher:
     def _run(self) -> None:
         watch, last_look = StallJudge(self._limit), time.monotonic()
         while not self._done.wait(_BEAT_SECONDS):
-            # A launcher that was frozen itself (a paused container) has seen nothing: the gap counts as one look.
+            # A launcher that was frozen (a paused container) saw nothing: the gap counts as one interval.
             now = time.monotonic()
             seconds, last_look = min(now - last_look, 2 * _BEAT_SECONDS), now
             stall = watch.look(self._look(), seconds)
@@ -281,7 +280,7 @@ class RankWatcher:
 
 
 def stall_seconds(environ: Mapping[str, str]) -> float:
-    """Return the limit: ``GPUVAL_STALL_SECONDS`` where it is a number above 0, else 60."""
+    """Return the seconds after which a rank stalls: ``GPUVAL_STALL_SECONDS`` if it is a number above 0, else 60."""
     try:
         seconds = float(environ.get(STALL_VARIABLE, ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What all readers of tools' output need: plain lines, JSON among other text, numbers. Nothing here ever raises."""
+"""Helpers to parse tools' output: plain lines, JSON among other text, numbers. Nothing here ever raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-#: So many places where an object might begin are tried; tools print a few lines before it, not thousands of braces.
+#: Maximum places at which a JSON object is tried: tools print a few lines before it, not thousands of braces.
 MAX_TRIES = 200
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.AS
 _TRAILING_COMMA = re.compile(r",(?=\s*[\]}])")
 
 
-#: Text of a fault of the hardware, whatever else a tool prints.
+#: Texts that report a hardware fault, whatever else a tool prints.
 _HARDWARE = re.compile(
     r"fallen off the bus"
     r"|\b(?:uncorrect(?:able|ed)|double[- ]bit)\b(?=.{0,60}\berrors?\b)"
@@ -23,7 +23,7 @@ _HARDWARE = re.compile(
     r"|\bHW Exception by GPU\b",
     re.IGNORECASE,
 )
-#: Text of a test that was broken off. Beside results that are complete it contradicts them.
+#: Texts that report an aborted test. Beside complete results they contradict these.
 _BROKEN_OFF = re.compile(
     r"\bTest (?:(?:NCCL|RCCL|CUDA|HIP) )?failure\b"
     r"|\bunhandled (?:cuda|hip|system) error\b"
@@ -33,7 +33,7 @@ _BROKEN_OFF = re.compile(
     r"|\bSegmentation fault\b",
     re.IGNORECASE,
 )
-#: What denies such text: "no uncorrectable ECC errors", "Uncorrectable ECC errors: 0", but not "GPU 0".
+#: Words that negate such a text: "no uncorrectable ECC errors", "Uncorrectable ECC errors: 0", but not "GPU 0".
 _DENIED_BEFORE = re.compile(
     r"(?<!GPU )(?<!device )(?<!rank )(?<!node )\b(?:no|without|0|zero)\b(?:\s+\w+){0,3}\s*$", re.IGNORECASE
 )
@@ -44,13 +44,13 @@ MAX_ERROR_LINES = 8
 
 
 def plain(text: str) -> str:
-    """Return the text without colours and other escapes, every line ended by one newline."""
+    """Return a text without colours and other escapes, with one newline at the end of every line."""
     return _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
 def error_lines(text: str, *, complete: bool, also: re.Pattern[str] | None = None) -> list[str]:
-    """Return the lines of a tool's output that report a fault of the hardware. Beside ``complete`` results also those
-    that report a test as broken off, or match ``also``, the tool's own form of an error."""
+    """Return the lines of a tool's output that report a hardware fault. With ``complete`` results, also lines that
+    report an aborted test or match ``also``, the tool's own form of an error."""
     patterns = [_HARDWARE, *([_BROKEN_OFF] if complete else []), *([also] if complete and also else [])]
     lines: dict[str, None] = {}
     for line in plain(text).splitlines():
@@ -61,7 +61,7 @@ def error_lines(text: str, *, complete: bool, also: re.Pattern[str] | None = Non
 
 
 def number(text: object) -> float | None:
-    """Return the finite number that the text (or number) is, None for anything else: N/A, nan, empty."""
+    """Return a text or number as a finite number, None for anything else: N/A, nan, empty."""
     if isinstance(text, bool):
         return None
     if isinstance(text, str):
@@ -77,13 +77,13 @@ def number(text: object) -> float | None:
 
 
 def whole(text: object) -> int | None:
-    """Return the whole number that the text is; 1.04858e+06 is one."""
+    """Return a text as an integer (1.04858e+06 is one), else None."""
     value = number(text)
     return int(value) if value is not None and value == int(value) else None
 
 
 def json_objects(text: str) -> Iterator[dict]:
-    """Yield the JSON objects that stand in a text, each whole. Of a cut-off one, those inside it that are whole."""
+    """Yield the complete JSON objects in a text; of an object that is cut off, the complete objects inside it."""
     decoder = json.JSONDecoder()
     position = tries = 0
     while tries < MAX_TRIES:
@@ -101,33 +101,33 @@ def json_objects(text: str) -> Iterator[dict]:
 
 
 def json_object(text: str, *, key: str) -> dict | None:
-    """Return the first whole JSON object of a text that has this key, None without."""
+    """Return the first complete JSON object in a text that has this key, None without one."""
     return next((document for document in json_objects(text) if key in document), None)
 
 
 def without_trailing_commas(text: str) -> str:
-    """Return JSON without the comma that some tools leave after the last item of a list or an object."""
+    """Return a JSON text without the comma that some tools print after the last item of a list or an object."""
     return _TRAILING_COMMA.sub("", text)
 
 
 def dicts(value: object) -> list[dict]:
-    """Return the objects of what should be a list of objects."""
+    """Return the objects in a value that should be a list of objects; other items are left out."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def texts(value: object) -> list[str]:
-    """Return the texts of what should be a text or a list of texts."""
+    """Return the texts in a value that should be a text or a list of texts."""
     if isinstance(value, str):
         return [value]
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def metric_part(text: str, length: int = 48) -> str:
-    """Return a text as part of a metric's name: lower-case letters, digits, underscores."""
+    """Return a text as a part of a metric's name: lower-case letters, digits, underscores."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:length].strip("_") or "unnamed"
 
 
 def shortened(text: str, length: int = 240) -> str:
-    """Return a text in one printable line of at most so many characters."""
+    """Return a text as one printable line of at most ``length`` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= length else line[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""Figures as people say them: 1 GB is 1e9 bytes, 1 Gbps is 1e9 bits per second."""
+"""Formats figures for people: 1 GB is 1e9 bytes, 1 Gbps is 1e9 bits per second."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Matrix products, memory and collectives of all devices at once: ``python -m gpuval_workloads.diagnostics``."""
+"""Tests matrix products, memory and collectives of all devices: ``python -m gpuval_workloads.diagnostics``."""

@@ -1,4 +1,4 @@
-"""Collectives over all devices: time, bus bandwidth, and whether every element is right."""
+"""Measures collectives over all devices: time, bus bandwidth, and whether every element is right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FEW_RANKS = 128
 _WEIGHTS = 8
 ELEMENT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int32)
 
-# Their names until PyTorch 2.12, which warns of them later.
+# Names until PyTorch 2.12, which deprecates them.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -36,11 +36,11 @@ SetUp = tuple[Fill, Fill, Callable[[], int]]
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and how to set up.
+    """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and its set-up.
 
-    ``set_up(ranks, elements, dtype)`` returns what makes the output wrong (the input anew where it is the same memory),
-    what runs it, and what counts wrong elements. The size in bytes is as nccl-tests prints it: of the whole buffer,
-    over all ranks for gathers and scatters.
+    ``set_up(ranks, elements, dtype)`` returns three functions: one spoils the output (or renews the input if both share
+    memory), one runs the collective, one counts wrong elements. The size in bytes is as in nccl-tests: of the whole
+    buffer, over all ranks for gathers and scatters.
     """
 
     name: str
@@ -59,9 +59,9 @@ def collectives(
     most_bytes: int | None = None,
     on_wrong: Callable[[int], object] = lambda _errors: None,
 ) -> None:
-    """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements.
+    """Run every collective at every size; add bus bandwidth, latency, a curve over sizes each, and wrong elements.
 
-    ``on_wrong`` gets how many elements of this rank are wrong so far, after each collective that has some.
+    ``on_wrong`` gets the number of wrong elements on this rank so far, after each collective with wrong elements.
     """
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
@@ -85,12 +85,12 @@ def collectives(
             renew, run, wrong = collective.set_up(ranks, elements, torch.float32)
             share = seconds / len(chosen) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
             timed = meter.time(run, share, prepare=renew if collective.is_in_place else None)
-            renew()  # once more, from a wrong output: a run that writes nothing shows
+            renew()  # run once more, from a spoilt output: this reveals a run that writes nothing
             run()
             count(wrong())
             meter.report()
             del renew, run, wrong
-            # The mean over all ranks, as nccl-tests has it by default.
+            # The mean over all ranks, like nccl-tests by default.
             laps = LapSummary.mean(ranks.gather(timed.summary()))
             amount = elements * 4 * collective.bus_factor(ranks.world_size)
             x.append(elements * 4)
@@ -107,7 +107,7 @@ def collectives(
 
 
 def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:
-    """How many elements make about ``size`` bytes; where each rank has a share, as many for each, one at least."""
+    """Return the number of elements for about ``size`` bytes; if ranks have shares, equal shares of at least one."""
     elements = size // dtype.itemsize
     if collective.is_shared_out:
         return max(1, elements // ranks.world_size) * ranks.world_size
@@ -115,10 +115,10 @@ def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtyp
 
 
 def _sizes(ranks: Ranks) -> tuple[int, ...]:
-    """The sizes of which four fit into the fullest device: input, output, and what they are compared with."""
+    """Return the sizes in bytes of which four buffers fit into the fullest device: input, output, references."""
     if not ranks.accelerator.is_gpu:
         return CPU_SIZES
-    if ranks.world_size == 1:  # nothing goes anywhere: large sizes would take minutes of copies around no work at all
+    if ranks.world_size == 1:  # nothing is sent: large sizes would only take minutes of copies
         return GPU_SIZES[:2]
     free = torch.tensor([ranks.memory()[0]], device=ranks.device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)
@@ -127,10 +127,10 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
 
 
 def _addends(elements: int, dtype: torch.dtype, device: torch.device, ranks: int, rank: int, part: slice) -> Tensor:
-    """What a rank adds at each place: whole numbers so small that their sum over all ranks is exact in the type.
+    """Return a rank's addends at the places of ``part``: integers so small that their sum over all ranks is exact.
 
-    bf16 holds them to 256: 2 from each of up to 128 ranks; of more ranks, 1 from every k-th, others at each place. fp32
-    holds them to 2**24: 96 x 8 from each of up to 21,000.
+    bf16 is exact to 256: 2 from each of up to 128 ranks; with more ranks, 1 from every k-th, which differ by place.
+    fp32 is exact to 2**24: 96 x 8 from each of up to 21,000 ranks.
     """
     start, stop, _ = part.indices(elements)
     places = torch.arange(start, stop, device=device)
@@ -154,7 +154,7 @@ def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tenso
 
 
 def _carried(elements: int, seed: int, dtype: torch.dtype, device: torch.device, part: slice) -> Tensor:
-    """Bit patterns that differ between places and seeds, for what is only carried from one rank to others."""
+    """Return bit patterns that differ between places and seeds, for data that is only sent from one rank to others."""
     start, stop, _ = part.indices(elements)
     words = torch.arange(start, stop, dtype=torch.int32, device=device).mul_(-1640531535).add_(seed * 40503 + 1)
     return words if dtype.itemsize == 4 else words.to(torch.int16)
@@ -169,12 +169,12 @@ def _parts(tensor: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _compare(tensor: Tensor, expected: Callable[[slice], Tensor]) -> int:
-    """Elements that are not as expected, bit by bit."""
+    """Return the number of elements that differ from the expected ones, bit by bit."""
     return sum(int((bits != expected(part).view(bits.dtype)).sum()) for part, bits in _parts(tensor))
 
 
 def _compare_chunks(out: Tensor, ranks: Ranks, seed_of: Callable[[int], int]) -> int:
-    """Elements that are not what each rank sent, of equal shares in the order of ranks."""
+    """Return the number of elements that differ from what the ranks sent, in equal shares in the order of ranks."""
     return sum(
         _compare(chunk, partial(_carried, len(chunk), seed_of(rank), out.dtype, ranks.device))
         for rank, chunk in enumerate(out.chunk(ranks.world_size))
@@ -242,7 +242,7 @@ def _broadcast(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
 
 
 def _send_receive(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
+    """Set up a ring: each rank sends to the next and receives from the one before, like nccl-tests' sendrecv."""
     payload = partial(_carried, elements, dtype=dtype, device=ranks.device)
     following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
     values = torch.empty(elements, dtype=dtype, device=ranks.device)

@@ -15,6 +15,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seconds", type=positive_float, default=20.0, help="of measuring, in all")
     add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
     add("--p2p-off-seconds", type=positive_float, default=0.0, help="of an all-reduce that goes not from GPU to GPU")
-    #: These are the ranks that measure with the direct way between GPUs turned off, and nothing else.
+    #: Marks ranks that only measure with P2P between GPUs turned off.
     add("--p2p-off", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(list(arguments))

@@ -1,4 +1,4 @@
-"""The host under the devices: its memory (by NUMA node too), its cores, its local disk."""
+"""Measures the host: its memory (also by NUMA node), its cores, its local disk."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MOST_THREADS = 16
 
 
 def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
+    """Measure copies in the host's memory and products on its cores, with all ranks' threads at once.
 
-    Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
+    Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's figures are sums over its ranks.
     """
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
@@ -44,7 +44,7 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) -> dict[int, list[int]]:
-    """The processors of each NUMA node that this process may use; nodes without any (memory alone) are left out."""
+    """Return the CPUs of each NUMA node that this process may use; NUMA nodes without CPUs are left out."""
     usable = frozenset(os.sched_getaffinity(0)) if usable is None else usable
     cpus_by_node = {}
     for folder in system.glob("node[0-9]*"):
@@ -58,16 +58,16 @@ def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) 
 
 
 def triad(cpus: list[int], seconds: float) -> float:
-    """Bytes per second, read and written, of a = b + 3 c (STREAM's triad) by threads on these processors, for so long.
+    """Run STREAM's triad, a = b + 3 c, in threads on these CPUs; return bytes per second, read and written.
 
-    A thread's memory is on its NUMA node, because it writes it first. Threads keep their place only while they live.
+    A thread's memory is on its NUMA node, because the thread writes it first. Affinity ends with the threads.
     """
     threads = min(len(cpus), MOST_THREADS)
     ready, rates = threading.Barrier(threads), [0.0] * threads
     before = torch.get_num_threads()
 
     def work(index: int) -> None:
-        os.sched_setaffinity(0, cpus)  # of this thread alone
+        os.sched_setaffinity(0, cpus)  # affects this thread alone
         torch.set_num_threads(1)
         a, b, c = (torch.full((ARRAY_BYTES // 4,), value) for value in (0.0, 1.0, 2.0))
         ready.wait(60)
@@ -90,9 +90,9 @@ def triad(cpus: list[int], seconds: float) -> float:
 
 
 def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """The triad on one NUMA node after the other, on rank 0 alone.
+    """Measure the triad on each NUMA node in turn, on rank 0 alone.
 
-    Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
+    Adds the bytes per second of the slowest NUMA node, and if there are several, their share of the fastest one's.
     """
     cpus_by_node = numa_nodes() if ranks.is_first else {}
     if not cpus_by_node:
@@ -100,7 +100,7 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
     try:
         with ranks.patience(NUMA_PATIENCE_SECONDS), keep_reporting(meter.report, NUMA_PATIENCE_SECONDS):
             rates = {node: triad(cpus, seconds / len(cpus_by_node)) for node, cpus in cpus_by_node.items()}
-    except (OSError, RuntimeError) as error:  # a container may not place its threads, or has no memory left
+    except (OSError, RuntimeError) as error:  # a container may not set affinities, or has no memory left
         meter.left_out["numa"] = str(error)[:200]
         return
     meter.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
@@ -110,7 +110,7 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def cpu_model() -> str | None:
-    """The processors' name, by which nodes are compared: the host of one SKU of GPU may have others."""
+    """Return the CPU's model name, to compare like nodes: hosts with the same GPU may have different CPUs."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -120,10 +120,10 @@ def cpu_model() -> str | None:
 
 
 def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
+    """Write a file to the stage's scratch directory and read it back, bypassing the page cache, on rank 0 alone.
 
-    With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
-    the reason: that is no fault of a GPU.
+    Uses fio if installed, else plain writes and ``fsync``. A disk that cannot be used is left out, with the reason:
+    this is no fault of a GPU.
     """
     if not ranks.is_first:
         return
@@ -131,7 +131,7 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:
     rates: tuple[float | None, float | None]
     try:
         with ranks.patience(DISK_PATIENCE_SECONDS):
-            with keep_reporting(meter.report, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
+            with keep_reporting(meter.report, seconds + 2 * fio.GRACE_SECONDS):  # the deadlines of fio
                 measured = fio.run(directory, seconds, DISK_BYTES)
             if measured is None:
                 rates = _plain(directory, meter.report)

@@ -1,4 +1,4 @@
-"""Matrix products in every precision of the chip: how fast, and whether they are right."""
+"""Measures matrix products in every precision of the chip: speed, and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "HIPBLAS_STATUS", "
 
 @dataclass(frozen=True)
 class Precision:
-    """In which type a matrix comes to the device, and how it is multiplied there."""
+    """A precision: the type of the matrices on the device, and whether fp32 products use TF32."""
 
     name: str
     dtype: torch.dtype
@@ -52,7 +52,7 @@ TF32 = Precision("tf32", torch.float32, is_tf32=True)
 
 
 def precisions(ranks: Ranks) -> tuple[list[Precision], dict[str, str]]:
-    """Return what the chip multiplies, and what it does not with the reason."""
+    """Return the precisions that the chip supports, and by name the reason why others are not supported."""
     if not ranks.accelerator.is_gpu:
         return [FP32, BF16], {}
     if ranks.accelerator.kind != "cuda":
@@ -74,7 +74,7 @@ def precisions(ranks: Ranks) -> tuple[list[Precision], dict[str, str]]:
 
 
 def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
-    """The chip's fp8 type: gfx942 has a form of its own (fnuz), later chips and NVIDIA's the OCP's."""
+    """Return the chip's fp8 type, or why it has none: gfx942 has its own (fnuz), later chips and NVIDIA's the OCP's."""
     if not hasattr(torch, "_scaled_mm"):
         return None, "this PyTorch has no fp8 product"
     if is_amd:
@@ -87,12 +87,12 @@ def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
 
 
 def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> None:
-    """Multiply square matrices on all ranks at once, two thirds of the time in the first precision.
+    """Measure products of square matrices on all ranks at once, two thirds of the time in the first precision.
 
-    Adds TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled
-    rows, against the same rows computed in float64 on the host from the host's own copy of the rounded factors: a
-    device does not vouch for itself, nor for what reached it. A precision other than the first that this PyTorch does
-    not multiply in is left out, on all ranks if on one.
+    Adds TFLOP/s, spread and error of each precision. The error is the greater of the first and the last product's, over
+    sampled rows, against the same rows in float64 on the host, from the host's copy of the rounded factors: a device
+    must not check itself. A precision other than the first that this PyTorch does not support on any rank is left out
+    on all.
     """
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
@@ -117,7 +117,7 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
 def first_product(
     ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor, *, is_optional: bool
 ) -> TimedProduct | str:
-    """Multiply once; return the product, or why this PyTorch has none, from the first rank with a reason."""
+    """Multiply once; return the product, or the first rank's reason why this PyTorch does not support the precision."""
     if not is_optional:
         return TimedProduct(ranks, precision, factors, rows)
     product: TimedProduct | str = ""
@@ -134,7 +134,7 @@ def first_product(
 
 
 class TimedProduct:
-    """The product of two matrices in one precision, multiplied once, and the host's own of some of its rows."""
+    """The product of two matrices in one precision, multiplied once, and some of its rows computed on the host."""
 
     def __init__(self, ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor) -> None:
         on_host = [matrix.to(precision.dtype) for matrix in factors]
@@ -144,21 +144,22 @@ class TimedProduct:
         self._multiply()
 
     def measure(self, meter: Meter, seconds: float) -> tuple[LapStatistics, float]:
-        """Multiply for about so long; return times, and the greater error of the first and the last product."""
+        """Multiply for about `seconds`; return lap times, and the greater error of the first and the last product."""
         error_before = self._error()
-        self._out().zero_()  # products that are not written show
+        self._out().zero_()  # reveals products that are not written
         laps = meter.time(self._multiply, seconds)
         errors = torch.tensor((error_before, self._error()), dtype=torch.float64)
-        return laps, float(errors.max())  # PyTorch's maximum keeps a NaN
+        return laps, float(errors.max())  # PyTorch's max propagates NaN
 
     def _error(self) -> float:
         return error_ratio(self._out()[self._rows].cpu().double(), self._reference)
 
 
 def error_ratio(rows: Tensor, reference: Tensor) -> float:
-    """Return the greatest error of a row relative to its norm, or a ``ELEMENT_ROOM``-th of the greatest of an element.
+    """Return the maximum error of a row relative to its norm, or of an element, divided by ``ELEMENT_ROOM``, if
+    greater.
 
-    The norm of a row of thousands hides one element that is wrong altogether. NaN where a result is NaN.
+    The norm of a row of thousands would hide one wrong element. NaN if a result is NaN.
     """
     off = rows - reference
     norms = reference.norm(dim=1)
@@ -169,14 +170,14 @@ def error_ratio(rows: Tensor, reference: Tensor) -> float:
 
 
 def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-    """Return what multiplies, and what returns the latest product."""
+    """Return a function that multiplies, and one that returns the latest product."""
     if precision.name == "fp8":
-        columns = b.t().contiguous().t()  # the kernels take the second factor by columns
+        columns = b.t().contiguous().t()  # the kernels need the second factor column-major
         unit_scale = torch.ones((), device=a.device)
         latest = [torch.empty(0)]
 
         def scaled() -> None:
-            product = torch._scaled_mm(  # there is no public one yet
+            product = torch._scaled_mm(  # there is no public function yet
                 a, columns, scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.bfloat16, use_fast_accum=False
             )
             # A tuple, with the greatest magnitude, until PyTorch 2.4 (https://github.com/pytorch/pytorch/pull/128683).

@@ -1,4 +1,4 @@
-"""Repeat a piece of work for a time, keep the time of each repeat, and report: figures, and how far a part is."""
+"""Repeats work for a time, keeps the time of each repeat, and reports figures and progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Report = Callable[[], None]
 
 @dataclass(frozen=True)
 class RankFigure:
-    """One metric of one rank; ``scope`` None is the rank's own part, ``revision`` that of its definition."""
+    """One metric of one rank; ``scope`` None is the rank's own GPU, ``revision`` is that of the metric's definition."""
 
     name: str
     value: float | None
@@ -39,7 +39,7 @@ class RankFigure:
 
 
 class ProgressReporter:
-    """Prints, on rank 0, which part runs and for how long; called whenever the work has moved on."""
+    """Prints, on rank 0, which part of the diagnostics runs and for how long."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -47,13 +47,13 @@ class ProgressReporter:
         self._begun = self._reported = time.monotonic()
 
     def begin(self, name: str, seconds: float) -> None:
-        """Report that a part begins which takes about so long."""
+        """Report that a part begins, which takes about ``seconds``."""
         self._name, self._seconds = name, seconds
         self._begun = self._reported = time.monotonic()
         self._ranks.say(f"{name} on {self._ranks.world_size} x {self._ranks.accelerator.kind}")
 
     def report(self) -> None:
-        """Report that the part goes on, unless something was reported a short while ago."""
+        """Report that the part goes on, unless the last report was a short time ago."""
         now = time.monotonic()
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
@@ -62,7 +62,7 @@ class ProgressReporter:
 
 @contextmanager
 def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
-    """Report again and again beside work that has a deadline of its own, for at most so many seconds."""
+    """Report repeatedly while the context's work runs, for at most ``most_seconds``."""
     is_over = threading.Event()
 
     def go_on() -> None:
@@ -80,10 +80,10 @@ def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
 
 
 class Meter:
-    """Times work on one rank, or on all of them together, and keeps what the parts of the diagnostics found there.
+    """Measures the time of work on one rank, or on all together, and keeps the figures of the diagnostics' parts.
 
-    On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does. Kept are
-    figures, curves over message sizes, notes on what was left out and why.
+    On a GPU, two events around each repeat give the device's time; on a CPU, the monotonic clock. Also keeps curves
+    over message sizes, and why parts were left out.
     """
 
     def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
@@ -92,7 +92,7 @@ class Meter:
         self.figures: list[RankFigure] = []
         self.curves: list[tuple[str, str, Sequence[float], list[float]]] = []
         self.left_out: dict[str, str] = {}
-        #: Of the host's memory; for people: which node is slow.
+        #: Speed of the host's memory by NUMA node, to show which one is slow.
         self.by_numa_node: dict[str, float] = {}
 
     def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
@@ -101,8 +101,8 @@ class Meter:
     def speed(
         self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
     ) -> None:
-        """Add ``amount`` per second of all laps as ``<name>_<suffix>``, and what stands beside it: the speed of the
-        median lap, and ratios. What so few laps do not show is left out."""
+        """Add the speed of all laps, ``amount`` per second, as ``<name>_<suffix>``, with the speed of the median lap
+        and ratios. Figures that need more laps are left out."""
         figure = f"{name}_{suffix}"
         self.add(figure, amount / laps.seconds, unit, scope, REVISION)
         self.add(median_of(figure), amount / laps.median_seconds, unit, scope)
@@ -112,12 +112,12 @@ class Meter:
                 self.add(f"{name}_{ratio}_ratio", value, "ratio", scope)
 
     def time(self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True) -> LapStatistics:
-        """Do the work again and again for about ``seconds``, whatever it shows before they are over.
+        """Repeat the work for about ``seconds``, and return the time of the laps.
 
-        ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
+        ``prepare`` runs, untimed, before each lap. With ``together`` all ranks call this at the same time and repeat
         equally often, as collectives need it.
         """
-        for _ in range(2):  # the first loads kernels and connects; the second says how long one takes, prepared
+        for _ in range(2):  # the first loads kernels and connects; the second gives the time of a lap
             begun = time.perf_counter()
             if prepare:
                 prepare()
@@ -132,7 +132,7 @@ class Meter:
         while True:
             seconds_left = max(0.0, seconds - (time.perf_counter() - started))
             fit = int(min(BLOCK_SECONDS, seconds_left) / max(lap, 1e-7))
-            is_slow = lap * LEAST_LAPS > REPORT_SECONDS  # one by one, to be heard of in between
+            is_slow = lap * LEAST_LAPS > REPORT_SECONDS  # one by one, to report progress in between
             size = max(1 if laps.count or is_slow else LEAST_LAPS, min(fit, MOST_LAPS))
             if together:
                 size = self._least(size)
@@ -146,7 +146,7 @@ class Meter:
                 return laps
 
     def repeat(self, work: Work, seconds: float) -> LapStatistics:
-        """Time work of the host by its own clock, for about so long; other ranks go on as they like."""
+        """Repeat work of the host for about ``seconds``, by the monotonic clock; independent of other ranks."""
         work()
         laps = LapStatistics()
         started = ended = time.perf_counter()
@@ -170,12 +170,12 @@ class Meter:
             work()
             marks.append(self._clock.mark())
         self._clock.wait()
-        if together:  # ranks count alike: not what one does while the others wait
+        if together:  # all ranks must count the same: not work of one while others wait
             self._ranks.tick()
         return [self._clock.between(begin, end) for begin, end in zip(marks[::2], marks[1::2])]
 
     def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:
-        """Return whether every rank has enough, and the longest of their laps."""
+        """Return whether all ranks have enough laps, and the longest lap of all."""
         if not together:
             return enough, lap
         self._ranks.tick()

@@ -1,4 +1,4 @@
-"""The device's own memory: how fast it copies, and whether it keeps what is written to it."""
+"""Measures the device's memory: speed of copies, and whether it keeps what is written."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
 
 
 def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> None:
-    """Copy within the device's memory, on all ranks at once; adds bytes read and written per second, and errors."""
+    """Measure copies within the device's memory, on all ranks at once; add bytes/s, read and written, and errors."""
     size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
     laps = meter.time(lambda: target.copy_(source), seconds).summary()
-    target.bitwise_not_()  # wrong everywhere: a copy that writes nothing shows
+    target.bitwise_not_()  # all elements wrong: reveals a copy that writes nothing
     target.copy_(source)
     meter.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
     meter.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
 
 
 def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
+    """Fill most of the free device memory with a pattern that differs at every address, read it back; then its
+    complement.
 
-    As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
-    words that were wrong.
+    Repeats for ``seconds``, at least once. Adds the tested bytes, their share of the device's memory, and the number of
+    wrong words.
     """
     free, total, spare, size = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
     if ranks.accelerator.is_gpu:
@@ -56,7 +57,7 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
                 errors += _wrong(chunk, number + rounds, flip)
                 ranks.tick()
                 meter.report()
-            for _ in range(fewer):  # the ranks count alike, whatever each has free
+            for _ in range(fewer):  # all ranks must count the same, whatever memory is free
                 ranks.tick()
         rounds += 1
         spent = time.perf_counter() - started
@@ -72,12 +73,12 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def _word(ranks: Ranks) -> torch.dtype:
-    """The type of the pattern's words: on Gaudi int64 is kept in 32 bits."""
+    """Return the type of the pattern's words: Gaudi stores int64 in 32 bits."""
     return torch.int32 if ranks.accelerator.kind == "hpu" else torch.int64
 
 
 def _write(chunk: Tensor, seed: int, flip: int) -> None:
-    """Numbers that differ in many bits from address to address (Knuth's multiplicative hash), and between chunks."""
+    """Write numbers that differ in many bits between addresses (Knuth's multiplicative hash) and between chunks."""
     torch.arange(seed, seed + len(chunk), dtype=chunk.dtype, device=chunk.device, out=chunk)
     chunk.mul_(KNUTH[chunk.dtype])
     if flip:
@@ -85,7 +86,7 @@ def _write(chunk: Tensor, seed: int, flip: int) -> None:
 
 
 def _wrong(chunk: Tensor, seed: int, flip: int) -> int:
-    """Words that are not what was written, compared in parts: the comparison needs room of its own."""
+    """Return the number of words that differ from those written; compares in parts, since a comparison needs memory."""
     step = max(1, len(chunk) // 4)
     wrong = torch.zeros((), dtype=torch.int64, device=chunk.device)
     for start in range(0, len(chunk), step):

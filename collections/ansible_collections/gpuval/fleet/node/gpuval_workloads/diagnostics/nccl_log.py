@@ -1,4 +1,4 @@
-"""What NCCL or RCCL says of the way it took between the devices of a node.
+"""Reads from the logs of NCCL or RCCL which transport is used between the devices of a node.
 
 Channel lines are of `src/transport/p2p.cc`, `shm.cc` and `net.cc` (NCCL 2.18 to 2.28; RCCL prints the same):
 ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``.
@@ -16,22 +16,22 @@ from pathlib import Path
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\w+)")
 _NVLS = re.compile(r"NVLS comm 0x|Connected NVLS")
 _VERSION = re.compile(r"(?:NCCL|RCCL) version[ :]+([\w.+-]+)")
-#: Also how a network was chosen: NET/IB : No device found.
+#: Lines of trouble, also on the choice of a network: NET/IB : No device found.
 _TROUBLE = re.compile(
     r"NCCL (?:WARN|ERROR)|\b(?:error|failed|failure|timed out|timeout)\b|NET/[^/:]{1,40}:", re.IGNORECASE
 )
-#: A line for each call: nothing of why the library ended.
+#: Lines on each call, which never explain a failure.
 _TUNING = re.compile(r" Bytes -> Algo ")
 MAX_BYTES = 8 << 20
-#: What is printed of the logs after a failure: lines of trouble, and the end of each log.
+#: Limits of the logs that are printed after a failure: lines of trouble, and the end of each log.
 MAX_LOGS, MAX_TROUBLES, END_BYTES, MAX_LINE = 16, 100, 8 << 10, 500
 NAME = "nccl.%h.%p.log"
 
 
 def ask(environ: MutableMapping[str, str], directory: Path) -> None:
-    """Have the library write its log to files in ``directory``, whatever the environment says of its log.
+    """Set the variables by which the library writes its log to files in ``directory``, replacing the site's values.
 
-    Criteria ask for the way between the GPUs: a quieter NCCL_DEBUG of the site would leave a good node without it.
+    Criteria require the transport between the GPUs: with a site's quieter NCCL_DEBUG, a good node would lack it.
     """
     environ["NCCL_DEBUG"] = "INFO"
     environ["NCCL_DEBUG_SUBSYS"] = "INIT,NVLS,P2P,SHM,NET,GRAPH,ENV"
@@ -39,9 +39,9 @@ def ask(environ: MutableMapping[str, str], directory: Path) -> None:
 
 
 def read(environ: Mapping[str, str]) -> str:
-    """Return the text of all logs that :func:`ask` asked for, of each the first megabytes; empty without any.
+    """Return the text of all logs that :func:`ask` requested, of each the first megabytes; empty without logs.
 
-    Prints which of them are longer.
+    Prints the names of logs that are longer.
     """
     texts = []
     for path in logs(environ):
@@ -54,15 +54,15 @@ def read(environ: Mapping[str, str]) -> str:
 
 
 def logs(environ: Mapping[str, str]) -> list[Path]:
-    """The logs that :func:`ask` asked for, one of each process."""
+    """Return the paths of the logs that :func:`ask` requested, one of each process."""
     pattern = Path(environ.get("NCCL_DEBUG_FILE") or "none")
     return sorted(pattern.parent.glob("nccl.*.log")) if pattern.name == NAME else []
 
 
 def print_logs(environ: Mapping[str, str]) -> None:
-    """Print what the logs say of trouble, and their ends: bounded, and no line is more than one.
+    """Print the logs' lines of trouble, and their ends, in bounded size and printable lines.
 
-    For a bad end: the logs themselves go with the scratch directory.
+    For use after a failure: the log files are removed with the scratch directory.
     """
     paths = logs(environ)
     for path in paths[:MAX_LOGS]:
@@ -80,7 +80,7 @@ def print_logs(environ: Mapping[str, str]) -> None:
 
 
 def _trouble(path: Path, most: int) -> tuple[list[str], list[str]]:
-    """The last lines of trouble before the log's end, and its end."""
+    """Return the last lines of trouble before a log's end, and its end."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES)
         size = os.fstat(file.fileno()).st_size
@@ -101,7 +101,7 @@ def _printable(line: str) -> str:
 
 
 def fingerprints(text: str) -> dict[str, str]:
-    """Return what the logs say: transport (P2P, SHM, NET, or several joined by +) and whether NVLS was in use."""
+    """Return fingerprints from the logs: transport (P2P, SHM, NET, or several joined by +), and use of NVLS."""
     names = sorted(transports(text.splitlines()))
     if not names:
         return {}
@@ -109,7 +109,7 @@ def fingerprints(text: str) -> dict[str, str]:
 
 
 def transports(lines: Iterable[str]) -> dict[str, set[tuple[int, int]]]:
-    """Return each transport with the (from, to) ranks that used it."""
+    """Return by transport the pairs of ranks (from, to) that used it."""
     pairs_by_transport: dict[str, set[tuple[int, int]]] = {}
     for line in lines:
         match = _CHANNEL.search(line)

@@ -1,4 +1,4 @@
-"""Work of several kinds at one time: many small kernels after one another, products beside a collective."""
+"""Measures the latency of kernel launches, and how well products overlap with a collective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
 def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
+    """Launch tiny kernels one after another; add the seconds of one launch, by the host's clock."""
     element = torch.zeros(1, device=ranks.device)
 
     def launch() -> None:
@@ -30,10 +30,10 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def overlap(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Multiply matrices while an all-reduce is under way, as training does.
+    """Measure matrix products during an all-reduce, as in training.
 
-    Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products are as many as
-    take about as long as the all-reduce.
+    Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products take about as
+    long as the all-reduce.
     """
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32

@@ -1,6 +1,6 @@
-"""The all-reduce once more without the direct way between GPUs: over the node's NICs, or else the host's memory.
+"""Measures the all-reduce again with P2P between GPUs turned off: over the node's NICs, else the host's memory.
 
-NCCL reads its settings once in a process: so the ranks are started anew.
+NCCL reads its settings once in a process, so new ranks are started.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NICS = Path("/dev/infiniband")
 
 
 def variables(nics: Path = NICS) -> dict[str, str]:
-    """With a NIC for RDMA the host's memory is no way either: what is left is GPU, NIC, network, NIC, GPU."""
+    """Return NCCL's variables. With an RDMA NIC, shared memory is off, too: this leaves GPU, NIC, network, NIC, GPU."""
     return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if any(nics.glob("uverbs*")) else {})}
 
 
 def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: TorchDevices, processes: int) -> None:
-    """Add the figures to ``result``; ranks that fail leave why in ``left_out``, what was measured before stays."""
+    """Add the figures with P2P off to ``result``; if ranks fail, ``left_out`` has the reason and other figures stay."""
     without_p2p, before = WorkloadResult(), dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(variables())
-        os.environ.pop(RESULT_FILE_VARIABLE, None)  # it has the figures so far
+        os.environ.pop(RESULT_FILE_VARIABLE, None)  # the file has the figures so far
         if accelerator.is_gpu:
             nccl_log.ask(os.environ, Path(directory))
         try:

@@ -1,4 +1,4 @@
-"""One rank of the diagnostics: the parts in order, and their figures put together."""
+"""One rank of the diagnostics: runs the parts in order and combines their figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUMMED = re.compile(
 
 @dataclass(frozen=True)
 class DiagnosticsPart:
-    """One part: the name that its begin prints, its share of the time, what it calls with ranks, meter and seconds."""
+    """A part of the diagnostics: its name in the output, its share of the time, its function."""
 
     name: str
     share: float
@@ -61,9 +61,9 @@ BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collect
 def run_parts(
     ranks: Ranks, result: WorkloadResult, seconds: float, parts: tuple[DiagnosticsPart, ...] = PARTS
 ) -> list[list[RankFigure]]:
-    """Run the parts for about ``seconds`` in all; put the metrics into rank 0's result, return every rank's figures.
+    """Run the parts for about ``seconds`` in all; add the metrics to rank 0's result, return every rank's figures.
 
-    The result is written after each part: what was measured outlives a part that hangs.
+    The result is written after each part, so that figures survive a part that hangs.
     """
     total_share = sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
@@ -97,10 +97,10 @@ def run_parts(
 
 
 def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankFigure]]) -> None:
-    """Add every rank's figures: its part's as they are, links as they are, the node's put together.
+    """Add every rank's figures to the result: those of GPUs and links as they are, those of the node combined.
 
-    The node's throughput is the sum of its ranks', as its errors are. What else there is of the node, the times of
-    collectives and the disk, all ranks have alike or the first alone.
+    The node's throughput and errors are sums over its ranks. Other figures of the node, times of collectives and the
+    disk, are equal on all ranks or only on the first.
     """
     node: dict[str, list[RankFigure]] = {}
     links = 0
@@ -120,12 +120,12 @@ def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankF
 
 
 def wrong(figures: list[RankFigure]) -> list[RankFigure]:
-    """The figures of one rank that count wrong data, and are not 0."""
+    """Return the figures of one rank that count wrong data and are not 0."""
     return [figure for figure in figures if figure.name.endswith("_error_count") and figure.value]
 
 
 def behind(result: WorkloadResult) -> list[str]:
-    """Name the parts and links whose rate is much below the middle of the node's, the worst first."""
+    """Return the names of GPUs and links whose rate is much below the node's median, the worst first."""
     rates: dict[str, list[tuple[float, str]]] = {}
     for metric in result.metrics:
         is_rate = metric["name"].endswith(RATES) and "_median_" not in metric["name"]
@@ -168,7 +168,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
         if metric["name"] == "diagnostics_memory_tested_ratio" and metric["value"] < MOST_OF_THE_MEMORY
     ]
     odd = behind(result)
-    if odd and ranks.accelerator.is_gpu:  # the cores of a CPU node are shared with all that runs there
+    if odd and ranks.accelerator.is_gpu:  # other processes use the cores of a CPU node, too
         more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
         parts.append(f"behind the others: {', '.join(odd[:SHOWN])}{more}")
     result.message = "; ".join(parts)

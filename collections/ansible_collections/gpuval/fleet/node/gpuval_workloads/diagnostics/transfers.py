@@ -1,5 +1,5 @@
-"""Copies between host and device: each device alone, one way and both ways, then all at once. And what every device
-sends to every other: one figure a link and direction."""
+"""Measures copies between host and device: each device alone, in one and both directions, then all at once. And copies
+between all pairs of devices: one figure for each link and direction."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DIRECTIONS = ("host_to_device", "device_to_host")
 
 
 def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Copy pinned host memory to the device and back; adds bytes per second of each way, alone and all at once,
-    and of both ways together.
+    """Copy pinned host memory to the device and back; add bytes per second of each direction, alone and all at once,
+    and of both directions together.
 
-    What came back is compared with what was sent.
+    Compares the data that came back with the data sent.
     """
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
@@ -48,7 +48,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
             for direction in DIRECTIONS:
                 add(direction, size, meter.time(copies[direction], alone, together=False))
             add("both_ways", 2 * size, meter.time(copy_both_ways, alone, together=False))
-        ranks.tick()  # before the barrier: the one whose turn it is has counted least
+        ranks.tick()  # before the barrier: the rank whose turn it is has the lowest count
         meter.report()
     dist.barrier()
     for direction in DIRECTIONS:
@@ -65,7 +65,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
 def _both_ways(
     ranks: Ranks, to_device: Callable[[], object], source: torch.Tensor, target: torch.Tensor
 ) -> Callable[[], None]:
-    """Both directions at once, on two streams; one after the other where there are none, as on a CPU."""
+    """Return a function that copies in both directions at once, on two streams; without these, one after the other."""
     if ranks.accelerator.kind != "cuda":
 
         def in_turn() -> None:
@@ -88,7 +88,7 @@ def _both_ways(
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of disjoint pairs in which everyone meets everyone once (the circle method)."""
+    """Return rounds of disjoint pairs in which each of ``count`` ranks meets each other once (the circle method)."""
     players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     pairs_by_round = []
     for _ in range(len(players) - 1):
@@ -100,9 +100,9 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def peers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Send between all pairs, in rounds of disjoint pairs, one direction at a time; the receiver times and compares.
+    """Measure transfers between all pairs of devices, in rounds of disjoint pairs, one direction at a time.
 
-    Adds bytes per second and wrong words of every link into this rank.
+    The receiver measures and compares: adds bytes per second and wrong words of every link to this rank.
     """
     if ranks.world_size < 2:
         return
@@ -124,7 +124,7 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> None:
                     dist.recv(received, source)
 
             laps = meter.time(exchange, share).summary()
-            received.zero_()  # one that brings nothing shows
+            received.zero_()  # reveals a transfer that brings nothing
             exchange()
             if target == ranks.rank:
                 kind = "gpu" if ranks.accelerator.is_gpu else "rank"

@@ -1,1 +1,1 @@
-"""The same work on every GPU, compared bit for bit: ``python -m gpuval_workloads.fingerprint``."""
+"""Runs the same work on every GPU and compares it bit by bit: ``python -m gpuval_workloads.fingerprint``."""

@@ -1,4 +1,4 @@
-"""Fix what makes results differ, start one process per part, hand over what they found."""
+"""Sets the environment for reproducible results, starts one rank per GPU, and adopts their result."""
 
 from __future__ import annotations
 

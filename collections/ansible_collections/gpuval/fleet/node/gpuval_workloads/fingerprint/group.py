@@ -1,4 +1,4 @@
-"""What must be the same on two nodes for their fingerprints to be comparable, as one line of text."""
+"""One line of text on device and software, which must be equal on two nodes to compare their fingerprints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("lib
 
 
 def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the line: device, software that holds the kernels, and settings that choose among them."""
+    """Return the line of text: device, software that contains the kernels, and settings that select kernels."""
     parts = [f"sequence {SEQUENCE}", f"torch {torch.__version__}"]
     if device.type == "cuda":
         parts += _gpu(device)
@@ -45,13 +45,13 @@ def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.envi
 
 
 def loaded_library(name: str, maps: str) -> str | None:
-    """Return the path of a library that this process has mapped, from the text of ``/proc/self/maps``."""
+    """Return the path of a library that this process has loaded, from the text of ``/proc/self/maps``."""
     match = re.search(rf"(/\S*/{re.escape(name)}[.\d]*)$", maps, re.MULTILINE)
     return match.group(1) if match else None
 
 
 def cpu_identity(cpuinfo: str) -> str:
-    """Return the model of the first CPU, and a digest of what it can do: libraries choose their kernels by both."""
+    """Return the model of the first CPU, and a digest of its features: libraries select kernels by both."""
     fields = {}
     for line in cpuinfo.split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
@@ -65,7 +65,7 @@ def cpu_identity(cpuinfo: str) -> str:
 def _gpu(device: torch.device) -> list[str]:
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
-    # A kernel is chosen, and its sums are split, by the number of multiprocessors too: a partial GPU is another device.
+    # The number of multiprocessors also determines kernels and the split of sums: a partial GPU is another device.
     parts = [f"{properties.name}, capability {capability}, {properties.multi_processor_count} multiprocessors"]
     if torch.version.hip:
         architecture = getattr(properties, "gcnArchName", "?")
@@ -74,14 +74,14 @@ def _gpu(device: torch.device) -> list[str]:
     maps = _read("/proc/self/maps")
     for title, (file, call) in _LIBRARIES.items():
         parts.append(f"{title} {_library_version(loaded_library(file, maps), call)}")
-    # Machine code for the device comes with PyTorch and cuBLAS; only where it does not is the driver the compiler.
+    # PyTorch and cuBLAS contain machine code for most devices; for others the driver compiles it.
     native = f"sm_{properties.major}{properties.minor}" in torch.cuda.get_arch_list()
     driver = _driver("nvidia")
     return [*parts, f"driver {driver.partition('.')[0] if native else f'{driver} compiles'}"]
 
 
 def _library_version(path: str | None, call: str) -> str:
-    """Ask the library for its major, minor and patch number; it needs no device for that."""
+    """Return a library's version by its function ``call``, which gives major, minor and patch without a device."""
     numbers: list[str] = []
     with suppress(OSError, AttributeError):
         function, value = getattr(ctypes.CDLL(path), call) if path else None, ctypes.c_int()

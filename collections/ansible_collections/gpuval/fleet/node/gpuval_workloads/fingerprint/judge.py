@@ -1,9 +1,9 @@
-"""Who is wrong: the votes of the parts, held against what the host knows. Pure.
+"""Decides which parts (GPUs) are wrong, by their votes and the results known to the host. Pure.
 
-Three kinds of evidence, strongest first. What the host knows to the last bit (the weights that it sent, products that
-are exact) convicts by itself. A part that does not agree with itself is wrong. Parts that agree with themselves are
-compared with the majority; where there is none, as between two, the one whose errors against float64 are clearly
-smaller is believed, else all are named.
+Three kinds of evidence, strongest first. A difference from values that the host knows to the last bit (weights that it
+sent, exact products) proves a fault. A part whose repeats differ is wrong. Parts with equal repeats are compared with
+the majority; without a majority, as between two, the part with clearly smaller errors against float64 is right, else
+all are named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLEARLY = 2.0
 
 @dataclass(frozen=True)
 class Trace:
-    """Digests of one section on one part, how many of its repeats gave just these, and their errors against float64."""
+    """Digests of one section on one part, how many repeats gave exactly these, and their errors against float64."""
 
     digests: tuple[int, ...]
     repeats: int
@@ -28,7 +28,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Section:
-    """What a trace's entries are called, which of them the host knows, and how large errors may be."""
+    """A section of the work: labels of a trace's entries, values that the host knows, and limits of errors."""
 
     name: str
     labels: Sequence[str]
@@ -38,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class WrongValues:
-    """What is wrong on one part: how many values in all its repeats, and the first of them in words."""
+    """Wrong values on one part: how many in all its repeats, and the first in words."""
 
     part: int
     count: int
@@ -47,18 +47,18 @@ class WrongValues:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the section's digests should be (None where that is unknown), and the parts that differ."""
+    """The right digests of a section (None if unknown), and the parts that differ."""
 
     right: tuple[int, ...] | None
     findings: list[WrongValues]
 
 
 def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
-    """Return what is right and which parts are wrong, given every part's different traces."""
+    """Return the right digests of a section and the parts that are wrong, given every part's different traces."""
     right = _right(section, parts)
     findings = []
     for part, traces in enumerate(parts):
-        # Without a majority a part is held against the first other part that differs, or against itself.
+        # Without a majority a part is compared with the first other part that differs, or with its own repeats.
         others = (trace.digests for index, other in enumerate(parts) if index != part for trace in other)
         rival = right or next((digests for digests in others if digests != traces[0].digests), traces[0].digests)
         finding = _examine(section, part, traces, rival, is_decided=right is not None)
@@ -68,12 +68,12 @@ def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
 
 
 def offences(section: Section, trace: Trace) -> list[str]:
-    """Return the errors of a trace that rounding does not explain; NaN is one."""
+    """Return the names of a trace's errors that rounding does not explain; NaN counts."""
     return [name for name, error in trace.errors.items() if not error <= section.limits[name]]
 
 
 def unknown_bits(section: Section, trace: Trace) -> list[int]:
-    """Return the entries that are not what the host knows them to be."""
+    """Return the indices of a trace's entries that differ from the values known to the host."""
     return [index for index, value in section.known.items() if trace.digests[index] != value]
 
 
@@ -98,7 +98,7 @@ def _right(section: Section, parts: Sequence[Sequence[Trace]]) -> tuple[int, ...
 
 
 def _closest(traces: Sequence[Trace], limits: Mapping[str, float]) -> tuple[int, ...] | None:
-    """Return the digests whose errors, as shares of their limits, are clearly the smallest; None where none are."""
+    """Return the digests whose errors, relative to the limits, are clearly the smallest; None if there are none."""
     scores: dict[tuple[int, ...], float] = {}
     for trace in traces:
         shares = [math.inf if math.isnan(error) else error / limits[name] for name, error in trace.errors.items()]

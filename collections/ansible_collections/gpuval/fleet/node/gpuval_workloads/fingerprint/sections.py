@@ -1,11 +1,11 @@
-"""The three sections of the work: a short training, greedy decoding, matrix products. Each is the same on every part.
+"""The three sections of the fingerprint's work: a short training, greedy decoding, matrix products; equal on every GPU.
 
-A section notes digests of its results in a fixed order, and keeps what the host can compare with a float64 reference.
+A section records digests of its results in a fixed order, and keeps results that the host compares with float64.
 
-The numbers to start from, and the digest of a tensor's bits, are the same on every machine to the last bit: nothing
-there rounds. Numbers are whole numbers from the CPU's generator times a power of two, small enough for bf16 to hold
-them; angles are computed by the C library in float64 and rounded once to float32. A sine or a normal number drawn by
-PyTorch would depend on the vector units of the CPU that draws it.
+The initial numbers, and the digest of a tensor's bits, are equal on every machine to the last bit: nothing rounds. The
+numbers are integers from the CPU's generator times a power of two, exact in bf16; angles are computed by the C library
+in float64 and rounded once to float32. A sine or a normal random number from PyTorch would depend on the CPU's vector
+units.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LIMITS = {
 
 _WORD = 8
 _SEED = 20_261_121
-_SCALE = 2.0**-12  # whole numbers up to 127 become weights of standard deviation 0.018
+_SCALE = 2.0**-12  # integers up to 127 become weights of standard deviation 0.018
 _SCALES = {"fp16": 2.0**-7}  # fp16 ends at 65,504: sums of thousands of products would not fit
 _ROWS_PER_SAMPLE = 64
 
 
 def whole_numbers(shape: Sequence[int], magnitude: int, generator: torch.Generator) -> Tensor:
-    """Return whole numbers from -magnitude to magnitude, at most 127, as int8."""
+    """Return random integers from -magnitude to magnitude, at most 127, as int8."""
     return torch.randint(-magnitude, magnitude + 1, tuple(shape), generator=generator, dtype=torch.int8)
 
 
@@ -56,16 +56,16 @@ def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Ten
 
 
 def flip_bit(tensor: Tensor, bit: int) -> None:
-    """Flip one bit, 0 the lowest, of the float32 tensor's greatest element: one with a full mantissa's weight."""
+    """Flip one bit (0 is the lowest) in the greatest element of a float32 tensor, where it has the greatest effect."""
     words = tensor.view(torch.int32).view(-1)
     words[tensor.abs().argmax()] ^= 1 << bit
 
 
 class Recorder:
-    """Notes digests of tensors on their device, in order and by name, without making the device wait."""
+    """Records digests of tensors on their device, in order and with labels, without making the device wait."""
 
     def __init__(self, device: torch.device) -> None:
-        # Gaudi's 64-bit whole numbers have 32 bits: there, and wherever it is not known, the host makes the digests.
+        # Gaudi's 64-bit integers have 32 bits: for Gaudi and unknown devices, the host computes the digests.
         self._device = device if device.type in ("cpu", "cuda") else torch.device("cpu")
         self._factors = torch.empty(0, dtype=torch.int64, device=self._device)
         self.start()
@@ -76,22 +76,22 @@ class Recorder:
         self._sums: list[Tensor] = []
 
     def note(self, label: str, tensor: Tensor, expected: int | None = None) -> None:
-        """Note a tensor's digest; ``known`` is what it must be, where the host knows."""
+        """Record a tensor's digest; ``expected`` is the right digest, if the host knows it."""
         if expected is not None:
             self.known[len(self.labels)] = expected
         self.labels.append(label)
         self._sums.append(self.digest(tensor))
 
     def digests(self) -> tuple[int, ...]:
-        """Return all that was noted since the start; waits for the device."""
+        """Return all digests since the start; waits for the device."""
         return tuple(torch.stack(self._sums).tolist())
 
     def digest(self, tensor: Tensor) -> Tensor:
         """Return a 64-bit digest of the tensor's bits, as a scalar on its device or on the host.
 
-        The sum of its 8-byte words, each times an odd number of its own, modulo 2^64. Whole numbers add up to the same
-        in any order, so however a device sums, the digest is exact; and since odd factors have an inverse, any change
-        of a single word changes it for certain, any other but for a chance of about 2^-64.
+        The digest is the sum of the 8-byte words, each times an odd factor of its own, modulo 2^64. Sums of integers do
+        not depend on their order, so the digest is exact on any device. Odd factors have an inverse, so a change of one
+        word always changes the digest, any other change except with a probability of about 2^-64.
         """
         data = tensor.detach().to(self._device).contiguous().view(-1).view(torch.uint8)
         aligned = data.numel() // _WORD * _WORD
@@ -104,7 +104,7 @@ class Recorder:
 
     def _odd(self, count: int) -> Tensor:
         if self._factors.numel() < count:
-            # Spread over all 64 bits by Knuth's multiplier, so that neighbours' changes do not cancel.
+            # Knuth's multiplier spreads the factors over all 64 bits, so that changes of neighbours do not cancel.
             self._factors = torch.arange(count, dtype=torch.int64, device=self._device) * 0x5851F42D4C957F2D * 2 + 1
         return self._factors[:count]
 
@@ -115,7 +115,7 @@ def sha256(labels: Sequence[str], digests: Sequence[int]) -> str:
 
 
 class Weights:
-    """A model's first weights on the host, exact in any precision, and the text it learns."""
+    """A model's initial weights on the host, exact in any precision, and the text that the model learns."""
 
     def __init__(self, shape: LlamaShape, seed: int) -> None:
         self.shape = shape
@@ -132,7 +132,7 @@ class Weights:
         self.targets = (5 * self.inputs + 1) % shape.vocabulary  # a rule that can be learnt
 
     def model(self, device: torch.device, dtype: torch.dtype) -> Llama:
-        """Return a model of these dimensions on a device, its weights not yet set."""
+        """Return a model of these dimensions on a device, without set weights."""
         model = empty_model(self.shape).to(dtype).to_empty(device=device)
         cos, sin = rotary_tables(self.shape.head_dim, self.shape.sequence_length, self.shape.rope_theta)
         model.cos.copy_(cos)
@@ -148,15 +148,17 @@ def load(model: Llama, values: dict[str, Tensor]) -> None:
 
 
 def empty_model(shape: LlamaShape) -> Llama:
-    """Return the model without memory behind it."""
+    """Return the model without allocated memory (meta device)."""
     with torch.device("meta"):
         return Llama(shape, shape.sequence_length)
 
 
 def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> Iterator[tuple[str, Tensor]]:
-    """Take one step of plain gradient descent; yield the loss and every gradient, by name, then update the weights.
+    """Run one step of plain gradient descent; yield name and tensor of the loss and every gradient, then update
+    weights.
 
-    No optimizer with a normalised step: there a gradient near 0 decides by its rounding error which way a weight goes.
+    An optimizer with a normalised step would not do: the rounding error of a gradient near 0 would decide the step's
+    sign.
     """
     loss = model(inputs, targets)
     loss.backward()
@@ -170,7 +172,7 @@ def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> It
 
 
 class TrainingSection:
-    """A few steps in one precision. With ``is_checked`` the host repeats them in float64."""
+    """The training section: a few steps in one precision. With ``is_checked``, the host repeats them in float64."""
 
     def __init__(self, device: torch.device, weights: Weights, precision: str, steps: int, is_checked: bool) -> None:
         self._weights, self._precision, self._steps, self._is_checked = weights, precision, steps, is_checked
@@ -182,7 +184,7 @@ class TrainingSection:
         self._losses: list[Tensor] = []
 
     def run(self, recorder: Recorder, flip: bool) -> None:
-        """Train from the first weights; ``flip`` injects the fault, in the fp32 training only."""
+        """Train from the initial weights; ``flip`` injects a bit flip, in the fp32 training only."""
         title = f"training {self._precision}{'' if self._is_checked else ' (large)'}"
         model, weights = self._model, self._weights
         load(model, self._first)
@@ -200,7 +202,7 @@ class TrainingSection:
             recorder.note(f"{title}, after step {self._steps}, {name}", parameter)
 
     def errors(self, reference: TrainingReference) -> dict[str, float]:
-        """Return how far the last run is from the host's, as ratios; nothing for one that is not checked."""
+        """Return the errors of the last run against the host's, as ratios by name; empty if not checked."""
         if not self._is_checked:
             return {}
         losses = torch.stack(self._losses).double().cpu()
@@ -213,7 +215,7 @@ class TrainingSection:
 
 
 class TrainingReference:
-    """The same steps in float64 on the host."""
+    """The steps of the training section in float64 on the host."""
 
     def __init__(self, weights: Weights, steps: int) -> None:
         model = weights.model(torch.device("cpu"), torch.float64)
@@ -224,7 +226,7 @@ class TrainingReference:
         self._last = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     def weights_error(self, weights: dict[str, Tensor]) -> float:
-        """Return the greatest error of a weight, as a share of how far the training moved that tensor's weights."""
+        """Return the greatest error of a weight, relative to the change of that tensor's weights by the training."""
         errors = []
         for name, final in self._last.items():
             errors.append((weights[name] - final).abs().max() / (final - self._first[name]).abs().max())
@@ -232,7 +234,7 @@ class TrainingReference:
 
 
 class Decoding:
-    """Greedy decoding in fp32 with a window of fixed length: the shapes, and so the kernels, stay the same."""
+    """The decoding section: greedy, in fp32, with a window of fixed length, which keeps shapes and kernels the same."""
 
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
         weights = Weights(sizes.checked, _SEED + 2)
@@ -257,7 +259,7 @@ class Decoding:
 
 
 class Operands:
-    """Two matrices of whole numbers on the host, and rows of their product in float64, which are exact."""
+    """Two matrices of integers on the host, and rows of their product in float64, which are exact."""
 
     def __init__(self, product: ProductSize) -> None:
         generator = torch.Generator().manual_seed(_SEED + product.magnitude)
@@ -270,13 +272,13 @@ class Operands:
 
 
 class Products:
-    """Matrix products, each many times over; rows of the last are compared with the host's."""
+    """The section of matrix products, each repeated many times; rows of the last are compared with the host's."""
 
     def __init__(self, device: torch.device, products: tuple[ProductSize, ...]) -> None:
         self._products = products
         self._operands = []
         on_host = Recorder(torch.device("cpu"))
-        operands_by_size: dict[tuple, Operands] = {}  # the same numbers in every precision
+        operands_by_size: dict[tuple, Operands] = {}  # equal numbers in every precision
         for product in products:
             key = (product.rows, product.inner, product.columns, product.magnitude)
             numbers = operands_by_size.get(key) or operands_by_size.setdefault(key, Operands(product))
@@ -300,12 +302,12 @@ class Products:
             between()
 
     def errors(self) -> dict[str, float]:
-        """Return the greatest relative error of a row against float64, by precision; NaN where a result is NaN."""
+        """Return the greatest relative error of a row against float64, by precision; NaN if a result is NaN."""
         errors: dict[str, list[Tensor]] = {}
         for product, rows, (*_, reference, _) in zip(self._products, self._last_rows, self._operands):
             off = (rows.double().cpu() - reference).norm(dim=1) / reference.norm(dim=1)
             errors.setdefault(f"matmul_{product.precision}", []).append(off.max())
-        return {name: float(torch.stack(worst).max()) for name, worst in errors.items()}  # max keeps a NaN
+        return {name: float(torch.stack(worst).max()) for name, worst in errors.items()}  # max propagates NaN
 
 
 class FingerprintWork:
@@ -322,7 +324,7 @@ class FingerprintWork:
         self._products = Products(device, sizes.products)
 
     def run(self, section: str, recorder: Recorder, flip: bool, between: Callable[[], None]) -> None:
-        """Do one section; ``between`` is called now and then."""
+        """Run one section and record its digests; ``between`` is called now and then."""
         if section == "training":
             for training in self._trainings:
                 training.run(recorder, flip)
@@ -335,7 +337,7 @@ class FingerprintWork:
                 self._products.run(recorder, between)
 
     def errors(self, section: str) -> dict[str, float]:
-        """Return how far the section's last run is from the host's float64."""
+        """Return the errors of the section's last run against the host's float64, by name."""
         if section == "training":
             return {name: e for training in self._trainings for name, e in training.errors(self._reference).items()}
         return self._products.errors() if section == "matmul" else {}

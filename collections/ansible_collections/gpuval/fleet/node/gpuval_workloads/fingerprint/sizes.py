@@ -1,4 +1,4 @@
-"""The settings of the stage, and how large its work is, as data.
+"""The settings of the fingerprint stage, and the sizes of its work, as data.
 
 A change of a size changes every fingerprint: raise ``SEQUENCE`` with it.
 """
@@ -25,11 +25,11 @@ loss shows beside its rounding, yet above the last bits that an update could rou
 
 @dataclass(frozen=True)
 class ProductSize:
-    """Square-ish matrices of whole numbers up to ``magnitude``: (rows x inner) times (inner x columns), so many times.
+    """A product of integer matrices up to ``magnitude``, (rows x inner) times (inner x columns), repeated ``times``.
 
-    Where ``magnitude``^2 x inner stays below 2^22 all partial sums are exact in fp32 in any order, with two bits to
-    spare, so the result is known to the last bit on any device; else it depends on the order of the sums and agrees
-    between like devices only.
+    If ``magnitude``^2 x inner is below 2^22, all partial sums are exact in fp32 in any order, with two bits to spare:
+    the result is known to the last bit on any device. Else it depends on the order of sums and is equal on like
+    devices only.
     """
 
     precision: str
@@ -50,7 +50,8 @@ class ProductSize:
 
 @dataclass(frozen=True)
 class Sizes:
-    """``checked`` is trained in fp32 and bf16 and in float64 on the host; ``loaded`` in bf16, to load the device."""
+    """The sizes of the work. The model ``checked`` is trained in fp32 and bf16, and in float64 on the host; ``loaded``
+    in bf16, to load the device."""
 
     checked: LlamaShape
     checked_steps: int
@@ -73,7 +74,7 @@ GPU = Sizes(
     products=(
         ProductSize("bf16", 8192, 8192, 8192, 128),
         ProductSize("fp16", 8192, 8192, 8192, 128),
-        ProductSize("bf16", 4104, 2056, 8200, 32),  # no multiple of a tile: other kernels
+        ProductSize("bf16", 4104, 2056, 8200, 32),  # no multiples of a tile: selects other kernels
         ProductSize("fp32", 4096, 4096, 4096, 32),
         ProductSize("fp64", 4096, 4096, 4096, 32),
         ProductSize("bf16", 8192, 4096, 8192, 32, magnitude=15),
@@ -100,7 +101,7 @@ CPU = Sizes(
 
 
 def sizes_for(kind: str) -> Sizes:
-    """Return the work for a kind of device, as PyTorch calls it. Gaudi has no fp64."""
+    """Return the sizes for a kind of device, by PyTorch's name. Gaudi has no fp64."""
     if kind == "cpu":
         return CPU
     return GPU if kind == "cuda" else replace(GPU, products=tuple(p for p in GPU.products if p.precision != "fp64"))
@@ -108,7 +109,7 @@ def sizes_for(kind: str) -> Sizes:
 
 @dataclass(frozen=True)
 class BitFlip:
-    """A fault to inject: on which part, and in which repeat (1 is the first; None: in all)."""
+    """A bit flip to inject: on which GPU (``part``), and in which repeat (1 is the first; None: in all)."""
 
     part: int
     repeat: int | None = None
@@ -129,7 +130,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def bit_flip(text: str) -> BitFlip:
-    """Return what to inject. Raises what argparse turns into a message."""
+    """Return the bit flip to inject, from an option's text. Raises ``ArgumentTypeError``."""
     match = _PART.fullmatch(text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text} is not PART or PART@REPEAT, such as gpu:1 or gpu:1@2")

@@ -1,4 +1,4 @@
-"""One part of the fingerprint stage: do the work again and again, then compare with all others."""
+"""One rank of the fingerprint stage: repeats the work, then compares its results with all others'."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 
 def make_deterministic(ranks: Ranks) -> None:
-    """Let PyTorch use only what gives the same bits every time, and raise where it knows no such way."""
+    """Restrict PyTorch to deterministic algorithms; operations without one raise an error."""
     torch.use_deterministic_algorithms(True)
-    # Nothing reads uninitialised memory, and filling it costs time.
+    # The work reads no uninitialised memory, and filling it costs time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in its stubs
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    # Attention written out in matrix products: the backward pass of the fused kernels adds in any order.
+    # Use attention by matrix products: fused kernels add in any order in the backward pass.
     for fused in ("flash", "mem_efficient", "cudnn"):
         getattr(torch.backends.cuda, f"enable_{fused}_sdp", bool)(False)
     torch.backends.cuda.enable_math_sdp(True)
     if not ranks.accelerator.is_gpu:
-        torch.set_num_threads(1)  # sums are split by threads
+        torch.set_num_threads(1)  # the number of threads splits sums
 
 
 @dataclass
 class Repeats:
-    """One part's repeats of the work, and the different results that came of them."""
+    """One rank's repeats of the work, and their different results."""
 
     config: argparse.Namespace
     ranks: Ranks
@@ -79,7 +79,7 @@ class Repeats:
     known: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def run(self) -> Repeats:
-        """Repeat the work for the time given, twice at least."""
+        """Repeat the work for the configured time, at least twice."""
         ranks, flip = self.ranks, self.config.inject_bit_flip
         work = FingerprintWork(ranks.device, sizes_for(ranks.accelerator.kind))
         recorder = Recorder(ranks.device)
@@ -102,7 +102,7 @@ class Repeats:
         return self
 
     def _keep(self, name: str, recorder: Recorder, work: FingerprintWork) -> None:
-        """Count the results of a section; those not seen before are held against the host's, too."""
+        """Count a section's result; a new result is also compared with the host's."""
         digests = recorder.digests()
         traces = self.traces[name]
         for index, trace in enumerate(traces):
@@ -116,7 +116,7 @@ class Repeats:
             traces[-1] = Trace(traces[-1].digests, traces[-1].repeats + 1, traces[-1].errors)
 
     def __getstate__(self) -> dict:
-        """Return what travels to the other parts: results, not the way to make them."""
+        """Return the fields to send to the other ranks: the results alone."""
         return {"count": self.count, "seconds": self.seconds, "traces": self.traces}
 
     def __setstate__(self, state: Mapping) -> None:
@@ -130,7 +130,7 @@ def report(
     everyone: Sequence[Repeats],
     judgements: Mapping[str, Judgement],
 ) -> None:
-    """Put figures, fingerprints and, where a part is wrong, its name into rank 0's result."""
+    """Add figures, fingerprints and the names of wrong GPUs to rank 0's result."""
     add = result.add_metric
     add("fingerprint_processes_count", ranks.world_size, "count")
     findings = [finding for judgement in judgements.values() for finding in judgement.findings]
@@ -163,7 +163,7 @@ def report(
 
 
 def worst_errors(repeats: Repeats) -> dict[str, float]:
-    """Return a part's greatest error of each kind; one that is no number stays one."""
+    """Return a rank's greatest error of each kind; NaN stays NaN."""
     worst: dict[str, float] = {}
     for trace in (trace for traces in repeats.traces.values() for trace in traces):
         for name, error in trace.errors.items():

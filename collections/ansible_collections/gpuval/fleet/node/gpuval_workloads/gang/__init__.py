@@ -1,1 +1,1 @@
-"""Work that many nodes do as one: a program on each, with a line to the first that frees all when one is lost."""
+"""Work of several nodes as a gang: a program on each node, connected to the first; if one is lost, all end."""

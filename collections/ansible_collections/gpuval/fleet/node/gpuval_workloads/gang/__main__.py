@@ -1,4 +1,4 @@
-"""The program of a gang's member: join the others, run this node's ranks, end when any member is lost."""
+"""The program of a gang's member: joins the others, runs this node's ranks, ends when any member is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from .threads import Forwarder, progress, progress_printer
 
 #: Networks that need no RDMA device.
 OVER_TCP = ("Socket", "gloo")
-#: Torchrun's ranks have ended by then; a wait for other ranks inside PyTorch ignores signals.
+#: Seconds after which this program ends hard: torchrun's ranks have ended by then, but a wait in PyTorch ignores TERM.
 HARD_SECONDS = 30.0
 LOGOUT_SECONDS = 10.0
 POLL_SECONDS = 0.2
@@ -70,7 +70,7 @@ class SharedError(WorkloadCrash):
 
 @dataclass(frozen=True)
 class GangWork:
-    """What this member does in its gang, with what and where."""
+    """The work of this member in its gang: configuration, accelerator, folder and result."""
 
     gang: Gang
     config: GangConfig
@@ -97,7 +97,7 @@ def main(result: WorkloadResult) -> None:
         os.environ.update(_environment(os.environ, gang, accelerator, folder, address))
         nccl_log.ask(os.environ, folder)
         if isinstance(config, CollectivesConfig):
-            os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # a line for each call: too many of a training
+            os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # logs a line for each call: too many in a training
         joining.introduce(gang, f" on {accelerator.kind}")
         expected = set(getattr(config, "expect_network", ()))
         expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
@@ -111,7 +111,7 @@ def main(result: WorkloadResult) -> None:
         except (WorkloadFailure, WorkloadCrash) as error:
             result.environment["gang"] = described
             raise type(error)(_explained(str(error), result, checks)) from None
-        except BaseException:  # by a signal, or by a defect
+        except BaseException:  # a signal, or a defect
             collectives.add_failure(result)
             with suppress(OSError):
                 result.write()
@@ -135,10 +135,10 @@ def _explained(message: str, result: WorkloadResult, checks: HostChecks) -> str:
 def _environment(
     environ: Mapping[str, str], gang: Gang, accelerator: TorchDevices, folder: Path, address: str
 ) -> dict[str, str]:
-    """Environment of the ranks; existing values stay, except for the folder of their notes."""
+    """Return the environment of the ranks; existing values stay, except the folder of their notes."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, available_cores() // gang.own.slots)),
-        "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would take what it finds
+        "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would use any accelerator that it finds
     }
     defaults |= interface_environment(gang, address, with_nccl=accelerator.kind == "cuda")
     variables = {name: value for name, value in defaults.items() if name not in environ}
@@ -147,7 +147,7 @@ def _environment(
 
 
 def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, described: dict[str, Any]) -> None:
-    """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
+    """Join the gang and run the work. ``described``, the gang in the result, says whether the work has begun."""
     gang, config, result, folder = member.gang, member.config, member.result, member.folder
     joining.check_port(gang, gang.port, "gpuval_gang_port")
     limits = ChannelLimits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
@@ -201,9 +201,10 @@ def _end_by_signal(number: int, _frame: object) -> None:
 
 
 def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_failure: Mapping | None) -> None:
-    """Report why this member ends and which node is at fault; ``own``: the note of the rank that failed first here.
+    """Report why this member ends and which node is at fault; ``rank_failure``: note of the rank that failed first
+    here.
 
-    If all ranks raise a failure about one of them, its node is at fault; none if it is about ranks of several nodes.
+    If all ranks raise a failure about one rank, its node is at fault; no node if it is about ranks of several nodes.
     """
     node: str | None = OWN
     message, weight = str(error), EFFECT
@@ -218,7 +219,7 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_
 
 
 def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
-    """Raise ``SharedError`` if a member has other software than the leader, or has it at another path."""
+    """Raise ``SharedError`` if a member's software, or its path, differs from the leader's."""
     compared = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
     for member, versions in zip(gang.members, brought):
         for component in compared:
@@ -230,7 +231,7 @@ def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
 
 
 class _RankLauncher(ABC):
-    """What starts the ranks of ``module`` on this member. ``begin`` returns what the others are to know of it."""
+    """Starts the ranks of ``module`` on this member. ``begin`` returns data for the other members."""
 
     environment: Mapping[str, str] = {}
 
@@ -245,15 +246,15 @@ class _RankLauncher(ABC):
 
     @abstractmethod
     def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
-        """Run the work to its end."""
+        """Run the work to its end; ``brought`` are the data of all members."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End it, since the gang has ended."""
+        """End the ranks, since the gang has ended."""
 
 
 class _ByTorchrun(_RankLauncher):
-    """torchrun on every member."""
+    """Starts the ranks by torchrun on every member."""
 
     def __init__(self, member: GangWork, module: str) -> None:
         super().__init__(member, module)
@@ -271,7 +272,7 @@ class _ByTorchrun(_RankLauncher):
             torchrun(rendezvous, self._module, arguments, accelerator, slots, self._folder, stopper)
         finally:
             self._returned.set()
-            signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has put its own there
+            signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has replaced the handler
 
     def _end_hard(self) -> None:
         """End the program if torchrun does not: the last message was sent, and the ranks end with this process."""
@@ -289,7 +290,7 @@ class _ByTorchrun(_RankLauncher):
 
 
 class _OverSsh(_RankLauncher):
-    """DeepSpeed's launcher on the leader; the others keep an SSH server, and wait."""
+    """Starts the ranks by DeepSpeed's launcher on the leader; the other members run an SSH server and wait."""
 
     def __init__(self, member: GangWork, module: str = "") -> None:
         super().__init__(member, module)
@@ -318,15 +319,15 @@ class _OverSsh(_RankLauncher):
                 stopper.check()
 
     def ssh_options(self, brought: list[dict]) -> list[str]:
-        """Return how the leader reaches the members' servers."""
+        """Return the options with which the leader's ssh reaches the members' servers."""
         host_keys = [report["host_key"] for report in brought]
         return client(self._gang, self._folder, self._keys / joining.KEY_FILE, host_keys)
 
     def _is_over(self) -> bool:
-        """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""
+        """Whether the work on this node is done. Raises ``KilledError`` for a killed rank, else the rank's error."""
         code = self._launcher.poll() if self._launcher else 0
         launcher_end = f"DeepSpeed's launcher ended with exit code {code}"
-        if (self._folder / OUTCOME_FILE).exists():  # all nodes have theirs when the first rank ends
+        if (self._folder / OUTCOME_FILE).exists():  # all nodes have an outcome when the first rank ends
             if code:
                 raise WorkloadCrash(launcher_end)
             return code is not None
@@ -335,7 +336,7 @@ class _OverSsh(_RankLauncher):
             earliest = min(notes, key=lambda note: note["time"])
             raise WorkloadCrash(f"rank {earliest['rank']} broke off with {earliest['message']}")
         for local_rank, (beat, state) in beats_of(self._folder, self._gang).items():
-            if state in GONE and not (self._folder / OUTCOME_FILE).exists():  # it may have ended well meanwhile
+            if state in GONE and not (self._folder / OUTCOME_FILE).exists():  # the rank may have succeeded meanwhile
                 rank = self._gang.first_rank(self._gang.index) + local_rank
                 raise KilledError(
                     f"rank {rank} (pid {beat.pid}) was killed: look in the kernel log for an out-of-memory kill"
@@ -346,7 +347,7 @@ class _OverSsh(_RankLauncher):
 
 
 class _ByMpi(_RankLauncher):
-    """nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all over SSH.
+    """Runs nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all by SSH.
 
     If they give no valid answer, ``otherwise`` measures, unless only nccl-tests were requested.
     """
@@ -377,13 +378,13 @@ class _ByMpi(_RankLauncher):
         return {**brings, "tools": self._tools and asdict(self._tools), "no_tools": why}
 
     def stop(self) -> None:
-        if self._active is not self:  # a measurement looks at the stopper itself
+        if self._active is not self:  # the measurement checks the stopper itself
             self._active.stop()
 
     def progress(self) -> str:
         if self._active is not self:
             return self._active.progress()
-        seconds = time.monotonic() - self._begun  # which has an end: each program is stopped at its deadline
+        seconds = time.monotonic() - self._begun  # bounded: each program is stopped at its deadline
         return f"{self._gang.leader.node} is at nccl-tests for {seconds:.0f} s"
 
     def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
@@ -407,8 +408,8 @@ class _ByMpi(_RankLauncher):
         self._otherwise.run(brought, arguments, stopper)
 
     def _lead(self, brought: list[dict], stopper: Stopper) -> str:
-        """Measure and send the results to the others; return why there is no answer."""
-        assert self._tools  # the leader has what all members have
+        """Measure and send the results to the other members; return why there are no results, if so."""
+        assert self._tools  # all members have the tools, so the leader has
         options = self._over_ssh.ssh_options(brought)
         put(self._folder / "hostfile", hostfile(self._gang))
         result, why = mpi.measure(
@@ -437,7 +438,7 @@ class _ByMpi(_RankLauncher):
             time.sleep(POLL_SECONDS)
 
     def _complete(self, result: WorkloadResult) -> None:
-        """Add what this node's own log contains."""
+        """Add the transport that this node's logs show to the result."""
         gang, accelerator = self._gang, self._member.accelerator
         collectives.complete(result, self._config, accelerator, len(gang.members), gang.own.slots)
         (self._folder / OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")

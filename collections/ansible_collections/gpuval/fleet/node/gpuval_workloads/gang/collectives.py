@@ -1,4 +1,4 @@
-"""One rank of a gang's collectives: bandwidth, latency, every element checked, and by which network it went."""
+"""One rank of a gang's collectives: measures bandwidth and latency, checks every element, finds the network used."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))
     result.add_metric(ERRORS, errors, "count")
-    if ranks.local_rank == 0:  # whose result is the node's
+    if ranks.local_rank == 0:  # its result is the node's
         complete(result, config, ranks.accelerator, nodes, len(ranks.of_node))
 
 
 def absent_nodes(nodes: int) -> int:
-    """How many members of the gang have no rank here."""
+    """Return how many members of the gang have no rank in the process group."""
     return int(os.environ.get(NODES_VARIABLE, nodes)) - nodes
 
 
 def complete(
     result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, nodes: int, slots: int
 ) -> None:
-    """Put into a node's result by which network it went, by the logs of its own ranks, and the verdict in words."""
+    """Add the networks in use, by the logs of the node's ranks, and the verdict in words to a node's result."""
     requested = config.only or NAMES
     result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in requested else "no" for name in NAMES})
     buses = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}
@@ -72,7 +72,7 @@ def complete(
     result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
     count = result.metric(ERRORS)
-    assert count is not None  # a count that is missing is not none
+    assert count is not None  # a missing count is not 0
     errors = int(count)
     if errors or complaint:
         nccl_log.print_logs(os.environ)
@@ -93,7 +93,7 @@ def complete(
 
 
 def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
-    """Put into the result how it went, by the logs of this node's ranks: all nodes' are compared by the controller.
+    """Add transport fingerprints, by the logs of this node's ranks, to the result: the controller compares all nodes'.
 
     Returns the networks in use.
     """
@@ -121,11 +121,11 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
 
 
 def add_failure(result: WorkloadResult) -> None:
-    """Print what NCCL's logs say of a bad end; put the networks that they name, and what was wrong, into the result."""
+    """After a failure, print NCCL's logs; add the networks that they name, and wrong elements, to the result."""
     wrong.add_to(result)
     nccl_log.print_logs(os.environ)
     text = ""
-    with suppress(OSError):  # nothing may hide why it ended
+    with suppress(OSError):  # no error here may hide the reason of the failure
         text = nccl_log.read(os.environ)
     networks = {"networks": transport.networks(text), "networks_initialised": transport.initialised(text)}
     for key, names in networks.items() if text else ():
@@ -133,7 +133,7 @@ def add_failure(result: WorkloadResult) -> None:
 
 
 def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, networks: list[str]) -> str:
-    """Put into the result whether it went by the network that it was to go by; return what is wrong with it."""
+    """Add to the result whether the expected network was used; return the complaint, empty if it was."""
     ports = rdma.ports(SYSFS)
     result.add_metric("gang_rdma_ports_count", len(ports), "count")
     if accelerator.kind != "cuda":

@@ -21,7 +21,7 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @dataclass(frozen=True)
 class GangConfig:
-    """How the members come together: ``deepspeed`` starts all ranks over SSH from the leader."""
+    """How a gang's ranks are started: ``deepspeed`` starts all over SSH from the leader."""
 
     launcher: str = "torchrun"
     join_seconds: float = 300.0
@@ -29,7 +29,7 @@ class GangConfig:
 
 @dataclass(frozen=True)
 class GangTrainingConfig(GangConfig):
-    """A training; ``seconds`` are of ZeRO, the two trainings it is held against take a quarter of that each."""
+    """Settings of a training; ``seconds`` are for ZeRO, the two trainings to compare with take a quarter each."""
 
     zero: int = 2
     size: str = "auto"
@@ -40,16 +40,17 @@ class GangTrainingConfig(GangConfig):
     seed: int = 1234
 
     def of_one_node(self) -> OneNode:
-        """The same as a training of one node has it."""
+        """Return the settings as those of a training on one node."""
         names = ("size", "batch_size", "sequence_length", "seconds", "precision", "seed")
         return OneNode(compile="never", **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
 class CollectivesConfig(GangConfig):
-    """Collectives, all or those named, at sizes up to ``most_bytes``; ``expect_network`` as NCCL's log names them.
+    """Settings of collectives: all, or those in ``only``, at sizes up to ``most_bytes``; ``expect_network`` has names
+    as in NCCL's log.
 
-    ``tool`` auto is nccl-tests under MPI where every member has them, else torch.
+    ``tool`` auto is nccl-tests under MPI if every member has them, else torch.
     """
 
     seconds: float = 60.0
@@ -59,12 +60,12 @@ class CollectivesConfig(GangConfig):
     tool: str = "auto"
 
 
-#: The module of which every rank runs one.
+#: The module that every rank runs, by type of settings.
 RANKS = {GangTrainingConfig: "gpuval_workloads.gang.training", CollectivesConfig: "gpuval_workloads.gang.collectives"}
 
 
 def largest_bytes(text: str) -> int:
-    """A size at which something is measured. Raises ``ArgumentTypeError`` for less than the smallest."""
+    """Return the largest message size in bytes. Raises ``ArgumentTypeError`` for less than the smallest size."""
     number = positive_int(text)
     if number < SMALLEST_BYTES:
         raise argparse.ArgumentTypeError(f"{text} is less than {SMALLEST_BYTES} bytes, the smallest size")
@@ -111,5 +112,5 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
 
 
 def template(name: str) -> Template:
-    """A text of the folder ``templates``, also where the programs are packed into one file."""
+    """Return a template of the folder ``templates``, also from a zip application."""
     return Template((files(__package__) / "templates" / name).read_text(encoding="utf-8"))

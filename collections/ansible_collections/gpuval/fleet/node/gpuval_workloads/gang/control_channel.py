@@ -32,39 +32,39 @@ from .members import Gang, GangMember
 from .threads import LoopThread
 
 BEAT_SECONDS = 1.0
-#: When one member fails, others fail within moments. So long the leader waits to find the first cause.
+#: Seconds that the leader waits after a failure to find the first cause: other members fail within moments.
 GRACE_SECONDS = 5.0
 QUIET_BEATS = 4
 RETRY_SECONDS = 1.0
-#: For one attempt to connect to the leader. A host that is up answers or refuses within this time.
+#: Seconds of one attempt to connect to the leader. A host that is up answers or refuses within this time.
 CONNECT_SECONDS = 10.0
-#: How often the leader looks for an ended stage of members that have not joined.
+#: Seconds between the leader's checks for ended stages of members that have not joined.
 LOOK_SECONDS = 10.0
-#: How often a member shows what it waits for.
+#: Seconds between a member's lines on what it waits for.
 WAITING_SECONDS = 30.0
 CLOSED_ERRORS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-#: For the others to receive the last message: closing a connection with unread input may discard it.
+#: Seconds for the others to receive the last message: to close a connection with unread input may discard it.
 LAST_WORD_SECONDS = 5.0
 #: Weight of a failure: the member knows the cause, it failed as a consequence, all fail for the same reason.
 CAUSE, EFFECT, SHARED = range(3)
-#: The member that reports it is at fault.
+#: Stands for the reporting member as the node at fault.
 OWN = ""
 MAX_LINE = 1 << 20
-#: Bytes of one member's greeting; the leader sends all greetings to all.
+#: Maximum bytes of one member's greeting; the leader sends all greetings to all.
 MAX_BROUGHT = 64 << 10
-#: Open files beside the members' connections.
+#: Number of open files beside the members' connections.
 OTHER_FILES = 256
 
-#: The beats of a member's ranks and the state of their processes, by place on the node.
+#: Function that returns the heartbeats of a member's ranks and the states of their processes, by local rank.
 Beats = Callable[[], Mapping[int, tuple[Beat, str]]]
-#: Of these nodes one whose stage has ended without success, with its message; may take seconds.
+#: Function that returns one of the given nodes whose stage has ended without success, and its message; takes seconds.
 FindEnded = Callable[[Sequence[str]], "tuple[str, str] | None"]
 
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress, for
-    a leader of which no packet comes back: its host is off, or the network between them is closed."""
+    """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress, and
+    for a leader that sends no packet back (its host is off, or the network is closed)."""
 
     join_seconds: float = 300.0
     silence_seconds: float = 20.0
@@ -74,9 +74,9 @@ class ChannelLimits:
 
 @dataclass(frozen=True)
 class GangStop:
-    """Why the gang ended before its work was done; ``node`` names the member at fault, None where it is not known.
+    """Why the gang ended before its work was done; ``node`` names the member at fault, None if unknown.
 
-    ``lost``: it no longer answers, rather than having reported a failure.
+    ``lost``: the member no longer answers; otherwise it has reported a failure.
     """
 
     node: str | None
@@ -85,9 +85,9 @@ class GangStop:
 
 
 class Beginning:
-    """Which members' ranks do not start while those of others have. Pure.
+    """Finds members whose ranks do not start although other members' ranks have. Pure.
 
-    A rank without a first heartbeat is not a stalled one: no other check would see it.
+    A rank without a first heartbeat does not count as stalled: no other check would find it.
     """
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
@@ -150,7 +150,7 @@ class ControlChannel:
         return self._stop
 
     def join(self) -> list[Any]:
-        """Wait until all have joined; return the content of their greetings, in order. Raises ``StoppedError``."""
+        """Wait until all members have joined; return the data of their greetings, in order. Raises ``StoppedError``."""
         self._joined.wait(self._limits.join_seconds + 2 * self._limits.silence_seconds)
         if self._stop:
             raise StoppedError(self._stop)
@@ -159,18 +159,19 @@ class ControlChannel:
         return [self._brought[index] for index in range(len(self._gang.members))]
 
     def arrive(self, name: str, word: str = "") -> None:
-        """Report that this member has come to a meeting point; its ``word`` is for all."""
+        """Report that this member has reached the meeting point ``name``; its ``word`` is sent to all."""
         if not self._loop.is_closed():
             self._run(self._report({"kind": "arrived", "name": name, "word": word}))
 
     def met(self, name: str) -> list[str] | None:
-        """The words of all members, in order, once all have come there, else None. Raises ``StoppedError``."""
+        """Return the words of all members, in order, once all have reached the meeting point, else None. Raises
+        ``StoppedError``."""
         if self._stop:
             raise StoppedError(self._stop)
         return self._words.get(name)
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
-        """Report that this member is done (None) or failed, and wait until all are done, at most so many seconds.
+        """Report that this member is done (None) or failed, and wait until all are done, for at most ``seconds``.
 
         ``weight``: CAUSE if the failure is not a consequence of another member's, SHARED if all members end for the
         same reason and none is at fault. ``node``: the member at fault if it is not this one, None for no member.
@@ -193,7 +194,7 @@ class ControlChannel:
     async def _lead(self) -> None:
         self._brought[0] = self._bring
         address, port = self._gang.leader.address, self._gang.control_port
-        listen_address = address if is_ip(address) else None  # a host's name may be its loopback interface here
+        listen_address = address if is_ip(address) else None  # a host's own name may mean its loopback interface
         begun = time.monotonic()
         try:
             count = len(self._gang.members)
@@ -263,7 +264,8 @@ class ControlChannel:
                 self._look(watch, beginning, seconds)
 
     def _culprit(self, now: float) -> GangStop:
-        """Of members that failed within moments: the one killed or lost, else one without heartbeat, else the first."""
+        """Return the stop for members that failed within moments: of the killed or lost member, else one without
+        heartbeat, else the first."""
         weight, _, stop = min(self._broken, key=lambda broken: broken[:2])
         silent = [
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
@@ -339,7 +341,7 @@ class ControlChannel:
             name = str(message["name"])
             arrived = self._arrived.setdefault(name, {})
             arrived[index] = str(message["word"])
-            if len(arrived) == len(self._gang.members):  # once all are there, their words go to all
+            if len(arrived) == len(self._gang.members):  # once all have arrived, send their words to all
                 words = [word for _, word in sorted(arrived.items())]
                 await self._send_all({"kind": "met", "name": name, "words": _packed(words)})
                 self._words[name] = words
@@ -389,7 +391,7 @@ class ControlChannel:
                 reader, writer = await asyncio.wait_for(opening, min(CONNECT_SECONDS, limits.join_seconds))
                 break
             except (OSError, asyncio.TimeoutError) as error:
-                # Nothing came back, not even a refusal. A name that is not known yet is that of a pod to come.
+                # No packet came back, not even a refusal. An unknown name is of a pod that is still to start.
                 is_silent = isinstance(error, asyncio.TimeoutError)
                 now = time.monotonic()
                 answered = answered if is_silent or getattr(error, "errno", None) in CLOSED_ERRORS else now
@@ -423,7 +425,7 @@ class ControlChannel:
     async def _beat(self, writer: asyncio.StreamWriter) -> None:
         while True:
             beats = [[local_rank, vars(beat), state] for local_rank, (beat, state) in self._beats().items()]
-            with suppress(_BrokenError):  # the reader sees it too
+            with suppress(_BrokenError):  # the reader notices it, too
                 await _send(writer, {"kind": "beat", "beats": beats})
             await asyncio.sleep(BEAT_SECONDS)
 
@@ -447,7 +449,7 @@ class ControlChannel:
         if self._gang.is_leader:
             await self._process(0, message)
         elif 0 in self._writers:
-            with suppress(_BrokenError):  # the reader sees it too
+            with suppress(_BrokenError):  # the reader notices it, too
                 await _send(self._writers[0], message)
 
     def _end_with(self, stop: GangStop) -> None:
@@ -465,7 +467,7 @@ class ControlChannel:
 
 
 class StoppedError(Exception):
-    """The gang has ended early."""
+    """The gang ended early; ``stop`` says why."""
 
     def __init__(self, stop: GangStop) -> None:
         super().__init__(stop.message)
@@ -473,11 +475,11 @@ class StoppedError(Exception):
 
 
 class _BrokenError(Exception):
-    """The other side is gone, or sent an invalid message."""
+    """The other side closed the connection, or sent an invalid message."""
 
 
 class _Waiting:
-    """Shows what a member waits for, now and then: silence for minutes looks like a hang."""
+    """Prints now and then what a member waits for: silence for minutes looks like a hang."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + WAITING_SECONDS
@@ -489,7 +491,7 @@ class _Waiting:
 
 
 def show(text: str) -> None:
-    """Print where this member stands, and make it the progress that the runner reports."""
+    """Print this member's progress, and write it to the result file for the runner."""
     with suppress(OSError):
         WorkloadResult().report(text)
 
@@ -499,7 +501,7 @@ def _name(member: GangMember) -> str:
 
 
 def _stop_for(members: Sequence[GangMember], words: str, *, lost: bool = False) -> GangStop:
-    """Why the gang ended, in words that follow the members' names; of several none is at fault alone."""
+    """Return the stop of a gang: the members' names and ``words``; of several members, none is at fault alone."""
     return GangStop(members[0].node if len(members) == 1 else None, _names(members) + words, lost)
 
 
@@ -512,7 +514,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def _packed(brought: Any) -> str:
-    """What all members say, in compressed form: it is much alike."""
+    """Return the members' data as compressed text: the data are much alike."""
     return base64.b64encode(zlib.compress(json.dumps(brought).encode())).decode()
 
 
@@ -525,7 +527,7 @@ def _unpacked(text: Any, max_bytes: int) -> Any:
 
 
 def _allow_files(files: int) -> None:
-    """Raise the limit of open files as far as allowed: each member's connection is one."""
+    """Raise this process's limit of open files as far as allowed: each member's connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

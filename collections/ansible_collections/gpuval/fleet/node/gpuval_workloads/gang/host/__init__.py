@@ -1,1 +1,1 @@
-"""What of a host explains a gang that is slow or fails: RDMA devices, their place on PCIe, the way to the others."""
+"""Checks of a host that explain a slow or failed gang: RDMA devices, their PCIe links, routes to other members."""

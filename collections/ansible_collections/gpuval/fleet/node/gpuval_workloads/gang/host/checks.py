@@ -1,4 +1,4 @@
-"""The host checks of a member: before the gang comes together, when all are there, and when the work is over."""
+"""The host checks of a member: before the gang joins, when all have joined, and when the work is over."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOOK_SECONDS, ASK_SECONDS, END_SECONDS = 3.0, 6.0, 2.0
 
 
 class HostChecks:
-    """``begin``, ``ask``, ``end``, then ``add_to`` a result. None of them raises or outlasts its deadline.
+    """The host checks of one member; call ``begin``, ``ask``, ``end``, ``add_to``. None raises or exceeds its deadline.
 
-    ``over_ssh``: the leader is to reach the SSH server of every member. ``expects_rdma``: the ranks are to use RDMA.
+    ``over_ssh``: the leader must reach the SSH server of every member. ``expects_rdma``: the ranks must use RDMA.
     """
 
     def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, sysfs: Sysfs | None = None) -> None:
@@ -33,7 +33,7 @@ class HostChecks:
         self._has_begun = False
 
     def begin(self, stack: ExitStack) -> dict[str, Any]:
-        """Look at this host, and listen until the stack is left; return what the others are to know."""
+        """Check this host, and listen until ``stack`` is closed; return data for the other members."""
         self._has_begun = True
         with self._part("begin"):
             self._local = local.look(self._gang, self._sysfs, LOOK_SECONDS)
@@ -44,7 +44,7 @@ class HostChecks:
         return {"port": self._mesh.port, "same": fingerprints}
 
     def ask(self, brought: Sequence[Any]) -> None:
-        """Ask the others, and say what is odd; ``brought`` is what each member returned from ``begin``, in order."""
+        """Measure the paths to the other members, and print problems; ``brought``: all members' data from ``begin``."""
         with self._part("ask"):
             described = [report if isinstance(report, Mapping) else {} for report in brought]
             self._fingerprints = [_texts(report.get("same")) for report in described]
@@ -56,7 +56,7 @@ class HostChecks:
                 print(f"host checks: {problem}", flush=True)
 
     def end(self) -> None:
-        """Read the counters of errors again."""
+        """Read the error counters again, after the work."""
         with self._part("end"):
             if self._local.counters:
                 self._moved = local.counters_again(self._local, self._sysfs, END_SECONDS)
@@ -80,14 +80,14 @@ class HostChecks:
         ]
 
     def explain(self, message: str) -> str:
-        """A message of failure with what the checks have found, if anything."""
+        """Return a failure's message with the worst problems of the checks, if any."""
         with self._part("explain"):
             problems = findings.sentence(self.problems())
             return f"{message}; {problems}" if problems else message
         return message
 
     def add_to(self, result: WorkloadResult) -> None:
-        """Put figures, fingerprints and findings into a result, and the worst of them into a message of failure."""
+        """Add figures, fingerprints and problems to a result, and the worst problems to a failure's message."""
         if not self._has_begun:
             return
         with self._part("add"):
@@ -119,11 +119,11 @@ class HostChecks:
 
     @contextmanager
     def _part(self, name: str):
-        """What goes wrong with a check is reported in the result, and stops nothing."""
+        """Return a context for one check: an error in it is noted for the result and stops nothing."""
         begun = time.monotonic()
         try:
             yield
-        except Exception as error:  # a check is never a reason to fail
+        except Exception as error:  # an error of a check must not fail the stage
             self._failed[name] = f"{type(error).__name__}: {error}"[:256]
             print(f"host checks: {name} failed with {self._failed[name]}", flush=True)
         finally:
@@ -131,7 +131,7 @@ class HostChecks:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """What another member says that it has, of bounded size."""
+    """Return the texts in another member's data, in bounded size."""
     texts = value if isinstance(value, Mapping) else {}
     return {
         name: t[: local.MOST_TEXT]

@@ -1,4 +1,4 @@
-"""What the host checks have found: sentences for the operator, figures with their units, and what a record shows."""
+"""The findings of the host checks: sentences for the operator, figures, and entries of the record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .local import Local
 from .routes import is_ip
 
 CLOCK_SECONDS = 1.0
-#: What is compared between members, in the order of what it explains.
+#: Fingerprints that are compared between members, the most explaining first.
 ALIKE = ("rdma_ports", "gang_mtu", "rdma_gids", "gang_nic_pcie", "rdma_firmware")
 MOST_NAMES, MOST_IN_A_SENTENCE, MOST_LETTERS = 4, 3, 240
 
 
 def of_ports(local: Local) -> list[str]:
-    """Ports that have a link and are not used, and hosts where none is."""
+    """Return problems of RDMA ports: ports with a link that are not active, or no active port."""
     if not local.ports:
         return []
     waiting = [p for p in local.ports if p.physical_state == rdma.LINK_UP and p.state in ("INIT", "ARMED")]
@@ -38,7 +38,7 @@ def of_ports(local: Local) -> list[str]:
 
 
 def of_access(local: Local, expects_rdma: bool) -> list[str]:
-    """What keeps the ranks from the devices; missing devices are reported where they are required."""
+    """Return what prevents the ranks' access to RDMA devices; missing devices count if RDMA is expected."""
     if not local.devices:
         if expects_rdma and "rdma" in local.looked:
             return ["no RDMA device is seen here: see whether its driver is loaded, and whether a container has it"]
@@ -70,7 +70,7 @@ def of_acs(local: Local) -> list[str]:
 
 
 def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
-    """What is not the same on all that tell it; where most agree, who differs."""
+    """Return fingerprints that differ between members; if most agree, with the names of the others."""
     differences: list[str] = []
     silent: dict[str, list[str]] = {}
     names_reported = {name for values_of_node in fingerprints for name in values_of_node}
@@ -95,7 +95,7 @@ def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[st
 
 
 def of_peers(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
-    """Who is not reached, each with what was in the way."""
+    """Return the members that this host does not reach, with the obstacles."""
     timely = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
     lost = {index: answer.state for index, answer in timely.items() if answer.state != mesh.OK}
     closed = {index: answer.ssh for index, answer in timely.items() if answer.ssh not in (None, mesh.OK)}
@@ -126,7 +126,7 @@ def of_paths(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -
 
 
 def of_routes(gang: Gang, local: Local) -> list[str]:
-    """Members behind a gateway, where others are not; and those who see this host at another address."""
+    """Return members behind a gateway if others are not, and members that see this host at another address."""
     odd = []
     behind = [node for node, route in local.ways.items() if route.gateway]
     if 0 < len(behind) < len(local.ways):
@@ -154,7 +154,7 @@ def of_clock(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
 
 
 def of_counters(moved: Mapping[str, rdma.Moved]) -> list[str]:
-    """Errors and packets sent again while the gang worked."""
+    """Return link errors and retransmissions of RDMA ports during the work."""
     errors = {port: change.words(tuple(rdma.LINK_ERRORS)) for port, change in moved.items()}
     retransmissions = {port: change.words(rdma.RETRANSMISSIONS) for port, change in moved.items()}
     problems = []
@@ -179,7 +179,7 @@ def of_unknown(local: Local) -> list[str]:
 
 
 def sentence(problems: Sequence[str]) -> str:
-    """The worst of them in one sentence; empty without any."""
+    """Return the worst problems in one sentence; empty without problems."""
     if not problems:
         return ""
     sentences = [p if len(p) <= MOST_LETTERS else f"{p[: MOST_LETTERS - 3]}..." for p in problems[:MOST_IN_A_SENTENCE]]
@@ -192,12 +192,12 @@ def _names(texts) -> str:
     return ", ".join(texts[:MOST_NAMES]) + (f" and {len(texts) - MOST_NAMES} more" if len(texts) > MOST_NAMES else "")
 
 
-#: Of more peers only those are shown that have something odd.
+#: Maximum numbers of peers and devices to show; beyond, only peers with problems are shown.
 MOST_PEERS, MOST_DEVICES = 32, 64
 
 
 def add_own(result: WorkloadResult, local: Local, moved: Mapping[str, rdma.Moved]) -> None:
-    """The figures of this host alone."""
+    """Add the figures of this host alone to a result."""
     add = result.add_metric
     if "rdma" in local.looked:
         active = [port for port in local.ports if port.is_active]
@@ -228,7 +228,7 @@ def add_own(result: WorkloadResult, local: Local, moved: Mapping[str, rdma.Moved
 
 
 def add_others(result: WorkloadResult, gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> None:
-    """The figures of this host's way to the others."""
+    """Add the figures of this host's paths to the other members to a result."""
     add = result.add_metric
     timely = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
     reached = {index: answer for index, answer in timely.items() if answer.state == mesh.OK}
@@ -252,12 +252,12 @@ def add_others(result: WorkloadResult, gang: Gang, local: Local, answers: Mappin
 
 
 def by_other_interface(local: Local) -> list[str]:
-    """The members that this host sends to by another interface than to most."""
+    """Return the members to which this host sends by another interface than to most."""
     return [name for name, route in local.ways.items() if route.interface not in (None, local.interface)]
 
 
 def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, tuple[int, int]]:
-    """The members that packets of the interface's size do not reach: the size that does, and the interface's."""
+    """Return the members that packets of the interface's MTU do not reach: path MTU and interface's MTU, by node."""
     odd = {}
     for index, answer in answers.items():
         node = gang.members[index].node
@@ -269,9 +269,9 @@ def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> 
 
 
 def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | None:
-    """By how much this host's clock is ahead of the members' median, and how wrong that can be, in seconds.
+    """Return by how many seconds this host's clock is ahead of the members' median, and the uncertainty.
 
-    Of three members and more, the one whose clock is off is so; of two, it cannot be decided.
+    With three or more members, this finds the member whose clock is off; with two, it cannot be decided.
     """
     timed = [
         (answer.clock_offset_seconds, answer.clock_error_seconds)
@@ -286,7 +286,7 @@ def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | 
 
 
 def described(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, Any]:
-    """What is shown: this host's devices, and its peers."""
+    """Return this host's devices and peers for the record."""
     odd = [index for index, answer in answers.items() if answer.state != mesh.OK or answer.ssh not in (None, mesh.OK)]
     indices = list(range(len(gang.members))) if len(gang.members) <= MOST_PEERS else odd[:MOST_PEERS]
     bridges = len(local.acs.unknown) if local.acs else 0

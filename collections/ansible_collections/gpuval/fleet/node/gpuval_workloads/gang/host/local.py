@@ -1,4 +1,4 @@
-"""What this host tells of itself: before the others are asked, and again when the work is done."""
+"""Reads the state of this host: before the other members are queried, and again after the work."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .sysfs import Sysfs
 
 MOST_TEXT = 200
 
-#: What to look at, by name; each returns the fields of :class:`Local` that it has found.
+#: Probes by name; each returns fields of :class:`Local`.
 Steps = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How this host sends to a peer: the interface's name and MTU in bytes, or why there is no way."""
+    """The route from this host to a peer: the interface's name and MTU in bytes, or why there is no route."""
 
     interface: str | None = None
     mtu_bytes: int | None = None
@@ -36,7 +36,7 @@ class Way:
 
 @dataclass
 class Local:
-    """What was found. What is not among ``looked`` was not looked for; ``unknown`` says why."""
+    """The state of this host. ``looked`` names the probes that succeeded; ``unknown`` says why others did not."""
 
     looked: set[str] = field(default_factory=set)
     ways: dict[str, Way] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Local:
 
     @property
     def interface(self) -> str | None:
-        """The interface towards most of the others."""
+        """Return the interface on the route to most other members."""
         names = Counter(route.interface for route in self.ways.values() if route.interface)
         return max(names, key=lambda name: (names[name], name)) if names else None
 
@@ -63,7 +63,7 @@ class Local:
         return next((route.mtu_bytes for route in self.ways.values() if route.interface == self.interface), None)
 
     def fingerprints(self) -> dict[str, str]:
-        """What should be the same on all members."""
+        """Return the fingerprints that should be equal on all members."""
         value_by_name = {}
         if "rdma" in self.looked:
             value_by_name["rdma_ports"] = rdma.describe_ports(self.ports)
@@ -77,7 +77,7 @@ class Local:
 
 
 def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
-    """All of it, or what was found within so many seconds: a driver or name server that hangs delays nothing."""
+    """Return the state of this host, as far as found within ``seconds``, even if a driver or name server hangs."""
     local, over = Local(), threading.Event()
     routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
     devices: Steps = {
@@ -99,7 +99,7 @@ def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
 
 
 def _run_for(seconds: float, *works: Callable[[], None]) -> None:
-    """Run all of these at once, and wait so long for them at most; what hangs hangs on."""
+    """Run functions in parallel threads and wait at most ``seconds``; a function that hangs is left behind."""
     deadline = time.monotonic() + seconds
     threads = [threading.Thread(target=work, name="host checks", daemon=True) for work in works]
     for thread in threads:
@@ -114,7 +114,7 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
         fields: Mapping[str, Any] = {}
         try:
             fields = step()
-        except Exception as error:  # a probe is never a reason to fail
+        except Exception as error:  # an error of a probe must not fail the stage
             why = f"{error or type(error).__name__}"[:MOST_TEXT]
         if over.is_set():
             return
@@ -127,7 +127,7 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
 
 
 def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
-    """What the counters did since; nothing where their driver does not answer within so many seconds."""
+    """Return the changes of the counters since `look`; empty if the driver does not answer within ``seconds``."""
     read: list[Mapping[str, Mapping[str, int]]] = []
     _run_for(seconds, lambda: read.append(rdma.counters(sysfs, local.ports)))
     if not read:
@@ -137,7 +137,7 @@ def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma
 
 
 def ways(gang: Gang, sysfs: Sysfs) -> dict[str, Way]:
-    """By the names of the other members, how this host sends to them."""
+    """Return this host's routes to the other members, by node."""
     return {m.node: _way(m.address, sysfs) for i, m in enumerate(gang.members) if i != gang.index}
 
 
@@ -156,7 +156,7 @@ def _way(address: str, sysfs: Sysfs) -> Way:
 
 
 def _nics(local: Local, sysfs: Sysfs) -> dict[str, str]:
-    """Names and PCI addresses of RDMA devices that are in use; without RDMA of interfaces that are up."""
+    """Return the PCI addresses, by name, of RDMA devices in use; without RDMA, of interfaces that are up."""
     used = {port.device for port in local.ports if port.is_active}
     if local.devices:
         return {d.name: d.pci_address for d in local.devices if d.pci_address and (d.name in used or not used)}

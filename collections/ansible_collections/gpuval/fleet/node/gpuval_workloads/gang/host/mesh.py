@@ -1,7 +1,7 @@
-"""Every member asks every other: does it answer, how far is it, what time has it, do whole packets get through.
+"""Measures between each two members: reachability, round trip, clock offset, packet size.
 
-A member listens at a port that the kernel chooses, over TCP and UDP, as gloo and NCCL do: a firewall that lets only
-known ports through shows. Nothing here needs privileges.
+A member listens at a port that the kernel chooses, over TCP and UDP, as gloo and NCCL do: this reveals a firewall that
+passes only known ports. Nothing here needs privileges.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 2.0
 AT_ONCE = 64
 EXCHANGES = 5
 MOST_LINES, MOST_LINE = 16, 256
-#: Usual sizes of packets, tried where the interface's own does not get through.
+#: Usual packet sizes in bytes, tried if the interface's MTU does not pass.
 SIZES = (9000, 8000, 4200, 4096, 2044, 1500, 1450, 1400)
 SMALL, LARGEST = 1280, 65535
 WAITS = (0.2, 0.3, 0.5)
 _HEADERS = {4: 28, 6: 48}
-#: From <linux/in.h> and <linux/in6.h>: never in pieces, and whatever the kernel believes of the path.
+#: Socket options of <linux/in.h> and <linux/in6.h>: never fragment, and ignore the path MTU that the kernel knows.
 _DO_NOT_CUT = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
 _PROBE = struct.Struct("!8sI")
 _MAGIC = b"gpuvalps"
@@ -42,7 +42,7 @@ OK, LATE = "ok", "not asked in time"
 
 @dataclass(frozen=True)
 class MeshPeer:
-    """Another member: its place in the gang, where it listens, and how large packets to it may be, in bytes."""
+    """Another member: its index in the gang, its address and port, and the size of packets to it in bytes."""
 
     index: int
     address: str
@@ -53,7 +53,7 @@ class MeshPeer:
 
 @dataclass
 class PeerAnswer:
-    """The answer of a peer; None is what was not measured. ``state`` and ``ssh`` are OK, or the obstacle."""
+    """The measurements of a peer; None is not measured. ``state`` and ``ssh`` are OK, or the obstacle."""
 
     state: str = LATE
     round_trip_seconds: float | None = None
@@ -64,7 +64,7 @@ class PeerAnswer:
 
 
 class Mesh:
-    """This member's listener, and its questions. Enter it before the others get ``port``."""
+    """This member's listener, and its measurements of peers. Enter it before the others get ``port``."""
 
     def __init__(self, gang: str, index: int, address: str) -> None:
         self._gang, self._index, self._address = gang, index, address
@@ -84,7 +84,7 @@ class Mesh:
         self._thread.cancel(ANSWER_SECONDS)
 
     def ask(self, peers: Sequence[MeshPeer], seconds: float) -> dict[int, PeerAnswer]:
-        """What each peer answers within so many seconds in all, by its place in the gang."""
+        """Measure all peers within ``seconds`` in all; return the answers by index in the gang."""
         answers = {peer.index: PeerAnswer() for peer in peers}
         if peers and not self._loop.is_closed():
             asking = asyncio.run_coroutine_threadsafe(self._ask_all(peers, answers, seconds), self._loop)
@@ -121,7 +121,7 @@ class Mesh:
                 writer.write(json.dumps(greeting).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
-            pass  # a stranger, one that went away, or this end is being left
+            pass  # an unknown client, a closed connection, or this listener is ending
         finally:
             writer.close()
 
@@ -129,7 +129,7 @@ class Mesh:
 
     async def _ask_all(self, peers: Sequence[MeshPeer], answers: dict[int, PeerAnswer], seconds: float) -> None:
         places = asyncio.Semaphore(AT_ONCE)
-        # From the next one on, so that not all ask the same one at once.
+        # Begin after this member, so that not all query the same peer at once.
         ordered = sorted(peers, key=lambda peer: (peer.index < self._index, peer.index))
 
         async def one(peer: MeshPeer) -> None:
@@ -181,7 +181,7 @@ class Mesh:
 
 
 class _Echo(asyncio.DatagramProtocol):
-    """Tells the size of each probe that has come, in fewer bytes than it had."""
+    """Answers each probe with the size that arrived, in fewer bytes than the probe."""
 
     def connection_made(self, transport) -> None:
         self._transport = transport
@@ -214,7 +214,7 @@ async def _came(loop: asyncio.AbstractEventLoop, probing: socket.socket, sizes: 
     came: set[int] = set()
     for wait in WAITS:
         for size in sizes - came:
-            with suppress(OSError):  # larger than the interface takes, or no room for now
+            with suppress(OSError):  # larger than the interface's MTU, or no buffer now
                 probing.send(_PROBE.pack(_MAGIC, size).ljust(size - _HEADERS[version], b"\0"))
         deadline = loop.time() + wait
         while sizes - came and loop.time() < deadline:
@@ -243,7 +243,7 @@ async def _ssh(address: str, port: int) -> str:
 
 
 def _place(address: str) -> str:
-    """Where to listen. What a name means here may be the loopback interface, and something else to the others."""
+    """Return the address to listen on: all for a name, which may mean the loopback interface on its own host."""
     return address if is_ip(address) else "0.0.0.0"  # noqa: S104 - as gloo and NCCL do
 
 

@@ -1,7 +1,7 @@
-"""A NIC's place on PCIe: its link beside the most that it and its slot can, and bridges that send peers a longer way.
+"""A NIC's PCIe link: present and maximum speed, and bridges that redirect peer traffic.
 
-Between a NIC and a GPU below the same switch, data go straight through the switch, unless access control (ACS) in the
-switch's ports sends them up to the root complex first: then GPUDirect RDMA is slow, or does not work at all.
+Between a NIC and a GPU below the same switch, data pass through the switch, unless access control (ACS) in its ports
+redirects them to the root complex: then GPUDirect RDMA is slow, or does not work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FULL_SPEED = 0.99
 DEVICES = "bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_VENDORS = {0x10DE, 0x1002, 0x1DA3}
-#: Display controllers, and processing accelerators.
+#: PCI classes of GPUs: display controllers, and processing accelerators.
 _GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
 
 
@@ -27,14 +27,14 @@ def is_address(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Lanes:
-    """So many lanes at so many gigatransfers per second."""
+    """Width and speed of a PCIe link: lanes, and gigatransfers per second."""
 
     width: int
     speed: float
 
     @property
     def bytes_per_second(self) -> float:
-        """What goes over them each way, before the headers of packets."""
+        """Return the bandwidth in each direction, headers included."""
         encoding = 0.8 if self.speed < 8 else 128 / 130 if self.speed < 64 else 242 / 256
         return self.speed * 1e9 * self.width * encoding / 8
 
@@ -44,7 +44,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Link:
-    """A device's link now, and the most that both ends of it can."""
+    """A device's present PCIe link, and the maximum of both its ends."""
 
     address: str
     now: Lanes
@@ -60,7 +60,7 @@ class Link:
 
 
 def link(sysfs: Sysfs, address: str) -> Link | None:
-    """The link of a device; None where it is unknown, as for virtual functions."""
+    """Return a device's PCIe link; None if unknown, as for virtual functions."""
     own_lanes = _lanes(sysfs, f"{DEVICES}/{address}")
     if own_lanes is None:
         return None
@@ -77,14 +77,14 @@ def _lanes(sysfs: Sysfs, folder: str) -> tuple[Lanes, Lanes] | None:
     for state in ("current", "max"):
         width = sysfs.number(f"{folder}/{state}_link_width")
         speed = re.match(r"([\d.]+) GT/s", sysfs.read(f"{folder}/{state}_link_speed") or "")
-        if not speed or not width or width > 32:  # 0 and 255 stand for unknown
+        if not speed or not width or width > 32:  # 0 and 255 mean unknown
             return None
         lanes.append(Lanes(width, float(speed[1])))
     return lanes[0], lanes[1]
 
 
 def gpus(sysfs: Sysfs) -> list[str]:
-    """Addresses of what is a GPU by its class and vendor."""
+    """Return the PCI addresses of GPUs, by class and vendor."""
     return [address for address in sysfs.entries(DEVICES) if _is_gpu(sysfs, f"{DEVICES}/{address}")]
 
 
@@ -94,9 +94,9 @@ def _is_gpu(sysfs: Sysfs, folder: str) -> bool:
 
 
 def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
-    """The bridges through which two devices reach each other below the switch that they share, by their real paths.
+    """Return the bridges between two devices below their common switch; the paths are lists of PCI addresses.
 
-    None where they share nothing but the root complex: what goes up there goes up anyway.
+    Empty if the devices share only the root complex, through which data pass anyway.
     """
     shared = 0
     while shared < min(len(first_path), len(second_path)) and first_path[shared] == second_path[shared]:
@@ -108,7 +108,7 @@ def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> li
 
 @dataclass(frozen=True)
 class Acs:
-    """The bridges between NICs and GPUs: all, those that redirect, those that may not be read."""
+    """The bridges between NICs and GPUs: all, those that redirect peer traffic, those that may not be read."""
 
     looked_at: tuple[str, ...]
     redirecting: tuple[str, ...]
@@ -127,13 +127,13 @@ def acs(sysfs: Sysfs, nics: Iterable[str]) -> Acs:
 
 
 _EXTENDED, _ACS = 0x100, 0x0D
-#: Bits of the ACS control register: requests, completions redirected; what is already translated may go straight (ATS).
+#: Bits of the ACS control register: redirect requests, redirect completions; pass translated requests directly (ATS).
 _REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
 
 
 def redirects(config: bytes) -> Optional[bool]:
-    """Whether a port sends peers' data up, by its configuration space; None where only its beginning may be read."""
-    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
+    """Whether a port redirects peer traffic, by its PCI config space; None if only the start of that is readable."""
+    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones without a device
         return None
     offset, offsets = _EXTENDED, set()
     while _EXTENDED <= offset <= len(config) - 8 and offset not in offsets:

@@ -1,7 +1,7 @@
-"""RDMA devices as the kernel shows them in /sys/class/infiniband: InfiniBand and RoCE alike.
+"""Reads RDMA devices, InfiniBand and RoCE, from /sys/class/infiniband.
 
-The files are those of Documentation/ABI/stable/sysfs-class-infiniband; the counters in ``hw_counters`` those of mlx5
-and, where they are called the same, of other drivers.
+Files: Documentation/ABI/stable/sysfs-class-infiniband; the counters in ``hw_counters`` are those of mlx5, and of other
+drivers with the same names.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .pcie import DEVICES, is_address
 from .sysfs import Sysfs, cpu_list
 
 FOLDER, VERBS = "class/infiniband", "class/infiniband_verbs"
-#: What NCCL registers for its buffers is more than a limit below this allows.
+#: Minimum limit of locked memory in bytes: NCCL's registered buffers need more than less would allow.
 LOCKED_BYTES = 2**30
 _IPC_LOCK = 1 << 14
-#: PCI's class of InfiniBand controllers. A NIC that could do RoCE has that of Ethernet, like those that never will.
+#: PCI class of InfiniBand controllers. NICs with RoCE have the class of Ethernet, like NICs without.
 CONTROLLER = 0x0207
-#: Of tables with hundreds of places, of which hosts use the first few.
+#: Maximum entries to read of a GID table: hosts use the first few of hundreds.
 MOST_GIDS = 64
 MOST_PKEYS, NO_PKEY = 128, "0x0000"
 ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
 ROCE_V2 = "RoCE v2"
-#: What comes of cables, transceivers and ports. Value: the most that the counter can tell; it stays there.
+#: Counters of faults of cables, transceivers and ports, and their maximum, at which they stay.
 LINK_ERRORS = {
     "symbol_error": 2**16 - 1,
     "link_error_recovery": 2**8 - 1,
@@ -40,12 +40,12 @@ LINK_ERRORS = {
     "local_link_integrity_errors": 2**4 - 1,
     "excessive_buffer_overrun_errors": 2**4 - 1,
 }
-#: Packets that were lost on the way or came too late. (``out_of_sequence`` also counts what adaptive routing reorders.)
+#: Counters of lost or late packets. (``out_of_sequence`` also counts reordering by adaptive routing.)
 RETRANSMISSIONS = (
     "local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err",
     "req_transport_retries_exceeded", "req_rnr_retries_exceeded", "roce_adp_retrans",
 )  # fmt: skip
-#: Signs of congestion: shown, and no fault of a node.
+#: Counters of congestion, which are shown and are no fault of a node.
 CONGESTION = (
     "out_of_sequence", "np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "roce_slow_restart",
     "port_xmit_wait",
@@ -59,7 +59,7 @@ _IPV4 = "0000:0000:0000:0000:0000:ffff:"
 
 @dataclass(frozen=True)
 class Gid:
-    """An address of a port: by its index applications ask for it (``NCCL_IB_GID_INDEX``)."""
+    """An address (GID) of a port: applications select it by its index (``NCCL_IB_GID_INDEX``)."""
 
     index: int
     value: str
@@ -72,7 +72,7 @@ class Gid:
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a device; ``rate_bits_per_second`` is meaningless while it is not active."""
+    """A port of an RDMA device; ``rate_bits_per_second`` is meaningless while the port is not active."""
 
     device: str
     number: int
@@ -96,7 +96,7 @@ class Port:
 
     @property
     def roce_v2(self) -> Gid | None:
-        """The address that RoCE v2 goes by: the first of IPv4, else the first of IPv6 that is not of the link alone."""
+        """Return the GID for RoCE v2: the first with IPv4, else the first with IPv6 that is not link-local."""
         second = [gid for gid in self.gids if gid.type == ROCE_V2]
         wider = [gid for gid in second if not gid.value.startswith("fe80:")]
         return next((gid for gid in second if gid.is_ipv4), wider[0] if wider else None)
@@ -120,26 +120,26 @@ def devices(sysfs: Sysfs) -> list[Device]:
 
 
 def ports(sysfs: Sysfs) -> list[Port]:
-    """All ports; one that is down counts as well: a node that has it is meant to use it."""
+    """Return all RDMA ports, also those that are down: a node is meant to use its ports."""
     return [port for device in devices(sysfs) for port in device.ports]
 
 
 def without_driver(sysfs: Sysfs) -> list[str]:
-    """The addresses of InfiniBand controllers on PCI that no RDMA driver uses."""
+    """Return the PCI addresses of InfiniBand controllers without an RDMA driver."""
     kinds = {address: sysfs.number(f"{DEVICES}/{address}/class") for address in sysfs.entries(DEVICES)}
     controllers = [address for address, kind in kinds.items() if kind is not None and kind >> 8 == CONTROLLER]
     return [address for address in controllers if not sysfs.entries(f"{DEVICES}/{address}/infiniband")]
 
 
 def pkeys(sysfs: Sysfs, port: Port) -> tuple[str, ...]:
-    """The P_Keys of a port in the order of its table: applications take that at index 0 unless they ask for another."""
+    """Return the P_Keys of a port in the order of its table: applications use index 0 by default."""
     table = f"{port.folder}/pkeys"
     keys = (sysfs.read(f"{table}/{index}") for index in sysfs.entries(table)[:MOST_PKEYS])
     return tuple(key for key in keys if key and key != NO_PKEY)
 
 
 def place(sysfs: Sysfs, device: str) -> tuple[int | None, frozenset[int]]:
-    """The NUMA node of a device, and the CPUs beside it; None and no CPU where the host tells none."""
+    """Return NUMA node and local CPUs of a device; None and no CPUs if the host does not report them."""
     node = sysfs.number(f"{FOLDER}/{device}/device/numa_node")
     cpus = frozenset(cpu_list(sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""))
     return (node if node is not None and node >= 0 else None), cpus
@@ -175,12 +175,12 @@ def _port(sysfs: Sysfs, device: str, number: str) -> Port:
 
 
 def _word(state: str | None) -> str | None:
-    """``ACTIVE`` of ``4: ACTIVE``."""
+    """Return the name in a state of sysfs: ``ACTIVE`` of ``4: ACTIVE``."""
     return state.partition(":")[2].strip() or state if state else None
 
 
 def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
-    """The addresses in the port's table; its other places hold zeros, or the prefix of a link without an address."""
+    """Return the used GIDs in a port's table; unused entries hold zeros, or only a link's prefix."""
     gids = []
     for index in sysfs.entries(f"{folder}/gids")[:MOST_GIDS]:
         value = sysfs.read(f"{folder}/gids/{index}")
@@ -194,7 +194,7 @@ def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
 
 
 def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
-    """By port the counters that its driver has, of those that tell of errors and congestion."""
+    """Return the error and congestion counters that the driver has, by port and name."""
     values_by_port = {}
     for port in ports:
         read = {name: sysfs.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
@@ -207,7 +207,7 @@ def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a port's counters did while the gang worked."""
+    """The changes of a port's counters during the work."""
 
     counts: dict[str, int]
     #: Counters at their maximum, which show nothing.
@@ -226,7 +226,7 @@ class Moved:
 
 
 def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> dict[str, Moved]:
-    """What changed, for each port that was read both times."""
+    """Return the changes of counters, for each port that was read both times."""
     changes = {}
     for port in before.keys() & after.keys():
         names = before[port].keys() & after[port].keys()
@@ -238,13 +238,13 @@ def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[s
 
 
 def closed_devices(sysfs: Sysfs, dev: Path = Path("/dev/infiniband")) -> list[str]:
-    """The RDMA devices whose file is not there, or may not be opened for reading and writing."""
+    """Return the RDMA devices whose device file is missing, or may not be opened for reading and writing."""
     names = {name: sysfs.read(f"{VERBS}/{name}/ibdev") for name in sysfs.entries(VERBS)}
     return sorted(device for name, device in names.items() if device and not os.access(dev / name, os.R_OK | os.W_OK))
 
 
 def locked_limit(status: Path = Path("/proc/self/status")) -> int | None:
-    """How many bytes this process may lock; None where it may lock all there is."""
+    """Return how many bytes of memory this process may lock; None for no limit."""
     limit, lines = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], []
     with suppress(OSError):
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
@@ -253,7 +253,7 @@ def locked_limit(status: Path = Path("/proc/self/status")) -> int | None:
 
 
 def describe_ports(ports: Sequence[Port]) -> str:
-    """All ports in one line that is the same on nodes that are alike: ``8 x InfiniBand ACTIVE 400 Gb/s``."""
+    """Return all ports in one line that is equal on like nodes: ``8 x InfiniBand ACTIVE 400 Gb/s``."""
     return grouped(
         f"{port.link_layer or 'unknown'} {port.state or 'unknown'}"
         + (f" {port.rate_bits_per_second / 1e9:g} Gb/s" if port.is_active and port.rate_bits_per_second else "")
@@ -262,12 +262,12 @@ def describe_ports(ports: Sequence[Port]) -> str:
 
 
 def describe_firmware(rdma_devices: Sequence[Device]) -> str:
-    """Boards with their firmware, as ``describe_ports``."""
+    """Return boards with their firmware in one line, like ``describe_ports``."""
     return grouped(f"{d.board or d.model or 'unknown'} {d.firmware or 'unknown'}" for d in rdma_devices)
 
 
 def describe_gids(ports: Sequence[Port]) -> str:
-    """What the active ports can be addressed by, with the index for RoCE v2."""
+    """Return the types of GIDs of the active ports in one line, with the index for RoCE v2."""
     return grouped(
         "+".join(sorted({gid.type for gid in port.gids})) + (f" (v2 at {port.roce_v2.index})" if port.roce_v2 else "")
         for port in ports
@@ -276,10 +276,10 @@ def describe_gids(ports: Sequence[Port]) -> str:
 
 
 def describe_pkeys(tables: Iterable[Sequence[str]]) -> str:
-    """The tables of P_Keys of several ports, as ``describe_ports``."""
+    """Return the P_Key tables of several ports in one line, like ``describe_ports``."""
     return grouped(" ".join(table) or "empty" for table in tables)
 
 
 def grouped(texts: Iterable[str]) -> str:
-    """``2 x this, 1 x that``, whatever order they come in."""
+    """Return equal texts with their counts, ``2 x this, 1 x that``, in any order of the input."""
     return ", ".join(f"{count} x {text}" for text, count in sorted(Counter(texts).items()))

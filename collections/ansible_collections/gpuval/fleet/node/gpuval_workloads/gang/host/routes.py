@@ -1,4 +1,4 @@
-"""What the kernel says over netlink: how it sends to a peer, which addresses it has. No privileges are needed."""
+"""Reads routes to peers and addresses of this host from the kernel by netlink. Needs no privileges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """``interface`` is the kernel's number of it; ``mtu`` in bytes is there where the route itself limits it."""
+    """A route: ``interface`` is the kernel's interface number; ``mtu`` in bytes is set if the route limits it."""
 
     interface: int | None
     gateway: str | None = None
@@ -33,14 +33,14 @@ class KernelRoute:
 
 
 def route_to(address: str) -> KernelRoute:
-    """The route to an IP address. Raises ``OSError`` where there is none, ``ValueError`` for what is no address."""
+    """Return the route to an IP address. Raises ``OSError`` without a route, ``ValueError`` for an invalid address."""
     with _asking() as asking:
         asking.send(question(address))
         return parse(asking.recv(65536))
 
 
 def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
-    """All addresses of this host with their networks, and the kernel's number of the interface. Raises ``OSError``."""
+    """Return interface number, address and network of all addresses of this host. Raises ``OSError``."""
     interfaces: list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]] = []
     with _asking() as asking:
         body = _HELD.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
@@ -54,9 +54,7 @@ def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Inter
                 if kind == _NEW_ADDRESS:
                     _, prefix, _, _, interface = _HELD.unpack_from(message)
                     attributes = _attributes(message[_HELD.size :])
-                    packed = attributes.get(_OWN_ADDRESS) or attributes.get(
-                        _ADDRESS, b""
-                    )  # the latter may be the peer's
+                    packed = attributes.get(_OWN_ADDRESS) or attributes.get(_ADDRESS, b"")  # _ADDRESS may be the peer's
                     if len(packed) in (4, 16):
                         interfaces.append((interface, ipaddress.ip_interface((packed, prefix))))
 
@@ -94,7 +92,7 @@ def question(address: str) -> bytes:
 
 
 def parse(answer: bytes) -> KernelRoute:
-    """The route in a message of the kernel's. Raises ``OSError`` when it says that there is none."""
+    """Return the route in a netlink answer of the kernel. Raises ``OSError`` if it reports that there is none."""
     if len(answer) < _HEADER.size + 4:
         raise OSError("the kernel's answer is cut off")
     length, kind, _, _, _ = _HEADER.unpack_from(answer)

@@ -1,4 +1,4 @@
-"""Reading /sys, where a file that is absent, forbidden or refused by its driver is simply unknown."""
+"""Reads files of /sys; a file that is missing, forbidden or refused by its driver gives no value."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ READ_LIMIT_BYTES = 65536
 
 
 def cpu_list(text: str) -> list[int]:
-    """``0-2,8`` as numbers; what is no range of processors is left out."""
+    """Return a CPU list such as ``0-2,8`` as numbers; malformed parts are left out."""
     ranges = (re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in text.strip().split(","))
     return [cpu for match in ranges if match for cpu in range(int(match[1]), int(match[2] or match[1]) + 1)]
 
 
 @dataclass(frozen=True)
 class Sysfs:
-    """A machine's /sys, or one that was laid out like it below ``root``."""
+    """A machine's /sys, or a copy of it below ``root``."""
 
     root: Path = Path("/sys")
 
     def data(self, name: str) -> bytes:
-        """What is in a file; nothing where it cannot be read."""
+        """Return the content of a file; empty if it cannot be read."""
         try:
             with (self.root / name).open("rb") as file:
                 return file.read(READ_LIMIT_BYTES)
@@ -30,7 +30,7 @@ class Sysfs:
             return b""
 
     def read(self, name: str) -> str | None:
-        """The first line of a file; None where there is none."""
+        """Return the first line of a file; None without one."""
         lines = self.data(name).decode("utf-8", "replace").strip("\0 \t\r\n").splitlines()
         return lines[0].strip() if lines else None
 
@@ -42,7 +42,7 @@ class Sysfs:
             return None
 
     def entries(self, name: str) -> list[str]:
-        """The names in a folder, numbers in their order; none where there is no such folder."""
+        """Return the names in a folder, numbers in numeric order; empty for a missing folder."""
         try:
             names = [entry.name for entry in (self.root / name).iterdir()]
         except OSError:
@@ -50,7 +50,7 @@ class Sysfs:
         return sorted(names, key=lambda name: (int(name) if name.isdigit() else -1, name))
 
     def way(self, name: str) -> tuple[str, ...]:
-        """The names on the real path of what a link points to, below the root; nothing where it leads nowhere."""
+        """Return the names on the real path of a link's target, below the root; empty for a broken link."""
         try:
             return (self.root / name).resolve(strict=True).relative_to(self.root.resolve()).parts
         except (OSError, ValueError, RuntimeError):
