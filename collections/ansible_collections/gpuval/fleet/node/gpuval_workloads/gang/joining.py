@@ -1,8 +1,8 @@
-"""How a member joins its gang and leaves it: its address, control channel, keys, a free port, an SSH server.
+"""Joining and leaving a gang: a member's address, control channel, keys, port check, SSH server.
 
-The SSH server is the member's own, at a port of its own, with the run's key and host keys known beforehand. It runs as
-the user that the workload runs as, in the container where there is one, and ends with the workload. gloo and NCCL take
-the first network interface, which is not always that with the member's address.
+Each member runs its own SSH server, at its own port, with the run's key and known host keys. The server runs as the
+workload's user, in its container if there is one, and ends with the workload. gloo and NCCL would use the first network
+interface, which is not always the interface with the member's address.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .members import FILE_VARIABLE, Gang
 
 START_SECONDS = 15.0
 LOGIN_SECONDS = 15
-#: With what the password of a locked user begins in /etc/shadow (Linux).
+#: Start of a locked user's password in /etc/shadow (Linux).
 LOCKED = "!"
-#: What sshd and the shell set for the user that logs in.
+#: Variables that sshd and the shell set at login.
 OF_THE_LOGIN = ("USER", "LOGNAME", "SHELL", "MAIL", "TERM", "_", "PWD", "OLDPWD", "SHLVL")
 
 _CONFIGURATION = """\
@@ -61,7 +61,7 @@ LogLevel INFO
 
 
 class SshServer:
-    """Enter it to start it. ``host_key`` is its public key, as known_hosts has it."""
+    """A member's SSH server; enter it to start. ``host_key`` is its public key, in the form of known_hosts."""
 
     def __init__(self, gang: Gang, folder: Path, authorized_key: str, environment: Mapping[str, str]) -> None:
         self._gang, self._folder, self._environment = gang, folder, dict(environment)
@@ -76,15 +76,15 @@ class SshServer:
 
     def __enter__(self) -> SshServer:
         member = self._gang.own
-        if os.geteuid() == 0:  # what sshd as root insists on
+        if os.geteuid() == 0:  # required by sshd as root
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
-        # One line for all: of several sshd takes the first only.
+        # One line for all variables: of several lines, sshd uses only the first.
         words = " ".join(f'"{name}={value}"' for name, value in sorted(self._environment.items()))
         configuration = self._folder / "sshd_config"
         configuration.write_text(
             _CONFIGURATION.format(
                 port=self._gang.ssh_port,
-                listen=f"ListenAddress {member.address}\n" if is_ip(member.address) else "",  # of a name: everywhere
+                listen=f"ListenAddress {member.address}\n" if is_ip(member.address) else "",  # a name: all
                 folder=self._folder,
                 user=user(),
                 environment=f"SetEnv {words}\n" if words else "",
@@ -129,7 +129,7 @@ class SshServer:
 
 
 def user() -> str:
-    """The name of this process's user. Raises ``WorkloadFailure`` where it has none: SSH knows users by their names."""
+    """Return the name of this process's user, which SSH needs. Raises ``WorkloadFailure`` for a user without a name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -140,9 +140,9 @@ def user() -> str:
 
 
 def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
-    """Raise ``WorkloadFailure`` where sshd takes no key of a user: without PAM it refuses one who is locked.
+    """Raise ``WorkloadFailure`` for a locked user: sshd without PAM refuses the keys of such a user.
 
-    A user that may not read the file runs an sshd that may not either, which locks no user out.
+    If this user may not read the file, sshd may not either, and then refuses no user.
     """
     try:
         lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -160,9 +160,9 @@ def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
 
 
 def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], list[str]]:
-    """Return what of a member's environment its sshd can give to the ranks, and the names of what it cannot.
+    """Return the variables of a member's environment that its sshd can pass to the ranks, and the names of the others.
 
-    The latter are values with quotes, backslashes and what is not printed, which versions of sshd read differently.
+    The others are values with quotes, backslashes or unprintable characters, which versions of sshd read differently.
     """
     candidates = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
     able = {n: v for n, v in candidates.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
@@ -170,10 +170,10 @@ def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], lis
 
 
 def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
-    """Return the options of ssh for this key, these hosts and no others, no questions.
+    """Return options of ssh for exactly this key and these hosts, without prompts.
 
-    The key is copied to a file of this user's alone: ssh takes no other, and it may be brought as one. Raises
-    ``WorkloadFailure`` where it cannot be read.
+    ``brought`` is the key's file, which is copied to a file that only this user can read, as ssh requires. Raises
+    ``WorkloadFailure`` if it cannot be read.
     """
     key, known_hosts = folder / brought.name, folder / "known_hosts"
     try:
@@ -211,12 +211,12 @@ KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 KEY_FILE = "id_ed25519"
 OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
 FAREWELL_SECONDS = 60.0
-#: For the last message of a member that a signal ends: KILL follows after 10 s.
+#: Seconds for the last message of a member that a signal ends: KILL follows after 10 s.
 OUTSIDE_SECONDS = 7.0
 
 
 def introduce(gang: Gang, kind: str = "") -> None:
-    """Print which member this is."""
+    """Print which member of the gang this node is."""
     print(
         f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, {gang.own.slots} "
         f"processes{kind}; {gang.leader.node} leads",
@@ -227,7 +227,7 @@ def introduce(gang: Gang, kind: str = "") -> None:
 def open_channel(
     gang: Gang, limits: ChannelLimits, beats: Beats, on_stop: Callable[[GangStop], None], bring: Mapping[str, Any]
 ) -> ControlChannel:
-    """This member's end of the control channel, to be entered. Raises ``WorkloadFailure`` without the gang's token."""
+    """Return this member's end of the control channel, to be entered. Raises ``WorkloadFailure`` without a token."""
     token, path = os.environ.get(TOKEN_VARIABLE), keys_folder(os.environ) / "token"
     try:
         token = token or path.read_text(encoding="utf-8").strip()
@@ -237,14 +237,14 @@ def open_channel(
 
 
 def join(channel: ControlChannel, gang: Gang) -> list[Any]:
-    """What all members bring, in order, once they have joined. Raises ``StoppedError``."""
+    """Wait until all members have joined; return their data, in order. Raises ``StoppedError``."""
     brought = channel.join()
     show(f"all {len(gang.members)} members have joined")
     return brought
 
 
 def end_from_outside(channel: ControlChannel) -> None:
-    """Report that a signal ends this member, for no fault of a node."""
+    """Report to the gang that a signal ends this member, and that no node is at fault."""
     with suppress(StoppedError):
         channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
 
@@ -269,9 +269,9 @@ def keys_folder(environ: Mapping[str, str]) -> Path:
 
 
 def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServer:
-    """Start the member's SSH server until ``stack`` is left, which ends all that it started.
+    """Start the member's SSH server; closing ``stack`` ends the server and all that it started.
 
-    Raises ``WorkloadFailure`` for what is missing.
+    Raises ``WorkloadFailure`` if a program or key is missing.
     """
     check_blanks(folder, keys, sys.executable)
     processes.adopt_orphans()
@@ -291,7 +291,7 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
     return stack.enter_context(server)
 
 
-#: Beside the gang's document: the URLs by stage and node, and the certificate authority of the store.
+#: File beside the gang's document: URLs of records by stage and node, and the store's certificate authority.
 RECORDS_FILE = "gang_records.json"
 #: States of a stage that cannot join any more.
 ENDED = ("failure", "crash", "timeout")
@@ -301,9 +301,9 @@ MAX_MESSAGE = 500
 
 
 class MemberRecords:
-    """Records of this stage in the store, by which the leader learns of members that have not joined.
+    """Reads the members' records of this stage from the store: they show the leader why members have not joined.
 
-    It may read them by signed URL. Empty where the node does not get them.
+    The leader reads them by signed URL. Empty on nodes without these URLs.
     """
 
     def __init__(self, urls: Mapping[str, str], authority: str = "", attempt: int = 1) -> None:
@@ -311,7 +311,7 @@ class MemberRecords:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> MemberRecords:
-        """Those of the stage that runs here."""
+        """Return the records of the stage that this process runs in."""
         try:
             document = json.loads(Path(environ[FILE_VARIABLE]).with_name(RECORDS_FILE).read_text(encoding="utf-8"))
             stage, attempt = f"{environ['GPUVAL_STAGE']}/", int(environ["GPUVAL_ATTEMPT"])
@@ -321,7 +321,7 @@ class MemberRecords:
         return cls(urls, document["ca"], attempt)
 
     def ended(self, nodes: Sequence[str]) -> tuple[str, str] | None:
-        """The first of these nodes whose stage has ended without success in this attempt, and its message. Takes
+        """Return the first of the nodes whose stage has ended without success in this attempt, and its message. Takes
         seconds."""
         context = ssl.create_default_context(cadata=self._authority or None)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
@@ -331,9 +331,9 @@ class MemberRecords:
             try:
                 with opener.open(self._urls[node], timeout=ANSWER_SECONDS) as answer:
                     record = json.loads(answer.read(MAX_BYTES))
-            except urllib.error.HTTPError:  # there is none yet
+            except urllib.error.HTTPError:  # no record yet
                 continue
-            except (OSError, http.client.HTTPException):  # the store is away: the next look may find it
+            except (OSError, http.client.HTTPException):  # the store is unreachable: the next check may reach it
                 return None
             except (ValueError, RecursionError):
                 continue
@@ -344,15 +344,15 @@ class MemberRecords:
         return None
 
 
-#: The first member's network is widened so far at most: a wider one would have other interfaces of the hosts too.
+#: The shortest prefix to which a network is widened: a wider network would include other interfaces of the hosts.
 WIDEST_PREFIX = 16
 LOOK_UP_SECONDS = 1.0
 
 
 def resolved(address: str, seconds: float) -> str:
-    """Return the IP address that a name stands for; an address is its own.
+    """Return the IP address of a name; an IP address is returned as it is.
 
-    A pod's name is known some moments after the pod has begun. Raises ``WorkloadCrash`` when it is not within
+    A pod's name is known shortly after the pod's start. Raises ``WorkloadCrash`` if the name is unknown for
     ``seconds``.
     """
     deadline = time.monotonic() + seconds
@@ -371,8 +371,8 @@ def resolved(address: str, seconds: float) -> str:
 def own_address(gang: Gang, seconds: float) -> str:
     """Return this member's IP address.
 
-    Many a host calls itself 127.0.1.1, where no other host reaches it: then it is the address that it sends from to
-    another member.
+    Many hosts resolve their own name to 127.0.1.1, which others cannot reach: then the source address of packets to
+    another member is used.
     Raises ``WorkloadCrash`` as :func:`resolved`.
     """
     address = resolved(gang.own.address, seconds)
@@ -384,25 +384,25 @@ def own_address(gang: Gang, seconds: float) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the interface that has the address; None where none has it, or it is a name."""
+    """Return the name of the interface with an address; None if no interface has it, or for a host name."""
     interface = _interface_with(address)
     return interface[0] if interface else None
 
 
 def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[str, str]:
-    """Return variables that hold gloo, and NCCL where there is one, to the interface with this member's address."""
+    """Return variables that bind gloo, and NCCL if ``with_nccl``, to the interface with this member's address."""
     interface = interface_of(address)
-    is_own_name = address != gang.own.address  # often a host's own name is 127.0.1.1, unreachable for others
+    is_own_name = address != gang.own.address  # a host's own name often is 127.0.1.1, unreachable for others
     if not interface or (is_own_name and interface == "lo"):
         return {}
     return {"GLOO_SOCKET_IFNAME": interface, **({"NCCL_SOCKET_IFNAME": f"={interface}"} if with_nccl else {})}
 
 
 def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
-    """Return the network of an address of this host, ``10.0.0.0/24``, widened until it has the others as well.
+    """Return the network of an address of this host, as ``10.0.0.0/24``, widened until it contains the others'
+    addresses.
 
-    None where that makes no sense: names, IPv6, the loopback interface, an address that no interface has, and where it
-    would have to be widened further than to a /16.
+    None for names, IPv6, the loopback interface, an address that no interface has, or a network wider than /16.
     """
     interface = _interface_with(address)
     try:
@@ -419,7 +419,7 @@ def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
 
 
 def _interface_with(address: str) -> tuple[str, ipaddress.IPv4Interface | ipaddress.IPv6Interface] | None:
-    """The interface of this host that has the address, and its network."""
+    """Return the interface of this host with an address, and the address with its network; None without one."""
     with suppress(OSError, ValueError):
         ip_address = ipaddress.ip_address(address.partition("%")[0])
         for number, interface in addresses():

@@ -1,4 +1,4 @@
-"""How a gang's ranks are started: by torchrun on every member, or by DeepSpeed's launcher from the leader over SSH."""
+"""Starts a gang's ranks: by torchrun on every member, or by DeepSpeed's launcher from the leader over SSH."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .config import template
 from .control_channel import GangStop
 from .members import Gang
 
-#: DeepSpeed's launcher would export what the leader has of these to all nodes: their own servers give each its own.
+#: Prefixes of variables that DeepSpeed's launcher exports from the leader to all nodes; each node's SSH server has its
+#: own values instead.
 BEGIN = (
     "import os, sys; from deepspeed.launcher import runner; "
     "names = tuple([*runner.EXPORT_ENVS, *runner.get_accelerator().export_envs()]); "
@@ -28,16 +29,16 @@ BEGIN = (
     "runner.main(sys.argv[1:])"
 )
 RUN_TEMPLATE, ENVIRONMENT_TEMPLATE = "run.sh", "deepspeed_env"
-#: Where each member has its packages: the launcher, which exports one PYTHONPATH to all, is given this name for it.
+#: Variable with each member's package folder; the launcher, which exports one PYTHONPATH to all, refers to it.
 PATH_VARIABLE = "GPUVAL_PYTHONPATH"
-#: Where the launcher leaves what each rank prints, below each member's own folder.
+#: Folder of the ranks' output, written by the launcher below each member's folder.
 OUTPUT_FOLDER = "ranks"
 
 
 class Stopper:
-    """Ends this member's ranks when the control channel reports a stop; ``verdict`` is why, for torchrun's caller.
+    """Ends this member's ranks when the control channel reports a stop; ``verdict`` is the reason, for ``torchrun``.
 
-    ``end`` is how: torchrun ends its ranks when its process is sent TERM.
+    ``end`` is the function that ends them: torchrun ends its ranks at TERM.
     """
 
     def __init__(self, end: Callable[[], object]) -> None:
@@ -71,7 +72,7 @@ class Stopper:
 
 
 def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
-    """The last heartbeats of this member's ranks, by place on the node, with the states of their processes."""
+    """Return the last heartbeats of this member's ranks and the states of their processes, by local rank."""
     first_rank, beats = gang.first_rank(gang.index), {}
     for local_rank in range(gang.own.slots):
         beat = read_beat(directory / BEAT_FILE.format(rank=first_rank + local_rank))
@@ -81,7 +82,7 @@ def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
 
 
 def torchrun_place(gang: Gang) -> list[str]:
-    """Torchrun's arguments for the gang: a static rendezvous at the leader, every member with its rank."""
+    """Return torchrun's arguments for the gang: a static rendezvous at the leader, and the member's rank."""
     return [
         f"--nnodes={len(gang.members)}",
         f"--node-rank={gang.index}",
@@ -92,18 +93,18 @@ def torchrun_place(gang: Gang) -> list[str]:
 
 
 def hostfile(gang: Gang) -> str:
-    """The members as DeepSpeed and MPI want them: a line ``address slots=N`` each, the leader first."""
+    """Return the hostfile for DeepSpeed and MPI: a line ``address slots=N`` for each member, the leader first."""
     return "".join(f"{member.address} slots={member.slots}\n" for member in gang.members)
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file that a launcher reads, and print it, as the folder is deleted at the end."""
+    """Write a file for a launcher, and print its text, as the folder is deleted at the end."""
     path.write_text(text, encoding="utf-8")
     print(f"{path.name}:\n{text}", flush=True)
 
 
 def check_deepspeed(gang: Gang) -> None:
-    """Raise ``WorkloadFailure`` for a gang that DeepSpeed's launcher numbers wrongly: local ranks by rank modulo."""
+    """Raise ``WorkloadFailure`` for members with different slots, whose local ranks DeepSpeed's launcher gets wrong."""
     for index, member in enumerate(gang.members):
         if gang.first_rank(index) % member.slots:
             raise WorkloadFailure(
@@ -114,7 +115,7 @@ def check_deepspeed(gang: Gang) -> None:
 
 
 def check_blanks(*paths: object) -> None:
-    """Raise ``WorkloadFailure`` for a path that pdsh, ssh and Open MPI would split: they know no quotes."""
+    """Raise ``WorkloadFailure`` for a path with blanks, which pdsh, ssh and Open MPI would split."""
     for path in paths:
         if any(letter.isspace() for letter in str(path)):
             raise WorkloadFailure(
@@ -124,7 +125,7 @@ def check_blanks(*paths: object) -> None:
 
 
 class DeepSpeedLauncher:
-    """DeepSpeed's own launcher on the leader, with pdsh over the members' SSH servers."""
+    """Runs DeepSpeed's launcher on the leader, with pdsh over the members' SSH servers."""
 
     def __init__(self, gang: Gang, folder: Path, ssh_options: Sequence[str]) -> None:
         self._gang, self._folder, self._ssh_options = gang, folder, ssh_options
@@ -133,7 +134,7 @@ class DeepSpeedLauncher:
     def start(self, module: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start the module on all members; return the launcher's process.
 
-        Raises ``WorkloadFailure`` where what it needs is not there.
+        Raises ``WorkloadFailure`` if a program that the launcher needs is missing.
         """
         if not shutil.which("pdsh"):
             raise WorkloadFailure(
@@ -148,7 +149,7 @@ class DeepSpeedLauncher:
             f"--master_addr={self._gang.leader.address}",
             f"--master_port={self._gang.port}",
             f"--ssh_port={self._gang.ssh_port}",
-            f'--enable_each_rank_log="${RANK_DIRECTORY_VARIABLE}"/{OUTPUT_FOLDER}',  # by each node's own shell
+            f'--enable_each_rank_log="${RANK_DIRECTORY_VARIABLE}"/{OUTPUT_FOLDER}',  # expanded by each node's shell
             *("--no_ssh_check", "--force_multi", "--no_local_rank", "--module"),
             module,
             *arguments,
@@ -164,13 +165,13 @@ class DeepSpeedLauncher:
         return self._process
 
     def poll(self) -> int | None:
-        """Return its exit code; None while it runs."""
+        """Return the launcher's exit code; None while it runs."""
         return self._process.poll() if self._process else None
 
     def end(self) -> None:
         """End the launcher, pdsh and ssh; each member ends its own ranks.
 
-        By KILL: at TERM the launcher would have every process of its kind on the nodes killed, also those of others.
+        Uses KILL: at TERM, the launcher would kill processes by name on all nodes, also those of others.
         """
         if self._process and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Who is part of a gang, as the plan tells each member's program."""
+"""The members of a gang, as each member's program reads them from the plan."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GANG_VARIABLE = "GPUVAL_GANG"
-#: The document as a file: one variable holds 128 KiB at most.
+#: Variable with the path of the gang's document: a variable itself holds at most 128 KiB.
 FILE_VARIABLE = "GPUVAL_GANG_FILE"
 MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class GangMember:
-    """One node: its name in the inventory, the address at which the others reach it, its processes.
+    """One node of a gang: its name in the inventory, its address for the others, its number of processes (``slots``).
 
-    ``labels``: of the inventory, those by which a job may order its nodes.
+    ``labels``: the inventory's labels by which a job may order its nodes.
     """
 
     node: str
@@ -28,9 +28,9 @@ class GangMember:
 
 @dataclass(frozen=True)
 class Gang:
-    """All members in the order of their ranks; the first leads. ``index`` is this node's place among them.
+    """All members in the order of their ranks; the first is the leader. ``index`` is that of this node.
 
-    ``port`` is PyTorch's rendezvous, the next one the control channel's, ``ssh_port`` the members' own SSH servers'.
+    ``port`` is for PyTorch's rendezvous, the next port for the control channel, ``ssh_port`` for the SSH servers.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Gang:
         return self.port + 1
 
     def first_rank(self, index: int) -> int:
-        """The rank of a member's first process."""
+        """Return the rank of a member's first process."""
         return sum(member.slots for member in self.members[:index])
 
     def owner(self, rank: int) -> tuple[int, int]:
-        """Return the member that a rank runs on, and the rank's place on it. Raises ``IndexError``."""
+        """Return the index of the member that a rank runs on, and the local rank. Raises ``IndexError``."""
         for index, member in enumerate(self.members):
             if rank < member.slots:
                 return index, rank
@@ -73,7 +73,7 @@ class Gang:
 
 
 def parse(text: str) -> Gang:
-    """Return the gang of a document. Raises ``ValueError`` that says what is wrong with it."""
+    """Return the gang in a JSON document. Raises ``ValueError`` that says what is wrong."""
     try:
         document = json.loads(text)
         members = tuple(
@@ -95,7 +95,8 @@ def parse(text: str) -> Gang:
 
 
 def from_environment(environ: Mapping[str, str]) -> Gang:
-    """Return the gang that this process is to be part of: from its file, or by hand as JSON. Raises ``ValueError``."""
+    """Return the gang of this process: from the file that a variable names, or from JSON in a variable. Raises
+    ``ValueError``."""
     if environ.get(GANG_VARIABLE):
         return parse(environ[GANG_VARIABLE])
     if not environ.get(FILE_VARIABLE):

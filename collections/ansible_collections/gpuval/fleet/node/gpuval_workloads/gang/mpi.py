@@ -1,6 +1,6 @@
-"""nccl-tests and rccl-tests across a gang: Open MPI starts a rank per GPU, over the members' SSH servers.
+"""Runs nccl-tests or rccl-tests across a gang: Open MPI starts a rank per GPU, over the members' SSH servers.
 
-What they print is read by the same parser as on one node (vendor_tools/collectives.py).
+Their output is parsed as on one node (vendor_tools/collectives.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .members import Gang
 
 FOLDER_VARIABLE = "NCCL_TESTS_DIR"
 PREFIX = "gang"
-#: The collectives by their names in the figures, with nccl-tests' programs.
+#: Programs of nccl-tests, by name of the collective in the figures.
 PROGRAMS = {"send_receive" if name == "sendrecv" else name: path for name, path in collectives.BINARIES.items()}
-#: What does not end in time with one largest size is tried with the next.
+#: Largest message sizes to try: a program that does not end in time with one runs with the next.
 LARGEST_BYTES = (8 << 30, 1 << 30, 128 << 20)
 START_SECONDS = 60.0
 VERSION_SECONDS = 20.0
@@ -35,14 +35,14 @@ DELIVERY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Tools:
-    """Where mpirun and the programs lie, by collective: all members have to have the same."""
+    """Paths of mpirun and of the programs by collective, which must be the same on all members."""
 
     mpirun: str
     programs: Mapping[str, str]
 
 
 def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | None, str]:
-    """The tools of this node for all collectives, or those named; else None, and why not."""
+    """Return the tools of this node for all collectives, or those in ``only``; else None, and the reason."""
     folders = [Path(environ[FOLDER_VARIABLE])] if environ.get(FOLDER_VARIABLE) else []
     places = ExecutableSearch(folders, environ)
     mpirun = places.find("mpirun")
@@ -62,7 +62,7 @@ def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | 
 
 
 def is_for_mpi(path: Path) -> bool:
-    """Whether a program is linked against MPI: else every rank measures its own GPU, and says it went well."""
+    """Whether a program is linked against MPI: without MPI, every rank would measure its own GPU and report success."""
     try:
         with path.open("rb") as file:
             before = b""
@@ -81,7 +81,7 @@ def is_open_mpi(mpirun: Path) -> bool:
 
 
 def differing(brought: Sequence[Mapping], gang: Gang) -> str:
-    """Why the members' tools cannot be used together; empty where they can."""
+    """Return why the members' tools cannot be used together; empty if they can."""
     for member, report in zip(gang.members, brought):
         if not report.get("tools"):
             return f"{member.node} has no nccl-tests: {report.get('no_tools') or 'none were looked for'}"
@@ -91,10 +91,10 @@ def differing(brought: Sequence[Mapping], gang: Gang) -> str:
 
 
 def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str]) -> list[str]:
-    """How mpirun starts a process per slot of every member. It follows the program and its arguments.
+    """Return mpirun's command for a process per slot of every member, without program and arguments.
 
-    Every daemon is started from here (no tree), since the others cannot log in to each other. Open MPI 5 calls the same
-    settings plm_ssh: :func:`environment` has those.
+    The leader starts every daemon itself (no tree), since other members cannot log in to each other. Open MPI 5 has
+    other names for these settings, plm_ssh: see :func:`environment`.
     """
     settings = {
         "plm_rsh_agent": "ssh",
@@ -103,7 +103,7 @@ def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str])
         "pml": "ob1",
         "btl": "tcp,self",
     }
-    # The others' interfaces may have other names; all of them know which of theirs is in a network.
+    # Members' interfaces may have different names, but each knows which of them is in a network.
     network = network_of(gang.own.address, [member.address for member in gang.members])
     interface = network or interface_of(gang.own.address)
     if interface:
@@ -119,7 +119,7 @@ def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str])
 
 
 def environment(gang: Gang, ssh_options: Sequence[str]) -> dict[str, str]:
-    """The settings of :func:`command` as Open MPI 5 wants them."""
+    """Return the settings of :func:`command` as variables for Open MPI 5."""
     return {
         "PRTE_MCA_plm_ssh_agent": "ssh",
         "PRTE_MCA_plm_ssh_args": _ssh_arguments(gang, ssh_options),
@@ -128,11 +128,11 @@ def environment(gang: Gang, ssh_options: Sequence[str]) -> dict[str, str]:
 
 
 def _ssh_arguments(gang: Gang, ssh_options: Sequence[str]) -> str:
-    return " ".join([*ssh_options, "-p", str(gang.ssh_port)])  # split at blanks, without quotes
+    return " ".join([*ssh_options, "-p", str(gang.ssh_port)])  # Open MPI splits at blanks, without quotes
 
 
 def arguments(largest_bytes: int) -> list[str]:
-    """Of each program: sizes doubled from 8 bytes, one GPU per rank, every element checked."""
+    """Return the arguments of each program: sizes doubled from 8 bytes, one GPU per rank, every element checked."""
     return ["-b", str(SMALLEST_BYTES), "-e", str(largest_bytes), "-f", "2", "-g", "1", "-c", "1"]
 
 
@@ -140,10 +140,10 @@ def measure(
     tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool],
     seconds: float, most_bytes: int | None,
 ) -> tuple[WorkloadResult | None, str]:  # fmt: skip
-    """The figures of all collectives; else None, and why they gave no answer that counts.
+    """Measure all collectives; return the result, or None and the reason why there is no valid answer.
 
-    Wrong elements are an answer, whatever else is amiss. ``seconds`` is for all together, starting apart. ``stopped``
-    says whether the gang has ended meanwhile.
+    Wrong elements are a valid answer, whatever else is wrong. ``seconds`` is for all together, without their start.
+    ``stopped`` returns whether the gang has ended.
     """
     sizes = [most_bytes] if most_bytes else []
     sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
@@ -164,7 +164,7 @@ def measure(
             table = collectives.parse(ended.output)
             answer = settle(ended, collectives.judge(table, name, gang.world_size, PREFIX))
             if answer.verdict == FAIL and not table.wrong and not table.reported_failed:
-                answer = ToolAnswer.none(str(answer.faults[0]))  # of which node is not known
+                answer = ToolAnswer.none(str(answer.faults[0]))  # the node at fault is unknown
             if stopped() or not ended.timed_out or len(sizes) == 1 or answer.verdict == FAIL:
                 break
             print(f"{name} up to {sizes[0]} bytes takes too long: up to {sizes[1]} bytes now", flush=True)
@@ -183,7 +183,7 @@ def measure(
 
 
 def errors_of(answers: Iterable[ToolAnswer]) -> int:
-    """How many elements were wrong; of a program that says so and counts none, one."""
+    """Return the number of wrong elements; 1 for a program that reports wrong results without a count."""
     return int(sum(max(answer.verdict == FAIL, _total(answer.figures, "error_count")) for answer in answers))
 
 
@@ -192,7 +192,7 @@ def _total(figures: Iterable[ToolFigure], name: str) -> float:
 
 
 def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadResult | None, str]:
-    """Their figures under the names that torch's measurement has; None where results were not checked, and why."""
+    """Return the answers' figures with the names of torch's measurement; None and why, if results were not checked."""
     figures = [figure for answer in answers.values() for figure in answer.figures]
     errors = errors_of(answers.values())
     unchecked = int(_total(figures, "unchecked_count"))
@@ -200,7 +200,7 @@ def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadRe
         return None, f"{unchecked} results were not checked (#wrong N/A)"
     result = WorkloadResult()
     result.add_metric("gang_nodes_count", len(gang.members), "count")
-    result.add_metric("gang_absent_nodes_count", 0, "count")  # a table of fewer ranks is no answer
+    result.add_metric("gang_absent_nodes_count", 0, "count")  # a table with fewer ranks is no valid answer
     result.add_metric("gang_processes_count", gang.world_size, "count")
     for figure in figures:
         if figure.name.endswith(("_bus_bytes_per_second", "_latency_seconds")) and "_in_place_" not in figure.name:
@@ -215,7 +215,7 @@ def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadRe
 
 
 def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, file: Path) -> list[str]:
-    """Copy a file into the folder that ``variable`` names on every other member; return nodes not reached."""
+    """Copy a file into the folder in ``variable`` on every other member, by ssh; return the nodes that failed."""
     target = shlex.quote(f"/{file.name}")
     script = f'umask 077; cat > "${variable}"{target}.part && mv "${variable}"{target}.part "${variable}"{target}'
     sending = {}

@@ -1,4 +1,4 @@
-"""Threads of a member beside its work: an asyncio loop, forwarded output of ranks, printed progress."""
+"""A member's threads beside its work: an asyncio loop, forwarding of the ranks' output, printing of progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..common.stall import Beat
 
 
 class LoopThread:
-    """Runs a coroutine in a loop and thread of its own until it is done or cancelled."""
+    """Runs a coroutine in its own thread and loop until it is done or cancelled."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -27,7 +27,7 @@ class LoopThread:
         self._thread.join(seconds)
 
     def cancel(self, seconds: float) -> None:
-        """Cancel the coroutine, and wait so long at most for its end."""
+        """Cancel the coroutine, and wait at most ``seconds`` for its end."""
         with suppress(RuntimeError):  # the loop is closed: it has ended
             self.loop.call_soon_threadsafe(self._main.cancel)
         self._thread.join(seconds)
@@ -44,7 +44,7 @@ class LoopThread:
 
 
 class Periodic:
-    """Enter it: a thread calls ``work`` every so many seconds until it is left."""
+    """A context in which a thread calls ``work`` every ``seconds``."""
 
     def __init__(self, seconds: float, work: Callable[[], object], name: str) -> None:
         self._seconds, self._work, self._done = seconds, work, threading.Event()
@@ -64,12 +64,12 @@ class Periodic:
 
 
 FORWARD_SECONDS = 0.5
-#: Of each file at one time, and in the end.
+#: Maximum bytes to forward of each file at one time, and at the end.
 MOST_BYTES = 1 << 20
 
 
 class Forwarder(Periodic):
-    """Enter it: what comes into the files of a folder is printed as it comes, and the rest when it is left."""
+    """A context in which new lines in the files of a folder are printed; the rest is printed at its end."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(FORWARD_SECONDS, self._forward, "forwarding")
@@ -107,7 +107,7 @@ PRINT_SECONDS = 30.0
 
 
 def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
-    """The progress of the member's ranks by their heartbeats.
+    """Return the progress of a member's ranks in words, by their heartbeats.
 
     The text changes only while the slowest rank advances: a stalled rank must not look alive.
     """
@@ -121,7 +121,7 @@ def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
 
 
 def progress_printer(text_of: Callable[[], str]) -> Periodic:
-    """Enter it: a thread prints what ``text_of`` returns now and then, if it has changed."""
+    """Return a context in which a thread now and then prints the text of ``text_of``, if it has changed."""
     last_text = ""
 
     def look() -> None:

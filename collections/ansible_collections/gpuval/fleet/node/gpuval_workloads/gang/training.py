@@ -1,7 +1,7 @@
-"""One rank of a gang's training: DDP within each node alone, DDP across all nodes, then DeepSpeed ZeRO.
+"""One rank of a gang's trainings: DDP within each node alone, DDP across all nodes, then DeepSpeed ZeRO.
 
-The three train the same model on the same data in one run, so that what the network costs (the second beside the first)
-and what sharding costs or saves (the third beside the second) are ratios of figures with all else alike.
+All three train the same model on the same data in one run. So the cost of the network (second over first) and of
+sharding (third over second) are ratios of otherwise equal measurements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .config import GangTrainingConfig, parse_arguments, template
 
 COMPARED_SHARE = 0.25
 """Of the seconds, for each of the two trainings that ZeRO is held against."""
-#: The configuration of DeepSpeed.
+#: Template of DeepSpeed's configuration.
 TEMPLATE = "deepspeed.json"
 NONFINITE = "gang_nonfinite_count"
 """Losses that are no number, of all ranks, up to the end of the window in which the first of them was."""
@@ -50,7 +50,7 @@ WINDOW_SECONDS = 1.0
 MOST_STEPS = 50
 PROGRESS_SECONDS = 5.0
 
-#: Takes one step and returns its loss.
+#: Function that runs one training step and returns its loss.
 Step = Callable[[], Tensor]
 
 
@@ -58,18 +58,18 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     assert isinstance(config, GangTrainingConfig)
     torch.manual_seed(config.seed)
-    engine_version = deepspeed_version()  # at once where it is not there
+    engine_version = deepspeed_version()  # fails at once if DeepSpeed is missing
     result.environment.update(software_environment(ranks), deepspeed=engine_version, zero_stage=config.zero)
     nodes = _nodes(ranks)
     result.environment["nodes"] = len(nodes)
-    groups = [dist.new_group(list(node)) for node in nodes]  # every rank has to make all of them
+    groups = [dist.new_group(list(node)) for node in nodes]  # every rank must create all groups
     node_group = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
 
     phases: dict[str, TrainingPhase] = {}
     for name, title, group in (("node", "DDP on each node alone", node_group), ("ddp", "DDP across the gang", None)):
         if name == "ddp" or len(nodes) > 1:
             phases[name] = _distributed(title, config, ranks, group)
-            gc.collect()  # gradients' hooks hold the memory of the training in a circle
+            gc.collect()  # reference cycles of gradient hooks hold the training's memory
             ranks.empty_cache()
     task = build_task(config.of_one_node(), ranks)
     result.environment.update(task.environment)
@@ -79,13 +79,13 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 
 def _nodes(ranks: Ranks) -> list[range]:
-    """The ranks of every node, in order."""
+    """Return the ranks of every node, in order."""
     bounds = (ranks.of_node.start, ranks.of_node.stop)
     return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(bounds))))]
 
 
 def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dist.ProcessGroup | None) -> TrainingPhase:
-    """Train by PyTorch's DDP in a group of ranks."""
+    """Train by PyTorch's DDP in a group of ranks; return losses and times."""
     seconds = config.seconds * COMPARED_SHARE
     task = build_task(config.of_one_node(), ranks)
     size = dist.get_world_size(group)
@@ -108,9 +108,10 @@ def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dis
 
 
 def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
-    """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end.
+    """Train by ZeRO; return losses and times, and the final spread of the ranks' losses on one batch.
 
-    The greatest less the least loss of all ranks on rank 0's next batch, as a share: with the same weights it is 0.
+    The spread is the maximum minus the minimum loss of all ranks on rank 0's next batch, as a ratio: 0 for equal
+    weights.
     """
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
     engine = make_engine(task, config.zero, optimizer, ranks)
@@ -137,12 +138,12 @@ def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tupl
 def _report(
     ranks: Ranks, result: WorkloadResult, task: Task, phases: dict[str, TrainingPhase], spread: float, nodes: int
 ) -> None:
-    """Complete the node's result: its own GPUs' figures, and those of the gang."""
+    """Complete the node's result with figures of its GPUs and of the gang."""
     everyone = ranks.gather({name: phase.steps.summary() for name, phase in phases.items()})
     add, zero_phase = result.add_metric, phases["zero"]
     rates = {}
     for name in phases:
-        # All wait for the slowest; alone, the nodes do not wait for each other, and their rates add up.
+        # In the gang, all wait for the slowest; nodes alone do not wait for each other, and their rates add up.
         rates[name] = sum(task.items_per_batch / rank_rates[name][0] for rank_rates in everyone)
         for rank in ranks.of_node:
             tflops = task.flops_per_batch / everyone[rank][name][0] / 1e12
@@ -166,7 +167,7 @@ def _report(
             add(f"gang_loss_step_{step}", zero_phase.losses[step - 1], "loss", revision=COURSE_REVISION)
     add("gang_loss_spread_ratio", spread, "ratio")
     add("gang_steps_count", len(zero_phase.losses), "count")
-    add(NONFINITE, 0, "count")  # else the training has ended at once
+    add(NONFINITE, 0, "count")  # otherwise the training would have ended at once
     result.add_series("gang_loss", "loss", range(1, len(zero_phase.losses) + 1), zero_phase.losses)
     scaling = f", {rates['ddp'] / rates['node']:.2f} of the nodes alone" if "node" in rates else ""
     result.message = (
@@ -177,7 +178,7 @@ def _report(
 
 @dataclass
 class TrainingPhase:
-    """What this rank saw of a training: the mean losses of all ranks by step, and the times of its own steps."""
+    """A training on this rank: mean losses of all ranks by step, and the times of this rank's steps."""
 
     name: str
     losses: list[float] = field(default_factory=list)
@@ -185,12 +186,12 @@ class TrainingPhase:
 
 
 def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
-    """Take steps for so long after a warm-up. Raises ``WorkloadFailure`` for a loss that is no number.
+    """Run steps for ``seconds`` after a warm-up. Raises ``WorkloadFailure`` for a loss that is not finite.
 
-    All ranks do so at once, and the node's first one notes it: such a failure is never retried into PASS.
+    All ranks raise it at once, and the node's first rank notes it: a retry never turns such a failure into PASS.
     """
     phase, recent, reported = TrainingPhase(name), 0.0, time.perf_counter()
-    _window(phase, ranks, step, 1)  # the very first may build kernels
+    _window(phase, ranks, step, 1)  # the first step may build kernels
     _window(phase, ranks, step, WARMUP_STEPS - 1)
     phase.steps = LapStatistics()
     while True:
@@ -235,7 +236,7 @@ def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
         named = (
             f"rank {culprits[0]}" if len(culprits) == 1 else f"{len(culprits)} ranks at once, {culprits[0]} among them"
         )
-        suspects = "their node" if is_one_node else "all nodes"  # through gradients it comes to all that train together
+        suspects = "their node" if is_one_node else "all nodes"  # gradients spread it to all ranks of the training
         message = (
             f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {named}: "
             f"run the diagnostics and fingerprint stages on {suspects}"
@@ -245,7 +246,7 @@ def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
 
 
 def deepspeed_version() -> str:
-    """Return DeepSpeed's version. Raises ``WorkloadFailure`` where it is not there."""
+    """Return DeepSpeed's version. Raises ``WorkloadFailure`` if it is not installed."""
     try:
         import deepspeed
     except ImportError as error:
@@ -257,7 +258,7 @@ def deepspeed_version() -> str:
 
 
 def make_engine(task: Task, stage: int, optimizer: torch.optim.Optimizer, ranks: Ranks):
-    """Return the model with its gradients, optimizer's state or weights sharded over all ranks."""
+    """Return DeepSpeed's engine for the model: gradients, optimizer state or weights sharded, by ZeRO ``stage``."""
     import deepspeed
 
     if not ranks.accelerator.is_gpu:  # a kernel for ranks of one machine, which would be compiled here and now

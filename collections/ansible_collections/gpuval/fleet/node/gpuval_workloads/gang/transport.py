@@ -1,4 +1,4 @@
-"""How the collectives' library got from node to node, by its debug log: network, GPUs' own memory or not, algorithm.
+"""Reads from NCCL's debug log how collectives went between nodes: network, GPUDirect RDMA, algorithm.
 
 A fall-back to sockets is slow and silent: :func:`complaint` names it.
 
@@ -18,31 +18,31 @@ _CHANNEL = re.compile(r"\] via NET/([^/\n]+)/(\S+)")
 _NVLINK = re.compile(r"\] via P2P/MNNVL\b")
 _CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 SOCKET, NVLINK = "Socket", "MNNVL"
-#: InfiniBand and RoCE, by the library's own transport or that of HPC-X.
+#: Names of InfiniBand and RoCE in the log, for NCCL's own transport and that of HPC-X.
 IB = ("IB", "IBext*")
-#: In the log of NCCL 2.18 to 2.22 an algorithm and a protocol are numbers.
+#: Algorithms by number: the log of NCCL 2.18 to 2.22 has numbers for algorithm and protocol.
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
 def networks(text: str) -> set[str]:
-    """The networks by which channels to other nodes go: IB (RoCE too), Socket, AWS Libfabric, MNNVL (NVLink) ..."""
+    """Return the networks of the channels to other nodes: IB (also RoCE), Socket, AWS Libfabric, MNNVL (NVLink) ..."""
     return {match[1] for match in _CHANNEL.finditer(text)} | ({NVLINK} if _NVLINK.search(text) else set())
 
 
 def initialised(text: str) -> set[str]:
-    """The networks that the library says it uses, whether or not anything went by them."""
+    """Return the networks that NCCL has initialised, used or not."""
     return set(_USING.findall(text))
 
 
 def reads_gpu_memory(text: str) -> bool | None:
-    """Whether the network reads the GPUs' memory itself on every channel (GPUDirect RDMA); None without channels."""
+    """Whether all channels between nodes use GPUDirect RDMA; None without channels."""
     answers = {"GDRDMA" in match[2] for match in _CHANNEL.finditer(text)}
     return all(answers) if answers else None
 
 
 def choices(lines: Iterable[str]) -> dict[str, dict[int, tuple[str, str]]]:
-    """For each collective and its size in bytes the algorithm and protocol chosen (the log's TUNING lines)."""
+    """Return algorithm and protocol by collective and size in bytes, from the log's TUNING lines."""
     choice_by_size: dict[str, dict[int, tuple[str, str]]] = {}
     for line in lines:
         match = _CHOICE.search(line)
@@ -58,18 +58,18 @@ def _word(text: str, words: tuple[str, ...]) -> str:
 
 
 def is_ib(networks: Sequence[str]) -> bool:
-    """Whether everything between the nodes went by InfiniBand or RoCE."""
+    """Whether InfiniBand or RoCE are the only networks between the nodes."""
     return bool(networks) and all(any(fnmatchcase(name, pattern) for pattern in IB) for name in networks)
 
 
 def complaint(
     networks: Sequence[str], expected: Sequence[str], rdma_ports: Sequence[Port], driverless: Sequence[str] = ()
 ) -> str | None:
-    """Say what is wrong with the networks that were used, empty for nothing; None where the log tells of none.
+    """Return what is wrong with the networks in use, empty if nothing; None if the log names no network.
 
-    ``expected`` are names as NCCL's log has them, ``*`` for any text; without any, sockets are wrong where there is an
-    RDMA port, whatever its state, or an InfiniBand controller without its driver (``driverless``): a fabric that is
-    down is no reason to go by sockets.
+    ``expected`` are names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA
+    port, whatever its state, or an InfiniBand controller without a driver (``driverless``): a fabric that is down does
+    not excuse sockets.
     """
     if not networks:
         return None
@@ -78,7 +78,7 @@ def complaint(
         unexpected = [
             name for name in networks if not any(fnmatchcase(name.lower(), pattern.lower()) for pattern in expected)
         ]
-        if len(unexpected) < len(networks):  # NVLink between the nodes of a rack beside what joins the racks
+        if len(unexpected) < len(networks):  # NVLink within a rack, beside the network between racks
             unexpected = [name for name in unexpected if name != NVLINK]
         return f"the collectives went by {used}, not by {' or '.join(expected)} as declared" if unexpected else ""
     if SOCKET in networks and rdma_ports:

@@ -1,6 +1,6 @@
-"""What ranks found wrong, kept from the moment they know: the work may break off, or be ended, before its result is.
+"""Notes of ranks on wrong values, written at once: the work may crash, or be ended, before its result is written.
 
-Without it a wrong result that is followed by a crash would look like a crash alone, and that may be measured again.
+Without a note, wrong values before a crash would look like a crash alone, which may be retried.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FILE = "wrong-{rank}.json"
 
 
 def keep(rank: int, metric: str, count: int) -> None:
-    """Write a note of so many wrong values, in place of an earlier note of this rank; none without any."""
+    """Write a note that a rank found ``count`` wrong values of a metric; it replaces the rank's earlier note."""
     if count:
         path = Path(os.environ[RANK_DIRECTORY_VARIABLE], FILE.format(rank=rank))
         write_atomically(path, json.dumps({"metric": metric, "count": count}))
 
 
 def add_to(result: WorkloadResult) -> None:
-    """Put the notes of this node's ranks into the result, in place of its own values."""
+    """Set the metrics in the result to the sums of wrong values in the notes of this node's ranks."""
     counts: dict[str, int] = {}
     for path in Path(os.environ.get(RANK_DIRECTORY_VARIABLE) or "/nonexistent").glob(FILE.format(rank="*")):
         with suppress(OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Inference: a server is started, asked at a set concurrency, measured, and stopped with all it spawned."""
+"""Inference: starts a server, measures it under a set number of concurrent requests, and stops all its processes."""

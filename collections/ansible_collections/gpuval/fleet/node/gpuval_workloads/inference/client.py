@@ -1,6 +1,6 @@
-"""Streaming chat requests to an OpenAI-compatible server: one, its prompt and what its events say; and many.
+"""Sends streaming chat requests to an OpenAI-compatible server, one or many, and measures the answers.
 
-At a set concurrency each thread asks, waits for the whole answer, asks again; what they came to is tallied.
+Each of a set number of threads sends a request, waits for the complete answer, and repeats; a tally counts the results.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Endpoint = tuple[str, int]
 
 
 class RequestError(Exception):
-    """The request is not work done; the message says why in a few words."""
+    """A request that failed; the message says why in a few words."""
 
 
 @dataclass(frozen=True)
 class CompletionAnswer:
-    """A complete answer. Times in seconds; ``gaps`` lie between content chunks."""
+    """A complete answer. Times are in seconds; ``ttft`` is to the first token, ``gaps`` are between content chunks."""
 
     text: str
     ttft: Optional[float]
@@ -62,7 +62,7 @@ class CompletionAnswer:
 
 @dataclass
 class Stream:
-    """Reads server-sent events line by line; the clock is the caller's."""
+    """Reads the server-sent events of one answer line by line; the caller gives the times."""
 
     started: float
     texts: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Stream:
     is_done: bool = False
 
     def feed(self, line: bytes, now: float) -> None:
-        """Take in one line. Raises ``RequestError`` for what is no event of a chat stream, and for an error event."""
+        """Read one line. Raises ``RequestError`` for an error event, or a line that is no event of a chat stream."""
         text = line.decode("utf-8", "replace").strip()
         if not text or text.startswith(":"):
             return
@@ -104,7 +104,7 @@ class Stream:
                 self.is_finished = True
 
     def answer(self) -> CompletionAnswer:
-        """Return the answer. Raises ``RequestError`` when the stream was cut or brought no token."""
+        """Return the complete answer. Raises ``RequestError`` when the stream was cut off or had no token."""
         if not (self.is_done or self.is_finished):
             raise RequestError(f"stream cut after {len(self.texts)} chunks: neither finish_reason nor [DONE]")
         usage = self.usage or {}
@@ -123,7 +123,7 @@ class Stream:
 
 
 def ask(endpoint: Endpoint, body: Mapping, timeout: float) -> CompletionAnswer:
-    """Send one chat request and read its stream to the end, in `timeout` seconds at most. Raises ``RequestError``."""
+    """Send one chat request and read its stream to the end, within `timeout` seconds. Raises ``RequestError``."""
     started = time.monotonic()
     deadline = started + timeout
     connection = http.client.HTTPConnection(*endpoint, timeout=timeout)
@@ -169,9 +169,9 @@ def get(endpoint: Endpoint, path: str, timeout: float = 5.0) -> tuple[int, bytes
 
 
 def prompt(index: int, tokens: int) -> str:
-    """Return the prompt of request `index`, of roughly `tokens` tokens (how many exactly is the tokenizer's to say).
+    """Return the prompt of request `index`, of roughly `tokens` tokens (the exact number depends on the tokenizer).
 
-    It begins with the index, so that a server's prefix cache cannot answer for the work.
+    The prompt begins with the index, so that a server's prefix cache cannot save the work.
     """
     count = max(1, round(tokens / TOKENS_PER_WORD) - 3)
     start = index * 37 % len(_WORDS)
@@ -180,7 +180,7 @@ def prompt(index: int, tokens: int) -> str:
 
 
 class Tally:
-    """Counts of a measurement; safe to use from the threads that ask. A failed request adds to the failures alone."""
+    """Counts the requests of a measurement; thread-safe. A failed request counts as a failure alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -224,7 +224,7 @@ class Tally:
             return self._errors.most_common(1)[0][0] if self._errors else None
 
     def metrics(self, seconds: float) -> list[tuple[str, float, str]]:
-        """Return (name, value, unit) of what was measured in `seconds`; an unmeasured figure is absent."""
+        """Return name, value and unit of the figures, for a measurement of `seconds`; unmeasured ones are left out."""
         with self._lock:
             figures: list[tuple[str, float | None, str]] = [
                 ("inference_running_seconds", seconds, "seconds"),
@@ -249,7 +249,7 @@ def _percentile(sample: ThinnedSample, percent: float) -> float | None:
 
 
 class RequestLoad:
-    """`concurrency` threads that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were made."""
+    """Runs `concurrency` threads that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were sent."""
 
     def __init__(
         self, ask: Callable[[int], CompletionAnswer], tally: Tally, concurrency: int, limit: int | None
@@ -273,7 +273,7 @@ class RequestLoad:
         return any(thread.is_alive() for thread in self._threads)
 
     def stop(self, seconds: float) -> None:
-        """Ask nothing new; what is under way and does not end within `seconds` counts as abandoned, nothing else."""
+        """Send no new requests; requests that do not end within `seconds` count as abandoned alone."""
         self._stopping.set()
         deadline = time.monotonic() + seconds
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""Serve one model and measure it: start, wait for health, warm up, ask, stop."""
+"""Serves one model and measures it: start, wait for health, warm up, send requests, stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST = "127.0.0.1"
 HEALTH_SECONDS = 1.0
 WARM_UP_ATTEMPTS = 3
 DRAIN_SECONDS = 15.0
-#: Kept of the time until the plan's deadline, to stop the server and to report: so many seconds, or this share of it.
+#: Reserve before the plan's deadline, to stop the server and report: seconds, or share of the remaining time.
 RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
 WATCH_SECONDS = 0.2
@@ -54,9 +54,9 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class Session:
-    """A server that runs, where it listens, how to ask it, the event that asks us to end, and when to end by the clock.
+    """A running server: its process and endpoint, the options of requests, the event that ends the measurement.
 
-    ``ends_at`` is on the monotonic clock, None without a deadline.
+    ``ends_at`` is the deadline on the monotonic clock, None without one.
     """
 
     process: ServerProcess
@@ -97,8 +97,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Run the whole measurement and fill `result`.
 
-    Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
-    dies, or no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
+    Raises ``WorkloadFailure`` when model or server program are missing, the server does not become healthy in time or
+    dies, or no request succeeds. In any case, the server and all its processes are stopped first.
     """
     ends_at, seconds_left = None, environ.get("GPUVAL_SECONDS_LEFT")
     if options.until_stopped and seconds_left:  # early enough to stop the server and report before the deadline
@@ -159,7 +159,7 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
 
 
 def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
-    """Ask PyTorch in a process of its own: this one must not hold a GPU while the server works."""
+    """Return the devices, found by PyTorch in a separate process: this one must not hold a GPU beside the server."""
     if environ.get("GPUVAL_ACCELERATOR") == "cpu":
         return CPU
     own_package = str(Path(__file__).resolve().parents[2])  # in a folder or in a zip
@@ -218,7 +218,7 @@ def _wait_for_health(session: Session, path: str, started: float) -> None:
 
 
 def _served_name(server: servers.ServerKind, endpoint: Endpoint, values: Mapping[str, str]) -> str:
-    """Return the name to ask for: the one given to the server, else the first that it lists."""
+    """Return the model name for requests: the name given to the server, else the first that it lists."""
     if server.kind == "vllm":
         return values["name"]
     if server.kind == "command":
@@ -231,7 +231,7 @@ def _served_name(server: servers.ServerKind, endpoint: Endpoint, values: Mapping
 
 
 def _warm_up(session: Session, body: Mapping, result: WorkloadResult) -> None:
-    """One request that is not counted: it pays for lazy loading, and its answer is comparable between nodes."""
+    """Send one uncounted request, which triggers lazy loading; its answer is a fingerprint to compare nodes."""
     process, options = session.process, session.options
     for attempt in range(1, WARM_UP_ATTEMPTS + 1):
         try:
@@ -309,7 +309,7 @@ def _summary(tally: Tally, seconds: float) -> str:
 
 @contextmanager
 def _stop_on_signal():
-    """Turn SIGTERM and SIGINT into an event while the server runs, so that it is stopped and the figures are kept."""
+    """Yield an event that SIGTERM and SIGINT set, so that the server is stopped and the figures are kept."""
     stopped = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():

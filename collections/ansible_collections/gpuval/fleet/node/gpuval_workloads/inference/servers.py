@@ -1,7 +1,7 @@
-"""Which server answers, how it is started and stopped, and how it wants to be asked.
+"""The inference servers: how each is started and stopped, and the form of its requests.
 
-Commands are data: ``{name}`` is replaced. Servers start workers that leave the process group or lose their parent. Each
-carries an environment variable that only this start gave out, so they are found in /proc wherever they went.
+Commands are data: ``{name}`` is replaced. Servers start workers that leave the process group or lose their parent. All
+inherit an environment variable with a value of this start, by which they are found in /proc.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OFFLINE = (
     *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"),
     *("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"),
 )
-#: What `transformers serve` imports.
+#: Packages that `transformers serve` imports.
 SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
 
@@ -57,7 +57,7 @@ class NoServerError(WorkloadFailure):
 
 @dataclass(frozen=True)
 class ServerKind:
-    """How one kind of server is run; ``request`` is added to the body of every request."""
+    """How to run one kind of server; ``request`` is added to the body of every request."""
 
     kind: str
     command: tuple[str, ...]
@@ -85,12 +85,12 @@ _VLLM_CPU = replace(
     _VLLM,
     command=(
         *_VLLM_START,
-        # Compiling takes minutes on a few cores and gains nothing that a CPU node is judged by.
+        # Compilation takes minutes on a few cores and improves no figure by which a CPU node is judged.
         *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
     ),
     environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
 )
-# Runs `transformers serve` from any interpreter that has transformers, whether or not its script was installed.
+# Runs `transformers serve` by any interpreter that has transformers, even without the installed script.
 _TRANSFORMERS_ENTRY = "import sys; from transformers.cli.transformers import main; sys.argv[0] = 'transformers'; main()"
 _TRANSFORMERS = ServerKind(
     kind="transformers",
@@ -100,7 +100,7 @@ _TRANSFORMERS = ServerKind(
 
 
 def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: TorchDevices) -> ServerKind:
-    """Return the server to run. Raises ``WorkloadFailure`` when what it needs is not installed."""
+    """Return the server to run. Raises ``WorkloadFailure`` when a package that it needs is not installed."""
     if kind == "auto":
         kind = next(filter(_is_importable, ("vllm", "transformers")), "")
         if not kind:
@@ -128,7 +128,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: To
 
 
 def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Replace ``{key}`` for the given keys; other braces stay as they are."""
+    """Return the arguments with ``{key}`` replaced for the keys of ``values``; other braces stay."""
     filled = []
     for argument in template:
         for key, value in values.items():
@@ -138,7 +138,7 @@ def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def server_environment(server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices) -> dict[str, str]:
-    """Return the server's environment: ours less what is none of its business, offline, no GPU where none is meant."""
+    """Return the server's environment: inherited without gpuval's variables, offline, without GPUs on a CPU node."""
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
     environment.update(dict.fromkeys(OFFLINE, "1"))
     for key, value in server.environment.items():
@@ -150,7 +150,7 @@ def server_environment(server: ServerKind, inherited: Mapping[str, str], acceler
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """Return the model's configuration. Raises ``WorkloadFailure`` where there is none."""
+    """Return the configuration in a model's folder. Raises ``WorkloadFailure`` without one."""
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -161,10 +161,10 @@ def model_config(folder: Path) -> dict[str, Any]:
 
 
 def tensor_parallel_size(config: Mapping[str, Any], gpu_count: int) -> int:
-    """Return over how many GPUs the model can be split: as many as its attention heads are divided by evenly.
+    """Return the number of GPUs over which the model can be split: its attention heads must divide evenly.
 
-    Keys and values may have fewer heads, which are then copied to several GPUs alike. A model that does not tell its
-    heads gets all GPUs.
+    Keys and values may have fewer heads, which are then copied to several GPUs. A model without a number of heads gets
+    all GPUs.
     """
     text = config.get("text_config")
     inner = text if isinstance(text, Mapping) else config
@@ -207,7 +207,7 @@ def _version(*distributions: str) -> str | None:
 
 
 class ServerProcess:
-    """A running server. Its output goes line by line to ours, with a prefix; the last lines are kept for messages."""
+    """A running server. Its output is printed line by line with a prefix; the last lines are kept for messages."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._marker = uuid.uuid4().hex
@@ -229,11 +229,11 @@ class ServerProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Return the exit code (negative: the signal's number), None while it runs."""
+        """Return the server's exit code (negative: the signal's number), None while it runs."""
         return self._process.poll()
 
     def last_lines(self) -> str:
-        """Return the last of its output, for a message."""
+        """Return the last lines of the server's output, for a message."""
         return "\n".join([*self._lines][-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
 
     def how_it_ended(self) -> str:
@@ -245,10 +245,10 @@ class ServerProcess:
         return f"{ending} ({self._first_error})" if self._first_error else ending
 
     def stop(self) -> list[int]:
-        """Stop the server and everything it spawned; return the process ids that are left, normally none.
+        """Stop the server and all its processes; return the pids that remain, normally none.
 
-        The server is asked first, alone: it knows how to end its workers and to give back shared memory. What is left
-        then gets TERM, and at last KILL.
+        The server alone gets TERM first: it ends its workers and releases shared memory. Processes that remain get
+        TERM, then KILL.
         """
         if self.exit_code() is None:
             self._process.terminate()
