@@ -1,1 +1,1 @@
-"""The steps of a job on one node. Needs the standard library only, in whatever image."""
+"""Runs the steps of a job on a node. Needs only the standard library, in any image."""

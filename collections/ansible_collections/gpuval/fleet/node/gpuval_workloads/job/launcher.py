@@ -1,7 +1,7 @@
-"""What a step starts by $GPUVAL_LAUNCHER: mpirun, and a command once for each process of all nodes.
+"""The program of $GPUVAL_LAUNCHER: runs mpirun, which runs a step's command once for each process of all nodes.
 
-A script runs it as a file, with whatever PYTHONPATH it has set: so it needs the standard library only. The folder and
-the variables that the script has set are those of all processes.
+A step's script runs this file with any PYTHONPATH, so it needs only the standard library. All processes get the
+script's folder and variables.
 """
 
 import json
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 VARIABLE = "GPUVAL_LAUNCHER"
-#: What a script changed, as JSON.
+#: Variable with the folder and variables that a script changed, as JSON.
 CHANGED = "GPUVAL_CHANGED"
-#: The shell's own, and those of mpirun's caller.
+#: Variables that are not passed on: the shell's own.
 OWN = ("_", "PWD", "OLDPWD", "SHLVL")
 
 

@@ -1,7 +1,7 @@
-"""A job as the controller packed it, and its steps, run one after the other.
+"""Runs the steps of a job, which the controller packed, one after the other.
 
-Their output is the stage's; the first that fails ends it. Figures are those of steps' results, of their output, or of
-a CSV file with the columns ``model`` (or ``models``), ``performance`` and ``metric``.
+The steps' output is the stage's; the first step that fails ends the stage. Figures come from the steps' results, their
+output, or a CSV file with the columns ``model`` (or ``models``), ``performance`` and ``metric``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ VARIABLE = "GPUVAL_JOB"
 MAX_JOB_BYTES = 4 << 20
 MASTER_PORT = "6002"
 MAX_RESULT_BYTES = 4 << 20
-#: Between TERM and KILL of a step that exceeds its limit.
+#: Seconds between TERM and KILL of a step that exceeds its limit.
 GRACE_SECONDS = 10.0
 EXIT_TIMEOUT = 124
-#: By these the runner knows that the work is done.
+#: File and output line by which the runner knows that the work is done.
 STAY_FILE = "stays"
 STAY_LINE = "== the work is done"
-#: Where the runner leaves the secrets that the job names.
+#: File in which the runner passes the job's secrets.
 SECRETS_FILE = "secrets.json"
 MAX_STATE = 40
 MAX_CSV_BYTES, MAX_CSV_ROWS = 4 << 20, 200
 MODEL_COLUMNS = ("model", "models")
-#: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
+#: Lists of a result that are joined over the steps; of equal names, the later counts.
 LISTS = ("metrics", "series", "artifacts")
 MAPPINGS = ("fingerprints", "environment")
 
@@ -63,8 +63,8 @@ class JobStep:
 
 @dataclass(frozen=True)
 class JobSteps:
-    """``figures``: whether its output must have some; ``csv``: the file that must; ``gang``: how several nodes run it
-    together, empty for a job on each node by itself."""
+    """A job. ``figures``: whether its output must have figures; ``csv``: the file that must have them; ``gang``: how
+    several nodes run the job together, empty for a job on each node alone."""
 
     name: str
     files: Mapping[str, str]
@@ -76,7 +76,7 @@ class JobSteps:
 
 
 def unpack(text: str) -> JobSteps:
-    """Read a packed job. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
+    """Return the job packed in a text. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for any other text."""
     reader = zlib.decompressobj()
     try:
         data = reader.decompress(base64.b64decode(text), MAX_JOB_BYTES)
@@ -92,8 +92,8 @@ def unpack(text: str) -> JobSteps:
 def environment(
     job: JobSteps, variables: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of all steps. Names that scripts for many nodes read mean this node alone, or the nodes that
-    ``together`` describes."""
+    """Return the environment of all steps. Variables that multi-node scripts read describe this node alone, or the
+    nodes in ``together``."""
     gpus = variables.get("GPUVAL_GPU_COUNT", "")
     processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
     node = variables.get("GPUVAL_NODE", "localhost")
@@ -122,7 +122,7 @@ def identifier_of(job: JobSteps, variables: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Run the job of this process' environment; returns the exit code of the stage."""
+    """Run the job in this process's environment; returns the exit code of the stage."""
     try:
         job = unpack(os.environ[VARIABLE])
     except (KeyError, TypeError, ValueError) as error:
@@ -131,7 +131,7 @@ def main() -> int:
     folder = Path(os.environ.get("GPUVAL_WORK_DIR", ".")) / "job"
     folder.mkdir(parents=True, exist_ok=True)
     secrets = folder.parent / SECRETS_FILE
-    with suppress(FileNotFoundError):  # they become variables of the steps, and no file has them any more
+    with suppress(FileNotFoundError):  # secrets become variables of the steps, and the file is removed
         os.environ.update(json.loads(secrets.read_text(encoding="utf-8")))
         secrets.unlink()
     for name, text in job.files.items():
@@ -185,7 +185,7 @@ class JobRun:
         return self._finish(skipped)
 
     def _after(self, step: JobStep, *, ran: bool) -> None:
-        """A step is done here."""
+        """Called when a step is done on this node."""
 
     def _why_not(self, step: JobStep) -> str:
         if step.creates and not step.force and (self._folder / step.creates).exists():
@@ -193,12 +193,12 @@ class JobRun:
         return ""
 
     def _step(self, step: JobStep, title: str) -> int:
-        """Run one step; returns the exit code of the stage that it means, 0 to go on."""
+        """Run one step; returns the stage's exit code after a failure, 0 to go on."""
         print(f"== {title}", flush=True)
         self._write("running", title)
         before = self._stamp()
         code, late = self._wait(step)
-        print(flush=True)  # its last line may lack its end, and what follows is read by lines
+        print(flush=True)  # the step's last line may lack its line end
         step_result = self._read() if self._stamp() != before else {}
         if step_result is None:
             return self._fail(f"{title}: its result file is not JSON")
@@ -223,7 +223,7 @@ class JobRun:
         return 0
 
     def _wait(self, step: JobStep) -> tuple[int, bool]:
-        """Returns the exit code as a shell has it, and whether the step exceeded its limit."""
+        """Wait for a step; returns its exit code as in a shell, and whether the step exceeded its limit."""
         variables = {**self._variables, "GPUVAL_STEP": step.name, **step.environment}
         if step.force:
             variables["GPUVAL_JOB_FORCE"] = "1"
@@ -261,7 +261,7 @@ class JobRun:
         end_group(process, GRACE_SECONDS, None)
 
     def _end(self, number: int, _frame: object) -> None:
-        """The stage is ended: so is the step, and the runner waits for both."""
+        """Handle a signal that ends the stage: end the step, then exit."""
         self._end_step()
         os._exit(128 + number)
 
@@ -286,7 +286,7 @@ class JobRun:
             for name, value, unit in figures:
                 print(f"gpuval figure {name}: {value} {unit}", flush=True)
             message += f"; {cut}" if cut else ""
-        # Figures in the output are the runner's: without them the stage is no success.
+        # The runner reads figures from the output: without these the stage is no success.
         needs_output = job.figures and not self._handed_over and not job.csv
         self._write("running" if needs_output else "success", message)
         return EXIT_SUCCESS
@@ -308,7 +308,7 @@ class JobRun:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> Optional[dict[str, Any]]:
-        """What the step handed over; None for what is no result."""
+        """Return the result that the step wrote; None if it is malformed."""
         try:
             if self._file.stat().st_size > MAX_RESULT_BYTES:
                 return None
@@ -320,7 +320,7 @@ class JobRun:
         return document if isinstance(document, dict) else None
 
     def _collect(self, step_result: dict[str, Any]) -> None:
-        """Keep what a step handed over; the runner checks its form."""
+        """Add a step's result to the job's; the runner checks its form."""
         for key in LISTS:
             entries = step_result.get(key)
             if isinstance(entries, list):
@@ -339,12 +339,12 @@ def _identity(item: Any) -> str:
 
 
 def command_of(step: JobStep) -> list[str]:
-    """What starts a step, or each of its processes: a file of Python by Python."""
+    """Return the command of a step, or of each of its processes; a Python file is run by Python."""
     return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process of the step's group is left."""
+    """Whether any process of the step's process group is left."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -355,14 +355,14 @@ def _lives(pid: int) -> bool:
 
 
 class CsvError(ValueError):
-    """A file without figures; the message says what it lacks."""
+    """A CSV file without figures; the message says what it lacks."""
 
 
 def read_csv(path: Path) -> tuple[list[tuple[str, str, str]], str]:
-    """Name, value and unit of each row, and what of the file does not count. Raises ``CsvError``.
+    """Return name, value and unit of each row, and a note on ignored rows. Raises ``CsvError``.
 
-    A model that has several rows gets the metric into the name. Rows without a number as performance, as of a failure,
-    do not count.
+    If a model has several rows, the name includes the metric. Rows whose performance is no number, as after a failure,
+    are ignored.
     """
     try:
         with path.open("rb") as stream:
@@ -407,5 +407,5 @@ def _is_number(text: str) -> bool:
 
 
 def _word(value: object) -> str:
-    """One word, as a line of figures needs it."""
+    """Return a value as one word, for a line of figures."""
     return "_".join(value.split()) if isinstance(value, str) else ""

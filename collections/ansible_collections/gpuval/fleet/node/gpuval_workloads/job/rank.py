@@ -1,6 +1,6 @@
-"""One process of a step that a launcher starts over SSH: the step's command or that of its script, as the job has it.
+"""One process of a step that a launcher starts over SSH: runs the command of the step or its script.
 
-A command leaves a note of its end for its node's member of the gang: the launcher elsewhere may never hear of it.
+A failed command leaves a note for its node's member of the gang: the launcher on another node may never notice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import write_atomically
 from .launcher import CHANGED
 
-#: In the folder that RANK_DIRECTORY_VARIABLE names: the command, its folder and its environment.
+#: File, in the folder that RANK_DIRECTORY_VARIABLE names, with the command, its folder and its environment.
 FILE = "launch.json"
 NOTE = "failed-{rank}.json"
 DONE = "done-{step}-{rank}"
-#: What launchers set for each process.
+#: Prefixes of variables that launchers set for each process.
 PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_")
 NAMES = (
     *("RANK", "LOCAL_RANK", "LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE"),

@@ -1,7 +1,7 @@
-"""A job of several nodes: each is a member of a gang, and a step begins when the one before it has ended on all.
+"""Runs a job on several nodes, as members of a gang: a step begins when the step before has ended on all nodes.
 
-Members meet on the gang's control channel. A step that fails, or a member that is lost, ends the job on all of them,
-with the name of the step and the node. Needs the standard library only; launchers are what the image has.
+Members meet on the gang's control channel. A step that fails, or a member that is lost, ends the job on all members,
+with the names of step and node. Needs only the standard library; launchers are those of the image.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .program import (
 )
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
-#: The first member starts these on all.
+#: Launchers with which the first member starts processes on all members.
 OVER_SSH = (DEEPSPEED, MPIRUN)
 RANK_MODULE = "gpuval_workloads.job.rank"
 HOSTFILE = "hostfile"
@@ -54,9 +54,9 @@ WAITING_SECONDS = 30.0
 
 
 def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
-    """The gang as a job wants it: ordered, no more members than asked for, so many processes on each.
+    """Return the gang as a job requests it: order of members, their maximum number, processes on each.
 
-    The index of a member that is not needed is the number of those that are, or more. Raises ``ValueError``.
+    Members that are not needed get an index of at least the number of needed ones. Raises ``ValueError``.
     """
     members = list(gang.members)
     if request["order"] != "inventory":
@@ -84,7 +84,7 @@ def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
 
 
 class GangRun(JobRun):
-    """One job on one member of its gang."""
+    """Runs a job on one member of its gang."""
 
     def __init__(self, job: JobSteps, folder: Path, result: Path) -> None:
         super().__init__(job, folder, result)
@@ -99,7 +99,7 @@ class GangRun(JobRun):
 
     def run(self) -> int:
         is_cpu = os.environ.get("GPUVAL_ACCELERATOR", "cpu") == "cpu"
-        os.environ.pop(VARIABLE, None)  # too long for the SSH server, and of no use from here on
+        os.environ.pop(VARIABLE, None)  # too long for the SSH server, and not needed any more
         try:
             declared = from_environment(os.environ)
             gang = shaped(declared, self._job.gang, is_cpu)
@@ -142,7 +142,7 @@ class GangRun(JobRun):
             brought = joining.join(channel, gang)
             lacking = self._lacking(brought)
             if lacking:
-                with suppress(StoppedError):  # all come to the same
+                with suppress(StoppedError):  # all members decide the same
                     self._channel.end(lacking, joining.FAREWELL_SECONDS, weight=SHARED)
                 return self._fail(lacking)
             self._described["joined"] = True
@@ -152,7 +152,7 @@ class GangRun(JobRun):
                 keys = [report["host_key"] for report in brought]
                 self._options = client(gang, self._folder, joining.keys_folder(os.environ) / joining.KEY_FILE, keys)
             code = self._work()
-        except (WorkloadFailure, WorkloadCrash) as error:  # of a launcher, or of a rank on this node
+        except (WorkloadFailure, WorkloadCrash) as error:  # from a launcher, or a rank on this node
             self._write("running", str(error))
             self._report(self._message, CAUSE)
             print(self._message, file=sys.stderr, flush=True)
@@ -170,7 +170,7 @@ class GangRun(JobRun):
         return code
 
     def _report(self, message: str, weight: int) -> None:
-        """Report the end of the job here to the others; it may be an effect of what happened to one of them."""
+        """Report the end of the job on this node to the other members; ``weight`` says whether it may be an effect."""
         try:
             self._channel.end(message, joining.FAREWELL_SECONDS, weight=weight)
         except StoppedError as error:
@@ -186,11 +186,11 @@ class GangRun(JobRun):
         return EXIT_CRASH
 
     def _hear(self, stop: GangStop) -> None:
-        if stop.node != self._gang.own.node:  # its own last output says more
+        if stop.node != self._gang.own.node:  # this node's own output explains more
             print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)
 
     def _prepare(self, stack: ExitStack) -> dict[str, Any]:
-        """What the job's launchers need of this node. Raises ``WorkloadFailure`` for what is missing."""
+        """Start what the job's launchers need on this node; return data for the others. Raises ``WorkloadFailure``."""
         if TORCHRUN in self._launchers and find_spec("torch") is None:
             raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
         if DEEPSPEED in self._launchers:
@@ -212,7 +212,7 @@ class GangRun(JobRun):
         return {}
 
     def _lacking(self, brought: Sequence[Mapping[str, Any]]) -> str:
-        """Why the job cannot run; all members come to the same."""
+        """Return why the job cannot run, empty if it can; all members decide the same."""
         by_reason: dict[str, list[str]] = {}
         for member, report in zip(self._gang.members, brought):
             if report.get("lacks"):
@@ -229,7 +229,7 @@ class GangRun(JobRun):
         return int(port_text)
 
     def _together(self, timestamp: str) -> dict[str, str]:
-        """What scripts for many nodes read."""
+        """Return the variables that multi-node scripts read."""
         gang, identifier = self._gang, identifier_of(self._job, os.environ)
         return {
             "MASTER_ADDR": gang.leader.address,
@@ -273,8 +273,8 @@ class GangRun(JobRun):
         return EXIT_SUCCESS
 
     def _after(self, step: JobStep, *, ran: bool) -> None:
-        """Raises ``WorkloadCrash`` for a process on this node of whose end the launcher has not heard, and where this
-        node and the first differ about whether the job is for them."""
+        """Raises ``WorkloadCrash`` for a process on this node whose end the launcher has missed, or if this node and
+        the first differ on whether the step was skipped."""
         reports, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
         if step.once:
             self._inapplicable = reports
@@ -316,12 +316,12 @@ class GangRun(JobRun):
             time.sleep(POLL_SECONDS)
 
     def _meet(self, name: str, word: str = "") -> str:
-        """Wait until all members have come here; returns the leader's word. Raises ``StoppedError``."""
+        """Wait until all members reach the meeting ``name``; return the leader's word. Raises ``StoppedError``."""
         self._channel.arrive(name, word)
         begun = reported = time.monotonic()
         while True:
             answer = self._channel.met(name)
-            self._look()  # a launcher may succeed although a rank failed, which has left its note before
+            self._look()  # a launcher may succeed although a rank failed: check the ranks' notes
             if answer is not None:
                 return answer[0]
             now = time.monotonic()
@@ -331,16 +331,16 @@ class GangRun(JobRun):
             time.sleep(POLL_SECONDS)
 
     def _look(self) -> None:
-        """Raises ``StoppedError`` when the gang has ended, ``WorkloadCrash`` for a rank on this node that failed."""
+        """Raise ``StoppedError`` when the gang has ended, ``WorkloadCrash`` for a rank on this node that failed."""
         if self._channel.stopped:
             raise StoppedError(self._channel.stopped)
         for note in sorted(self._folder.glob(rank.NOTE.format(rank="*"))):
-            with suppress(OSError, ValueError, KeyError):  # half written: the next look reads it whole
+            with suppress(OSError, ValueError, KeyError):  # partially written: the next check reads it
                 raise WorkloadCrash(f"{self._what}: {json.loads(note.read_text(encoding='utf-8'))['message']}")
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         if self._deepspeed:
-            self._deepspeed.end()  # not by TERM, at which it would kill by name on all nodes
+            self._deepspeed.end()  # not by TERM, at which the launcher would kill processes by name on all nodes
         else:
             super()._stop(process)
 
@@ -350,7 +350,7 @@ class GangRun(JobRun):
             signal_group(self._process.pid, signal.SIGKILL)  # what it left running
 
     def _leave(self, number: int, _frame: object) -> None:
-        """The stage is ended: KILL follows soon, and the others are to hear of it before."""
+        """Handle a signal that ends the stage: end the step's process and exit, which reports to other members."""
         if self._process is not None and not self._deepspeed:
             signal_group(self._process.pid, signal.SIGTERM)
         raise SystemExit(128 + number)
@@ -360,7 +360,7 @@ class GangRun(JobRun):
         if self._gang.index == (members - 1 if self._job.gang["figures"] == "last" else 0):
             return super()._finish(skipped)
         self._write("success", f"{len(self._job.steps) - len(skipped)} of {len(self._job.steps)} steps")
-        return EXIT_SUCCESS  # figures are another node's
+        return EXIT_SUCCESS  # another node has the figures
 
     def _write(self, state: str, message: str) -> None:
         self._state = state

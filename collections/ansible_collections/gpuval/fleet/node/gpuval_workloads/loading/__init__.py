@@ -1,1 +1,1 @@
-"""Loading: a model from the store into the node's model cache, timed, then every file held against ``SHA256SUMS``."""
+"""Loading: copies a model from the store into the node's model cache, timed, and checks files by ``SHA256SUMS``."""

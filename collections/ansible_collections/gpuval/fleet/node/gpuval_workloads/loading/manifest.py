@@ -1,6 +1,6 @@
 """``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits>  <path>`` a line. Its presence marks the model as whole.
 
-And SHA-256 of many files at once, and which part damaged one on its way from the store to the node's disk.
+Also computes SHA-256 of many files at once, and finds what damaged a file on its way from the store to the disk.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path, PurePosixPath
 
 NAME = "SHA256SUMS"
 MAX_BYTES = 16 * 1024 * 1024
-#: Files of a model that run code when they are read: Python, libraries, weights as pickles. No node gets one.
+#: Suffixes of model files that can run code when read: Python, libraries, pickled weights. They are never loaded.
 RUNS_CODE = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".py", ".pyc", ".sh", ".so")
-#: In front of a dataset's name: its folder in the store and in the node's cache.
+#: Prefix of a dataset's folder in the store and in the node's cache; the dataset's name follows.
 DATASET_FOLDER = "datasets--gpuval--"
 STORE, NETWORK, NODE, HEALED = "store", "network", "node", "healed"
 CHUNK_BYTES = 4 * 1024 * 1024
 REPORT_SECONDS = 5.0
-#: File systems that know no such thing.
+#: Errors of file systems that do not support the call.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<path>.+)")
 
 
 class ModelManifestError(ValueError):
-    """The manifest cannot be trusted; the message names the line."""
+    """The manifest is malformed; the message names the line."""
 
 
 def parse(text: str) -> Mapping[str, str]:
-    """Return path -> SHA-256 in lower-case hex.
+    """Return SHA-256 in lower-case hex by path, from a manifest's text.
 
     Paths are relative to the model's folder, with ``/``. Raises ``ModelManifestError`` for an empty manifest, a
     malformed or repeated line, and a path that leaves the folder: it comes over the network and names files to write.
@@ -59,12 +59,12 @@ def parse(text: str) -> Mapping[str, str]:
 
 
 def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) -> dict[str, str]:
-    """Return path -> SHA-256 in hex of files under `root`; a file that is not there is left out.
+    """Return SHA-256 in hex by path of files under `root`; missing files are left out.
 
     `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
     """
     counts: list[int] = []
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # hashlib lets go of the interpreter lock
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # hashlib releases the interpreter lock
         futures = {path: pool.submit(_hash_file, root / path, counts) for path in paths}
         pending = set(futures.values())
         while pending:
@@ -76,9 +76,9 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
 
 
 def drop_from_cache(handle: int) -> None:
-    """Have an open file read from its disk next: what was just written still lies in memory, right or not.
+    """Drop an open file from the page cache, so that the next read is from the disk and not from memory.
 
-    Raises ``OSError`` when the disk did not take what was written.
+    Raises ``OSError`` when written data could not be stored.
     """
     try:
         os.fsync(handle)
@@ -105,10 +105,10 @@ def _hash_file(path: Path, counts: list[int]) -> str | None:
 
 @dataclass(frozen=True)
 class FileDigests:
-    """SHA-256 of one file; None where there was no file.
+    """Several SHA-256 of one file, to find what damaged it; None for a missing file.
 
-    ``announced`` is that of the manifest, ``first`` that of the file that did not match it, ``read_again`` that of
-    the same file, read once more. ``sent`` is what the store sent next, past the disk; ``second`` is a second copy.
+    ``announced`` is from the manifest, ``first`` from the file that did not match, ``read_again`` from a second read of
+    the same file. ``sent`` is of the store's data without the disk; ``second`` is of a second copy.
     """
 
     announced: str
@@ -118,9 +118,9 @@ class FileDigests:
     second: str | None = None
 
 
-#: The first that applies counts.
+#: Rules: origin of the damage and its condition; the first that applies counts.
 RULES: tuple[tuple[str, Callable[[FileDigests], bool]], ...] = (
-    (STORE, lambda file: file.first is None),  # it was listed, and did not come
+    (STORE, lambda file: file.first is None),  # listed, but not received
     (NODE, lambda file: file.read_again != file.first),
     (STORE, lambda file: file.sent == file.first),
     (NETWORK, lambda file: file.sent != file.announced),
@@ -130,5 +130,5 @@ RULES: tuple[tuple[str, Callable[[FileDigests], bool]], ...] = (
 
 
 def origin_of(file: FileDigests) -> str:
-    """Return what damaged a file: the store, the network, the node; or ``healed``, where a second copy is right."""
+    """Return what damaged a file: store, network or node; or ``healed`` if a second copy is right."""
     return next(origin for origin, applies in RULES if applies(file))

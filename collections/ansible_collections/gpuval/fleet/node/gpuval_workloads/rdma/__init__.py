@@ -1,1 +1,1 @@
-"""RDMA of a node by perftest: every port by itself, pairs of ports, memory of GPUs."""
+"""Measures RDMA of a node by perftest: every port alone, pairs of ports, GPU memory."""

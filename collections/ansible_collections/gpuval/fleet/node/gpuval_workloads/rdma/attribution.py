@@ -1,8 +1,8 @@
-"""Pairs of nodes: which ones measure together, and which end of a slow rail is named. Pure.
+"""Selects pairs of nodes for measurements, and decides which end of a slow rail is at fault. Pure.
 
-A port that makes its rate with one partner is good. One that is slow with two partners, both good with others, is bad;
-where many nodes have such a port of one name, it is shared: a switch may be at fault. What is slow and has no such end
-accuses no node: the way between two good ends, or too few partners.
+A port that reaches its rate with one partner is good. A port that is slow with two partners, both good with others, is
+bad; if many nodes have bad ports of one name, they are shared: a switch may be at fault. A slow rail without a bad end
+accuses no node: the path between two good ends may be slow, or there were too few partners.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from typing import NamedTuple, Optional
 
-#: Of good nodes that tell whether a slow end is bad.
+#: Number of good partners that are needed to call a slow end bad.
 PARTNERS = 2
-#: So many rounds look again at slow ends; more are left unexplained.
+#: Maximum rounds that measure slow ends again; further ones stay unexplained.
 MAX_ROUNDS = 4
-#: A port of one name that is bad on more nodes than this, and on more than one of so many of all, is shared.
+#: A port name that is bad on more than ALIKE nodes, and on more than one in ALIKE_OF of all, is shared.
 ALIKE, ALIKE_OF = 2, 32
-#: The place of a node in its gang, and the name of its port.
+#: One end of a rail: index of the node in its gang, and name of the port.
 End = tuple[int, str]
 Rounds = list[list[tuple[int, int]]]
 
 
 class RailPair(NamedTuple):
-    """A rail between two nodes. ``share``: of twice the rate. Not ``tested``: a problem of the setup, not of ports."""
+    """A rail between ports of two nodes. ``share``: measured speed over twice the rate. ``tested`` is False for a
+    problem of the setup, not of ports."""
 
     client: int
     rail: str
@@ -47,7 +48,7 @@ class RdmaFindings(NamedTuple):
 
 
 def ring(members: Sequence[int]) -> Rounds:
-    """Client and server of the pairs of each round: every node beside both neighbours of a ring, one at a time."""
+    """Return rounds of pairs (client, server): every node with each of its two neighbours in a ring, one at a time."""
     count = len(members)
     pairs = list(zip(members, members[1:])) + ([(members[-1], members[0])] if count > 2 else [])
     odd_pair = [pairs.pop()] if count > 2 and count % 2 else []
@@ -55,7 +56,7 @@ def ring(members: Sequence[int]) -> Rounds:
 
 
 def second_look(pairs: Sequence[RailPair], least: float) -> Rounds:
-    """Nodes with slow rails that are neither good nor bad, each beside two nodes that are good on all of theirs."""
+    """Return further rounds: each node with undecided slow rails, with two nodes whose rails are all good."""
     attribution = attribute(pairs, least)
     open_ends = {end for pair in attribution.unexplained for end in pair.ends} - attribution.good
     open_nodes = sorted({node for node, _rail in open_ends})
@@ -96,13 +97,13 @@ def attribute(pairs: Iterable[RailPair], least: float) -> RdmaFindings:
 
 
 def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:
-    """The ports of two nodes that are one rail: those of one name, or by their order where no name is the same."""
+    """Return pairs of ports of two nodes that form a rail: by equal name, or by order if no names are equal."""
     shared_names = [name for name in client if name in server]
     return [(name, name) for name in shared_names] if shared_names else list(zip(client, server))
 
 
 def absent(ports: Mapping[int, Collection[str]], index: int) -> list[str]:
-    """Ports that half of the nodes or more have, and this one has not, though it names its ports as they do."""
+    """Return ports that at least half of the nodes have and this node lacks, if its names of ports are like theirs."""
     counted = Counter(name for names in ports.values() for name in names)
     names_elsewhere = {name for node, names in ports.items() if node != index for name in names}
     is_alike = bool(names_elsewhere & set(ports[index]))

@@ -1,7 +1,7 @@
-"""The stage ``rdma_rails``: ib_write_bw between pairs of nodes, rail by rail, both directions at once.
+"""The stage ``rdma_rails``: runs ib_write_bw between pairs of nodes, rail by rail, both directions at once.
 
-Each node measures with both neighbours of a ring, and one that is slow there with further nodes. The members of the
-gang meet on its control channel after each round, where all hear what all have measured.
+Each node measures with both neighbours in a ring; a slow node then measures with further nodes. After each round, the
+members of the gang exchange their measurements on the control channel.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .node import RdmaNode
 from .perftest import PerftestMeasurement, PerftestOutcome
 
 CONNECT_SECONDS, POLL_SECONDS, WAITING_SECONDS, MAX_LINE = 30.0, 0.2, 30.0, 65536
-#: No GPU has to be opened, so less than a test of one node may take.
+#: Seconds beside the measurement; less than in the stage of one node, since no GPU is opened.
 SLACK_SECONDS = 15.0
-#: After so many rails that hang a pair is not measured further.
+#: Number of hung rails after which a pair is not measured further.
 MAX_HUNG = 2
 MAX_OUTPUT, MAX_MESSAGE, MAX_NAMED, MAX_LISTED = 4000, 900, 6, 64
 HUNG = "not run, since other rails of the pair hung"
@@ -66,7 +66,8 @@ def main(result: WorkloadResult) -> None:
 def take_part(
     result: WorkloadResult, options: argparse.Namespace, gang: Gang, sysfs: Sysfs, slack: float = SLACK_SECONDS
 ) -> None:
-    """Fill the result. ``rdma_rails_measured_count`` is left out where evidence is missing: the message says why."""
+    """Measure and fill the result. If evidence is missing, ``rdma_rails_measured_count`` is left out, and the message
+    says why."""
     node, tool = nodes.look(sysfs, options.devices), shutil.which(perftest.WRITE)
     driverless = rdma.without_driver(sysfs) if options.devices else []
     bring = {
@@ -96,7 +97,7 @@ def take_part(
 
 
 def _lacks(node: RdmaNode, tool: Optional[str], driverless: Sequence[str], absent: Sequence[str]) -> str:
-    """Why this node cannot take part; empty where it can, and where it has no RDMA device."""
+    """Return why this node cannot take part; empty if it can, or has no RDMA device."""
     if driverless:
         return f"{driverless[0]} is an InfiniBand controller without a driver: load it (mlx5_ib)"
     if absent:
@@ -107,7 +108,7 @@ def _lacks(node: RdmaNode, tool: Optional[str], driverless: Sequence[str], absen
 
 
 class RdmaMember:
-    """This node among the others. ``brought``: the ports of each with their rates in bytes/s, and what it lacks."""
+    """This node as a member of the gang. ``brought``: ports of each member with rates in bytes/s, and what it lacks."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class RdmaMember:
         return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{server_port}"
 
     def measure(self, rounds: Rounds) -> list[RailPair]:
-        """What all members measured, the same list on each. Raises ``StoppedError`` when one is lost."""
+        """Measure the rounds; return all members' measurements, equal on each. Raises ``StoppedError``."""
         rail_pairs: list[RailPair] = []
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
@@ -143,7 +144,7 @@ class RdmaMember:
         return rail_pairs
 
     def _meet(self, words: str) -> list[str]:
-        """What each of the members has to say, once all are here: the time of a pair is limited."""
+        """Wait until all members reach the end of a round; return the words of each. A pair's time is limited."""
         self._meetings += 1
         name = f"round {self._meetings}"
         self._channel.arrive(name, words)
@@ -156,7 +157,7 @@ class RdmaMember:
         return answer
 
     def _pair(self, client_index: int, server_index: int) -> list[RailPair]:
-        """The rails of a pair, one after another. The client has what was measured, the server an empty list."""
+        """Measure the rails of a pair, one after another; return the measurements, on the server an empty list."""
         serves, hung = self.gang.index == server_index, 0
         results: list[RailPair] = []
         matched = attribution.matched(self.ports[client_index], self.ports[server_index])
@@ -195,7 +196,7 @@ class RdmaMember:
         _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
     def _ask(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[PerftestOutcome, str]:
-        """How the client's end ended here, and what the server printed on the other node."""
+        """Run the client's end of a test; return its outcome, and the server's output from the other node."""
         port, outcome = _receive(stream), PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
             address = self.gang.members[server_index].address
@@ -227,7 +228,7 @@ class RdmaMember:
 
 
 def _connect(host: str, port: int, serves: bool) -> socket.socket:
-    """The connection of a pair, which all rounds begin at the same time. Raises ``OSError``."""
+    """Return the connection of a pair: the server listens, the client connects. Raises ``OSError``."""
     if serves:
         with socket.create_server((host, port)) as door:
             door.settimeout(CONNECT_SECONDS)
@@ -303,7 +304,7 @@ def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPa
 
 
 def _untested(member: RdmaMember, own_pairs: Sequence[RailPair]) -> dict[str, str]:
-    """By port of this node why nothing is known of it."""
+    """Return by port of this node why the port was not tested."""
     index = member.gang.index
     ports = member.ports[index]
     if member.lacks[index]:

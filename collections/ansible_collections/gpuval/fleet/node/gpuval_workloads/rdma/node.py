@@ -1,4 +1,4 @@
-"""What a node has to test: its ports, pairs of them, the GPU beside each, and what a port can at most."""
+"""A node's RDMA ports to test, alone and in pairs, with the GPU near each, and the maximum speed of a port."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..gang.host import pcie, rdma
 from ..gang.host.sysfs import Sysfs
 from .perftest import SEND, TOOLS, WRITE, PerftestEnd, PerftestMeasurement
 
-#: Of what the lanes of PCIe move, headers of packets leave this much for data (256 bytes of 280).
+#: Share of PCIe bandwidth for data, beside the headers of packets (256 bytes of 280).
 PCIE_PAYLOAD = 0.9
-#: By the options that a tool may have been built with, how it finds the GPU at an address, or of an index.
+#: Options for GPU memory that a tool may be built with, and whether each selects the GPU by address or index.
 GPU_OPTIONS = (("--use_cuda_bus_id", "address"), ("--use_cuda", "index"), ("--use_rocm", "index"))
 
 
 @dataclass(frozen=True)
 class Rail:
-    """A port in use; the GPU, by PCI address and its place in their order, is one below the same PCIe switch.
+    """A port in use, with a GPU below the same PCIe switch (PCI address, and index in their order).
 
-    ``slot`` is the PCI address without the function: the ports of one card share what its slot moves each way.
+    ``slot`` is the PCI address without the function: the ports of one card share the bandwidth of its slot.
     """
 
     port: rdma.Port
@@ -43,7 +43,7 @@ class RdmaNode:
     devices: list[rdma.Device]
     rails: list[Rail]
     down: list[rdma.Port]
-    #: Ports of another kind, such as EFA, which the tools test by options of their own.
+    #: Ports of other kinds, such as EFA, which the tools test only with special options.
     other: list[rdma.Port]
     links: dict[str, pcie.Link]
     cpus: dict[str, frozenset[int]]
@@ -51,7 +51,7 @@ class RdmaNode:
     pkeys: list[tuple[str, ...]] = field(default_factory=list)
 
     def described(self) -> list[dict[str, Any]]:
-        """The devices with their place, for the record."""
+        """Return the devices with PCIe link and NUMA node, for the record."""
         gpus = {rail.port.device: rail.gpu_address for rail in self.rails}
         return [
             {
@@ -66,7 +66,7 @@ class RdmaNode:
 
 
 def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
-    """The devices that a pattern fits."""
+    """Return the node's RDMA devices that match a pattern."""
     devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
     links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(sysfs, d.pci_address))}
     places = {device.name: rdma.place(sysfs, device.name) for device in devices}
@@ -87,7 +87,7 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
 
 
 def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
-    """Names that no device has; of patterns with wildcards, which suit several kinds of nodes, one has to fit."""
+    """Return names without a device; of patterns with wildcards, for several kinds of nodes, one must match."""
     names = [device.name for device in rdma.devices(sysfs)]
     unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     some_fit = len(unfit) < len(patterns)
@@ -96,7 +96,7 @@ def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
 
 def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
-    # the most of both ends of the link: one that runs below that is a fault, and not a limit
+    # maximum of both ends of the link: a slower link is a fault, not a limit
     slot = link.most.bytes_per_second * PCIE_PAYLOAD if link else None
     if most and slot:
         most = min(most, slot)
@@ -105,7 +105,7 @@ def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str
 
 
 def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
-    """The GPU that shares most bridges with a NIC; None where it shares none, and data go by the CPU."""
+    """Return the GPU that shares the most bridges with a NIC; None if all paths go through the CPU."""
     nic_path = sysfs.way(f"{pcie.DEVICES}/{nic}")
 
     def shared(gpu: str) -> int:
@@ -117,18 +117,18 @@ def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
 
 
 def most_of(client: Rail, server: Rail, both_ways: bool) -> float | None:
-    """What a test between two ports can make at most, in bytes/s; None where a port does not tell its rate."""
+    """Return the maximum speed of a test between two ports, in bytes/s; None if a port's rate is unknown."""
     if not client.most_bytes_per_second or not server.most_bytes_per_second:
         return None
     most = (2 if both_ways else 1) * min(client.most_bytes_per_second, server.most_bytes_per_second)
     if client.slot is None or client.slot != server.slot:
         return most
-    # one slot carries what both ports send, and what both receive
+    # a shared slot carries the traffic of both ports
     return min(most, *(rail.slot_bytes_per_second or most for rail in (client, server)))
 
 
 def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
-    """The options for memory of the rail's GPU; empty without a GPU, or in a tool that was not built for it."""
+    """Return a tool's options for memory of the rail's GPU; empty without a GPU, or for a tool built without GPUs."""
     if rail.gpu_address is None:
         return ()
     values = {"address": rail.gpu_address, "index": str(rail.gpu_index)}
@@ -136,7 +136,7 @@ def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
 
 
 def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[PerftestMeasurement]:
-    """Every port by itself, then neighbours in a ring of those that are alike, which names one that is slow twice.
+    """Return the tests: every port alone, then neighbours in a ring of like ports: a slow port shows in two pairs.
 
     ``seconds`` are for all measurements of bandwidth together.
     """
@@ -146,7 +146,7 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
         end, memory = rail.end, memory_of(rail, options)
         chosen += [PerftestMeasurement(tool, end, end) for tool in TOOLS]
         chosen += [PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else []
-        # What ports have in common that reach each other through one network.
+        # Ports in one network have equal link layer and rate.
         rings[rail.port.link_layer, rail.port.rate_bits_per_second].append(end)
     for ends in rings.values() if pairs else ():
         for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):

@@ -1,7 +1,7 @@
-"""perftest's tools: their options, their runs, what they print, and what their complaints mean.
+"""Runs the tools of perftest and parses their output and errors.
 
 Versions differ: a column for the message rate or none, MB/sec and MiB/sec for the same unit (2^20 bytes), warnings
-between the header and its row. So columns go by their names, and a row counts only if it has a number for each.
+between header and row. So columns are found by name, and a row counts only if it has a number for each.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..common.tool_output import number, plain, shortened
 WRITE, SEND = "ib_write_bw", "ib_send_bw"
 READ_LATENCY, WRITE_LATENCY = "ib_read_lat", "ib_write_lat"
 TOOLS = (WRITE, SEND, READ_LATENCY, WRITE_LATENCY)
-#: Large enough that the port is the limit, and not the rate of messages.
+#: Message size and queue pairs at which the port is the limit, not the message rate.
 BANDWIDTH_BYTES, QUEUE_PAIRS = 1 << 20, 2
-#: Percentiles need repeats: with a duration the tools print an average alone.
+#: Latency tests use a number of repeats: with a duration, the tools print only an average, no percentiles.
 LATENCY_BYTES, LATENCY_REPEATS = 8, 10_000
-#: ``-D`` has to be more than twice ``-f``, the seconds left out at both ends.
+#: ``-D`` must be more than twice ``-f``, the seconds left out at both ends.
 MARGIN_SECONDS, LEAST_SECONDS = 1, 3
 
-#: What a tool may need beside its measuring: a context on a GPU of a node with many takes seconds.
+#: Seconds beside the measurement: to open a GPU takes seconds on a node with many.
 SLACK_SECONDS = 30.0
 LISTEN_SECONDS, END_SECONDS = 20.0, 5.0
 HOST = "127.0.0.1"
-#: GPUs in the order of their addresses; perftest's README has the second for memory of GPUs.
+#: Variables of the tools: GPUs in the order of PCI addresses; the third is for GPU memory (perftest's README).
 ENVIRONMENT = {"LC_ALL": "C", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "MLX5_SCATTER_TO_CQE": "0"}
 _POLL_SECONDS = 0.05
 _LISTENS = "0A"
@@ -43,7 +43,7 @@ _OPTION = re.compile(r"--[a-z][a-z0-9_-]*")
 _COMPLAINT = re.compile(
     r"fail|unable|did not|could ?n.t|error|invalid|unsupported|unrecognized|cannot|not found", re.IGNORECASE
 )
-#: The test never began for a reason that no port is to blame for: access, limits, options, libraries, a GPU's driver.
+#: Errors for which no port is at fault: access, limits, options, libraries, a GPU's driver.
 _SETUP = re.compile(
     r"unable to find the infiniband|did not detect devices|get context for the device|allocate (mr|memory)|"
     r"unsupported memory type|unrecognized option|invalid (command|option)|shared librar|permission denied|"
@@ -55,7 +55,7 @@ _SETUP = re.compile(
 
 @dataclass(frozen=True)
 class PerftestEnd:
-    """One end of a test: a port, and for RoCE the index of the address that it goes by."""
+    """One end of a test: a port, and for RoCE the index of its GID."""
 
     device: str
     port: int
@@ -68,7 +68,7 @@ class PerftestEnd:
 
 @dataclass(frozen=True)
 class PerftestMeasurement:
-    """A tool from one end to the other, which may be the same; ``memory`` are options for memory of a GPU."""
+    """A test by one tool between two ends, which may be the same; ``memory`` are options for GPU memory."""
 
     tool: str
     server: PerftestEnd
@@ -83,7 +83,7 @@ class PerftestMeasurement:
 
     @property
     def name(self) -> str:
-        """The port or pair, as part of a metric's scope."""
+        """Return the port or pair, as part of a metric's scope."""
         return f"{self.client.name}>{self.server.name}" if self.is_pair else self.client.name
 
     @property
@@ -91,7 +91,7 @@ class PerftestMeasurement:
         return " ".join([self.tool, *(["-b"] if self.both_ways else []), self.name, *self.memory])
 
     def arguments(self, end: PerftestEnd, port: int) -> list[str]:
-        """The options at one end, with the TCP port by which both find each other. Both ends need the same."""
+        """Return the tool's options at one end; ``port`` is the TCP port for the start. Both ends need the same."""
         words = ["-d", end.device, "-i", str(end.port), "-p", str(port), "-F"]
         words += [] if end.gid_index is None else ["-x", str(end.gid_index)]
         if self.tool in (WRITE, SEND):
@@ -102,12 +102,12 @@ class PerftestMeasurement:
 
 
 def options(help_text: str) -> frozenset[str]:
-    """The long options of a tool, by its help."""
+    """Return the long options of a tool, from its help text."""
     return frozenset(_OPTION.findall(help_text))
 
 
 def bandwidth(output: str) -> float | None:
-    """The average in bytes/s, of both directions together with ``-b``; None without one that makes sense."""
+    """Return the average in bytes/s, with ``-b`` of both directions together; None without a plausible one."""
     for name, value in _row(output).items():
         unit = re.fullmatch(r"BW average\[(.+)\]", name)
         if unit and unit[1] in _UNITS and value > 0:
@@ -116,23 +116,23 @@ def bandwidth(output: str) -> float | None:
 
 
 def latency(output: str) -> tuple[float, ...] | None:
-    """The median, 99th and 99.9th percentile in seconds; None without any that make sense."""
+    """Return median, 99th and 99.9th percentile in seconds; None without plausible ones."""
     row = _row(output)
     microseconds = [row.get(f"{name}[usec]", 0.0) for name in ("t_typical", "99% percentile", "99.9% percentile")]
-    # in this order they are percentiles, and of a clock that runs forward
+    # percentiles must increase, and be above 0
     is_plausible = 0 < microseconds[0] <= microseconds[1] <= microseconds[2]
     return tuple(value * 1e-6 for value in microseconds) if is_plausible else None
 
 
 def complaint(outputs: Sequence[str]) -> str:
-    """The last complaint in what the ends of a test printed; empty without one."""
+    """Return the last error in the outputs of a test's ends; empty without one."""
     lines = _complaints(outputs)
     telling = [line for line in lines if _SETUP.search(line)] or lines
     return shortened(telling[-1], 160) if telling else ""
 
 
 def is_setup_problem(outputs: Sequence[str]) -> bool:
-    """Whether a test without a figure tells only of the setup, and not of its ports."""
+    """Whether a test failed by its setup alone, so that it proves nothing about its ports."""
     return any(map(_SETUP.search, _complaints(outputs)))
 
 
@@ -141,7 +141,7 @@ def _complaints(outputs: Sequence[str]) -> list[str]:
 
 
 def _row(output: str) -> dict[str, float]:
-    """The last row of the table, by column; empty where there is none that is whole."""
+    """Return the last complete row of the table, by column; empty without one."""
     columns: list[str] = []
     row: dict[str, float] = {}
     for line in plain(output).splitlines():
@@ -156,18 +156,18 @@ def _row(output: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PerftestOutcome:
-    """``output`` of the client, whose table counts; without a figure ``problem`` says why."""
+    """The outcome of a test: ``output`` of the client, whose table counts; ``problem`` says why it has no figure."""
 
     output: str = ""
     problem: str = ""
-    #: The test could not begin here, and tells nothing of its ports.
+    #: Whether the test failed by its setup, and so proves nothing about its ports.
     is_setup_problem: bool = False
     hung: bool = False
 
 
 class PerftestSide:
-    """One end of a test, whose tool runs from the making of this to ``end``. ``cpus`` are those beside each device;
-    with the server's ``host`` it is the client, whose lines are shown."""
+    """Runs one end of a test, from creation until ``end``. ``cpus`` are the CPUs near each device. With the server's
+    ``host``, this is the client, whose output is printed."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class PerftestSide:
         self.thread.join()
 
     def is_listening(self, port: int, seconds: float) -> bool:
-        """Wait until it does, has ended, or so long."""
+        """Wait until the server listens at a port or has ended, for at most ``seconds``; returns whether it listens."""
         deadline = time.monotonic() + seconds
         while self.thread.is_alive() and time.monotonic() < deadline:
             if _is_listening(port):
@@ -200,7 +200,7 @@ class PerftestSide:
         return False
 
     def _work(self) -> None:
-        with suppress(OSError, ValueError):  # of this thread, whose child inherits it; a container may have other CPUs
+        with suppress(OSError, ValueError):  # for this thread's child; a container may lack the CPUs
             os.sched_setaffinity(0, self._cpus or os.sched_getaffinity(0))
         environment = {**os.environ, **ENVIRONMENT}
         echo = (lambda line: print(f"client: {line}", flush=True)) if self._is_shown else None
@@ -220,7 +220,8 @@ def run(
     slack: float = SLACK_SECONDS,
     port: int = 0,
 ) -> PerftestOutcome:
-    """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
+    """Run both ends of a test; ``cpus`` are the CPUs near each device. Takes at most the test's time, the slack and a
+    kill."""
     port, seconds = port or free_port(), limit(test, slack)
     sides, is_silent = [PerftestSide(test, tool, cpus, port, seconds)], False
     try:
@@ -230,7 +231,7 @@ def run(
             sides[0].thread.join(END_SECONDS)
         else:
             is_silent = sides[0].thread.is_alive()
-    finally:  # by a signal too: their processes have to end before this one
+    finally:  # also after a signal: the tools must end before this process
         for side in sides:
             side.end()
     return outcome(sides[0].ended, sides[1].ended if len(sides) > 1 else None, is_silent)
@@ -239,12 +240,12 @@ def run(
 def outcome(
     server: command.ProgramEnd | None, client: command.ProgramEnd | None, is_silent: bool = False
 ) -> PerftestOutcome:
-    """Of the ends that ran here. ``is_silent``: the server neither listened nor ended."""
+    """Return the outcome of a test's ends on this node. ``is_silent``: the server neither listened nor ended."""
     if client and client.code == 0 and not client.timed_out and not client.problem:
         return PerftestOutcome(client.output)
     ends = [side for side in (server, client) if side]
     if server:
-        print(server.output, flush=True)  # that of the client is in the log
+        print(server.output, flush=True)  # the client's output is in the log already
     hung = is_silent or any(side.timed_out for side in ends)
     ending = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
     ending = "the server did not begin to listen" if is_silent else ending
@@ -255,7 +256,7 @@ def outcome(
 
 
 def _is_listening(port: int) -> bool:
-    """By the kernel's table: a connection to find out would be the one that the server waits for."""
+    """Whether a process listens at a TCP port, by the kernel's table: the server would accept a test connection."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             rows = [line.split() for line in Path(name).read_text(encoding="ascii").splitlines()[1:]]

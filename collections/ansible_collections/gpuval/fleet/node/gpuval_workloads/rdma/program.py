@@ -1,4 +1,4 @@
-"""The stage ``rdma``: bandwidth and latency of every port, errors meanwhile, and what was not tested, and why."""
+"""The stage ``rdma``: measures bandwidth and latency of every port, counts errors, and names untested ports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
 @dataclass
 class RdmaReport:
-    """What failed of its ports, and what was not tested, by the test's title or the port, with the reason."""
+    """Collects failed and untested tests or ports of a node, each with its reason."""
 
     failed: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def main(result: WorkloadResult) -> None:
 def measure(
     result: WorkloadResult, options: argparse.Namespace, sysfs: Sysfs, slack: float = perftest.SLACK_SECONDS
 ) -> None:
-    """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
+    """Measure and fill the result. If evidence is missing, ``rdma_measured_count`` is left out: see the message."""
     patterns = [] if options.ordered == 0 else options.devices
     node, report = nodes.look(sysfs, patterns), RdmaReport()
     for pattern in nodes.absent(sysfs, patterns):
@@ -70,7 +70,7 @@ def measure(
         rdma="present" if node.rails else "none",
         rdma_ports=rdma.describe_ports(ports)[:200] or "none",
         rdma_firmware=rdma.describe_firmware(node.devices)[:200] or "none",
-        # without their number: a port that has no link is not in another partition
+        # without counts: a port without a link is in no other partition
         rdma_pkeys=", ".join(sorted({" ".join(keys) or "empty" for keys in node.pkeys}))[:200] or "none",
     )
     result.add_metric("rdma_devices_count", len(node.devices), "count")
@@ -99,7 +99,7 @@ def measure(
 def _tools(
     node: RdmaNode, report: RdmaReport, has_gpus: bool, ordered: int | None, driverless: Sequence[str]
 ) -> dict[str, Path]:
-    """The tools by name; none where there is nothing to test, or a tool is missing."""
+    """Return the tools' paths by name; empty if there is nothing to test, or a tool is missing."""
     if ordered == 0:
         return {}
     for address in driverless:
@@ -128,7 +128,7 @@ def _run_all(
     seconds: float,
     slack: float,
 ) -> int:
-    """Run the tests one after another; return how many gave a figure."""
+    """Run the tests one after another; return the number of tests with a figure."""
     rails = {rail.end: rail for rail in node.rails}
     deadline = time.monotonic() + 2 * seconds + len(tests) * (perftest.LEAST_SECONDS + 1) + slack
     hung: set[str] = set()
@@ -157,9 +157,9 @@ def _run_all(
 
 
 def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], problems: dict[str, str]) -> None:
-    """A pair that fails is a fault where an end fails alone too, or where other pairs tell that both share a network.
+    """Sort failed pairs. A pair is a fault if one end also fails alone, or if other pairs prove a common network.
 
-    Else it may be the way between two networks: evidence that is missing, as is that of a port that no pair reaches.
+    Else its ends may be in two networks: then the pair, or a port that no pair reaches, counts as untested.
     """
     alone = {title.split()[1] for title in report.failed}
     networks = {end.name: {end.name} for test in tests for end in (test.client, test.server)}
@@ -187,7 +187,7 @@ def _add_figures(
     rails: dict[perftest.PerftestEnd, Rail],
     output: str,
 ) -> str:
-    """Put the figures of a test into the result; return why there are none."""
+    """Add the figures of a test to the result; return why there are none, if so."""
     scope = link_scope(test.name)
     if test.tool in _LATENCIES:
         latency, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
@@ -222,7 +222,7 @@ def _count_errors(
         words = change.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
         if words:
             report.errors[port] = words
-    if before.keys() - moved.keys():  # counters that are gone meanwhile are no excuse
+    if before.keys() - moved.keys():  # counters that vanished are no excuse
         return
     unread = sorted({port.name for port in ports} - moved.keys())
     if unread:
@@ -255,14 +255,14 @@ def _conclude(result: WorkloadResult, node: RdmaNode, report: RdmaReport, measur
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
     elif not any(parts):
         parts.append("no RDMA device to test")
-        result.environment["left_out"] = {"rdma": parts[-1]}  # the stage by its name: all of it
+        result.environment["left_out"] = {"rdma": parts[-1]}  # under the stage's name: the whole stage
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 
 def listed(title: str, reason_by_name: dict[str, str]) -> str:
     if not reason_by_name:
         return ""
-    # equal reasons once: a tool that is missing is missing for all
+    # equal reasons once: a missing tool is missing for all
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, why in reason_by_name.items():
         by_reason[why].append(name)

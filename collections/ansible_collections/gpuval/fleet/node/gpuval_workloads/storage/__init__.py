@@ -1,1 +1,1 @@
-"""How fast the node's file systems are, whether they keep what is written, and how its disks are."""
+"""Measures speed and data integrity of the node's file systems, and reads the health of its disks."""

@@ -1,4 +1,4 @@
-"""Health of the node's disks, as ``nvme smart-log`` and ``smartctl`` tell it."""
+"""Reads the health of the node's disks by ``nvme smart-log`` and ``smartctl``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..common.tool_output import dicts, json_object, number, plain, shortened, t
 TOOL_SECONDS = 20.0
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
 MAX_DISKS = 64
-#: Not a disk of the node's own: virtual, removable, or on top of others (as in facts).
+#: Block devices that are not the node's own disks: virtual, removable, or made of other disks (as in facts).
 NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|md_.+|nvme\d+c\d+n\d+")
-#: SATA: sectors that could not be read or were offered as bad and not replaced yet (197, 198), reported errors (187).
+#: SATA attributes of media errors: unreadable or pending sectors (197, 198), reported errors (187).
 ATA_MEDIA_ERRORS = (187, 197, 198)
 
 
 @dataclass(frozen=True)
 class Health:
-    """What one disk says about itself; None is what it does not say. ``warning``: why its maker calls it failing."""
+    """The health that a disk reports; None is not reported. ``warning``: why the disk counts as failing."""
 
     warning: str = ""
     media_errors: int | None = None
@@ -44,7 +44,7 @@ CRITICAL = (
 
 
 def disks(root: Path = Path("/")) -> list[str]:
-    """The names of the node's disks, as the kernel has them."""
+    """Return the kernel's names of the node's disks."""
     names = []
     for size in (root / "sys/block").glob("*/size"):
         with suppress(OSError, ValueError):
@@ -54,13 +54,13 @@ def disks(root: Path = Path("/")) -> list[str]:
 
 
 def read_all() -> dict[str, tuple[Health | None, str]]:
-    """The health of each disk, or None and why."""
+    """Return by disk its health, or None and the reason."""
     beyond = f"not asked: the node has more than {MAX_DISKS} disks"
     return {name: read(name) if index < MAX_DISKS else (None, beyond) for index, name in enumerate(disks())}
 
 
 def read(name: str) -> tuple[Health | None, str]:
-    """The health of a disk, or None and why it cannot be had. smartctl knows all kinds of disks, nvme one."""
+    """Return the health of a disk, or None and the reason. smartctl supports all kinds of disks, nvme only NVMe."""
     search = command.ExecutableSearch([], os.environ, FOLDERS)
     smartctl, nvme = search.find("smartctl"), search.find("nvme")
     problems = []
@@ -88,7 +88,7 @@ def _ending(ended: command.ProgramEnd) -> str:
 
 
 def parse_nvme(text: str) -> Health | None:
-    """Read ``nvme smart-log -o json`` of nvme-cli 1 and 2; None for anything else. Never raises."""
+    """Return the health in ``nvme smart-log -o json`` of nvme-cli 1 and 2; None for other text. Never raises."""
     log = json_object(plain(text), key="percent_used")
     if log is None:
         return None
@@ -97,7 +97,7 @@ def parse_nvme(text: str) -> Health | None:
 
 
 def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | None:
-    """None where the log lacks what each NVMe disk has: that is neither healthy nor failing."""
+    """Return the health in an NVMe log; None if a mandatory field is missing: neither healthy nor failing."""
     critical = log.get("critical_warning")
     if isinstance(critical, dict):  # with -v, and in some releases of nvme-cli always
         critical = critical.get("value")
@@ -111,7 +111,7 @@ def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | N
 
 
 def parse_smartctl(text: str) -> tuple[Health | None, str]:
-    """Read ``smartctl -j -a`` of smartmontools 7, for NVMe, SATA and SAS; None and why where it has no health.
+    """Return the health in ``smartctl -j -a`` of smartmontools 7, for NVMe, SATA and SAS; else None and the reason.
 
     Never raises.
     """

@@ -1,4 +1,4 @@
-"""Measure each target with fio, verify what was written, and compare the disks' health before and after."""
+"""Measures each target with fio, verifies written data, and compares the disks' health before and after."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NO_FIO = "fio was not found: install it on the node, or put it into the image of
 
 @dataclass
 class TargetFindings:
-    """What was found about one target. ``figures`` by the end of their names, of requests past the page cache;
-    ``problem``: why something was not measured."""
+    """The findings on one target. ``figures`` by the end of their names; ``direct``: whether requests bypassed the page
+    cache; ``problem``: why something was not measured."""
 
     figures: dict[str, float] = field(default_factory=dict)
     direct: bool = True
@@ -39,11 +39,11 @@ class TargetFindings:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all was measured and verified."""
+        """Whether all tests were measured and verified."""
         return self.verified_bytes > 0 and not self.problem
 
     def take(self, measured: fio.FioMeasurement) -> bool:
-        """Keep what was written and what went wrong; returns whether to go on."""
+        """Add written bytes and problems of a measurement; returns whether to go on."""
         self.written_bytes += measured.write.total_bytes if measured.write else 0
         if measured.error == fio.MISMATCH:
             self.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
@@ -55,7 +55,7 @@ class TargetFindings:
 
     def add_figures(self, name: str, measured: fio.FioMeasurement) -> None:
         sides = [side for side in (measured.read, measured.write) if side]
-        latency = sides[0].latency_seconds if sides else {}  # of a mix, work waits for what it reads
+        latency = sides[0].latency_seconds if sides else {}  # in a mix, the work waits for reads
         figures = {
             "bytes_per_second": sum(side.bytes_per_second for side in sides),
             "requests_per_second": sum(side.requests_per_second for side in sides),
@@ -97,7 +97,7 @@ def _floors(text: str) -> dict[str, float]:
 
 
 def main(result: WorkloadResult) -> None:
-    """Measure. Wrong data, and errors of a disk, are a ``WorkloadFailure`` that names the target."""
+    """Measure all targets. Raises ``WorkloadFailure``, naming the target, for wrong data or disk errors."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that folders are removed
     options = parse_arguments(sys.argv[1:])
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
@@ -134,7 +134,7 @@ def main(result: WorkloadResult) -> None:
 
 
 def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:
-    """The size of the target's file. Raises ``TargetError`` where it must not be used, or has no room."""
+    """Return the size of a target's file. Raises ``TargetError`` if it must not be used, or has no space."""
     why = refused(target.path) if target.raw else ""
     if why:
         raise TargetError(f"{target.path} {why}: it was not touched")
@@ -159,7 +159,7 @@ def say(text: str) -> None:
 
 
 def _measure(program: str, file: Path, size: int, seconds: float, limit: float, findings: TargetFindings) -> None:
-    """Run the tests on a file, then verify it; the first that fails is the last."""
+    """Run the tests on a file, then verify its data; stop at the first failure."""
     engine, measured = fio.choose_engine(program, file, table.MIB)
     findings.direct = engine.direct
     if not findings.take(measured):
@@ -173,11 +173,11 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
             return
         findings.add_figures(test.name, measured)
         if test is table.TESTS[0] and measured.write and measured.write.total_bytes < size:
-            size = measured.write.total_bytes // table.MIB * table.MIB  # it was slow: less was written in the time
+            size = measured.write.total_bytes // table.MIB * table.MIB  # a slow disk: less was written in the time
             if not size:
                 findings.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
                 return
-    # Blocks with checksums are written, then read back past the page cache, or after it was emptied.
+    # Write blocks with checksums, then read them back, bypassing the page cache or after emptying it.
     size = table.verify_bytes(size, findings.figures["sequential_write_bytes_per_second"], seconds, limit)
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
     options = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
@@ -207,7 +207,7 @@ def _report(
             continue
         result.add_metric("storage_mismatch_count", int(bool(findings.mismatch)), "count", scope)
         result.add_metric("storage_io_error_count", int(bool(findings.io_error)), "count", scope)
-        # Past the page cache alone is it the disk that was measured: other figures have other names, and no floor.
+        # Only direct I/O measures the disk: figures through the page cache have other names, and no floor.
         prefix = "storage" if findings.direct else "storage_buffered"
         for name, value in findings.figures.items():
             unit = {"bytes": "bytes/s", "requests": "requests/s"}.get(name.split("_")[-3], "seconds")
@@ -233,7 +233,7 @@ def _report(
 
 
 def _missed(name: str, limit: float, findings: TargetFindings) -> str:
-    """A floor (a ceiling of latency) that is not kept, in words."""
+    """Return a message for a figure below its floor (latency: above its ceiling), else an empty text."""
     value = findings.figures.get(name)
     if value is None or not findings.direct:
         return f"no {name} (floor {_with_unit(name, limit)})"
@@ -253,9 +253,9 @@ Reading = tuple["health.Health | None", str]
 
 
 def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
-    """Figures of disks whose health was read both before and after; the others are named as not tested.
+    """Add figures of disks whose health was read both before and after; name the others as not tested.
 
-    A disk that vanished is lost. One whose health can no longer be read leaves out how many are: evidence is missing.
+    A disk that vanished is lost. If a disk's health can no longer be read, the count is left out: evidence is missing.
     """
     untested, lost, unread, count = {}, 0, 0, 0
     aspects = {"media": "media_errors", "power": "unsafe_shutdowns", "used": "used_ratio"}

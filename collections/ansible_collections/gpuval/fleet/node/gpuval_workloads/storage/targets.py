@@ -1,4 +1,4 @@
-"""Where is measured: a folder of the run in a file system, or a whole disk that holds nothing."""
+"""The targets of measurements: a folder of the run in a file system, or an empty disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..common import command
 
-#: In the stage's scratch directory: the folders outside of it that the runner removes with it, one a line.
+#: File in the stage's scratch directory that lists folders elsewhere, which the runner also removes, one a line.
 OUTSIDE_FILE = "outside"
 BLKID_SECONDS = 20.0
 _NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._]+")
@@ -25,8 +25,8 @@ class TargetError(Exception):
 
 @dataclass(frozen=True)
 class StorageTarget:
-    """A file system by one of its folders, or a block device. ``shared``: other nodes use it at the same time.
-    ``name``: by which nodes are compared where the path differs between them."""
+    """A file system, given by a folder, or a block device (``raw``). ``shared``: other nodes measure it at the same
+    time. ``name`` identifies the target if its path differs between nodes."""
 
     path: Path
     shared: bool = False
@@ -35,12 +35,12 @@ class StorageTarget:
 
     @property
     def scope(self) -> str:
-        """The part of the node that figures are about."""
+        """Return the metric scope of the target's figures."""
         return "link:" + (_NOT_IN_A_SCOPE.sub("-", self.name or str(self.path)).strip("-")[-60:] or "root")
 
 
 def in_memory(target: StorageTarget, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Whether the folder is no disk's but the memory's: tmpfs takes requests past a page cache that it is itself."""
+    """Whether the folder is in memory (tmpfs), which accepts direct I/O although it is the page cache itself."""
     folder = str(target.path.resolve())
     best, kind = "", ""
     for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -52,7 +52,7 @@ def in_memory(target: StorageTarget, mounts: Path = Path("/proc/self/mountinfo")
 
 
 def free_bytes(target: StorageTarget) -> tuple[int, int]:
-    """How many bytes are free for this user, and how many there are. Raises ``TargetError``."""
+    """Return free bytes for this user and total bytes. Raises ``TargetError``."""
     try:
         if target.raw:
             with target.path.open("rb", buffering=0) as device:
@@ -66,9 +66,9 @@ def free_bytes(target: StorageTarget) -> tuple[int, int]:
 
 @contextmanager
 def place(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """The file that is written: in a folder of this run and node, which is removed afterwards, or the device itself.
+    """Yield the file to write: in a folder of this run and node, which is removed afterwards, or the device itself.
 
-    The folder is noted first: what a killed stage leaves behind, the runner removes. Raises ``TargetError``.
+    The folder is listed first, so that the runner can remove it after a killed stage. Raises ``TargetError``.
     """
     if target.raw:
         yield target.path
@@ -91,7 +91,7 @@ def place(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iter
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of this program, and the files that fio made in it; never what a link leads to."""
+    """Remove a folder of this program and fio's files in it, without following links."""
     if folder.is_symlink() or not folder.is_dir():
         return
     for entry in folder.iterdir():
@@ -100,8 +100,8 @@ def _remove(folder: Path) -> None:
 
 
 def refused(path: Path, root: Path = Path("/")) -> str:
-    """Why a block device must not be written to, empty if it may: it has to be a whole disk, without partitions, file
-    system or swap, and without other devices on top. Never raises.
+    """Return why a block device must not be written, empty if it may: it must be a whole disk, without partitions, file
+    system or swap, and not part of other devices. Never raises.
     """
     try:
         status = path.stat()
@@ -114,11 +114,11 @@ def refused(path: Path, root: Path = Path("/")) -> str:
             return "has partitions"
         if any(holder.name for holder in (system / "holders").iterdir()):
             return "is part of another device (RAID, LVM, dm-crypt)"
-        # The kernel gives a disk that is mounted, or swap, or part of an array to no second owner.
+        # The kernel refuses an exclusive open of a disk that is mounted, swap, or part of an array.
         os.close(os.open(path, os.O_RDWR | os.O_EXCL))
     except OSError as error:
         return f"is in use or cannot be opened ({error.strerror})"
-    # A file system that is not mounted, LVM, RAID. Exit code 2 is nothing.
+    # Finds unmounted file systems, LVM, RAID. Exit code 2: nothing found.
     ended = command.run(["blkid", "-p", "-o", "export", path], BLKID_SECONDS)
     if ended.code == 2:
         return ""
