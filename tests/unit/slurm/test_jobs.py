@@ -78,7 +78,7 @@ def test_waiting_jobs_say_slurms_reason():
     job = one("PENDING", "(ReqNodeNotAvail, UnavailableNodes:gpu-1)")
     assert job.waits
     assert not job.ended
-    assert jobs.pending(job) == "job 7 is pending (ReqNodeNotAvail, UnavailableNodes:gpu-1)"
+    assert jobs.describe_pending(job) == "job 7 is pending (ReqNodeNotAvail, UnavailableNodes:gpu-1)"
 
 
 def test_every_class_has_a_remedy():

@@ -13,16 +13,16 @@ from pathlib import Path
 from ...module_utils.image_archive import sha256_of
 from .images import ImagesError
 
-#: Requirements that several images share.
+#: Requirements files of other images that an image needs too, by the image's folder.
 SHARED = {"inference": ("training/torch.txt",)}
-#: The folder of a context that is not of docker/.
+#: Folder name in a context that does not come from docker/.
 WHOLE = "."
 _LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The files of one build by their name in the context; `local/` is for the build stage, not the image."""
+    """The files of one image build, by name in the context; `local/` is for the build stage, not for the image."""
 
     folder: str
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class BuildContext:
         return f"{self.folder}/Dockerfile"
 
     def digest(self, base: str, arguments: Mapping[str, str]) -> str:
-        """SHA-256 over everything that the image is made of, but the base itself."""
+        """SHA-256 over all inputs of the image: files, arguments, and the name of the base image."""
         total = hashlib.sha256()
         total.update(json.dumps([self.folder, base, sorted(arguments.items())]).encode())
         for name, path in sorted(self.files.items()):
@@ -41,9 +41,9 @@ class BuildContext:
         return total.hexdigest()
 
     def write(self, target: Path) -> None:
-        """Write the archive, without this machine's owners, times and umask: so builders find their cache again."""
+        """Write the context as a tar without this machine's owners, times and umask, so that builders' caches hit."""
         with tarfile.open(target, "w") as tar:
-            tar.addfile(tarfile.TarInfo("local/.keep"))  # not all builders copy an empty folder
+            tar.addfile(tarfile.TarInfo("local/.keep"))  # some builders do not copy an empty folder
             for name, path in sorted(self.files.items()):
                 info = tarfile.TarInfo(name)
                 info.mode = 0o755 if self._is_program(path) else 0o644
@@ -52,14 +52,14 @@ class BuildContext:
                     tar.addfile(info, stream)
 
     def _is_program(self, path: Path) -> bool:
-        """Whether a file of another's context may be executed; those of docker/ never are."""
+        """Whether a file of the context is executable; files of docker/ never are."""
         return self.folder == WHOLE and bool(path.stat().st_mode & 0o100)
 
 
 def gather(
     docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
 ) -> BuildContext:
-    """Return the context of `docker/<folder>`, or of an absolute folder as it is. Raises ``ImagesError``."""
+    """Return the build context of `docker/<folder>`, or of an absolute folder unchanged. Raises ``ImagesError``."""
     root = docker / folder  # the folder alone where it is absolute
     if not (root / "Dockerfile").is_file():
         remedy = "set container_image_folder to the folder docker/ of a checkout, or name one of its folders in"

@@ -28,12 +28,12 @@ from ..runs.datasets import DatasetError, DatasetSource
 from ..store import rclone
 from .model_source import ModelSource, files_below, make_manifest
 
-#: A file more, and SHA256SUMS is larger than nodes read.
+#: Maximum number of files: with more, SHA256SUMS exceeds what nodes read.
 MAX_FILES = 100_000
 MAX_UNPACKED_BYTES = 8 << 40
-#: Of the free disk, the part that an archive may fill.
+#: Fraction of the free disk space that an unpacked archive may fill.
 DISK_SHARE = 0.9
-#: What the header of an archive may be: larger ones are no names.
+#: Maximum bytes of a header in an archive: larger headers are no file names.
 MAX_HEADER_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
 
@@ -42,15 +42,15 @@ _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOF
 
 
 def check(declared: Any) -> None:
-    """See that `gpuval_datasets` is right and that what lies on the controller is there. Raises ``DatasetError``."""
+    """Check `gpuval_datasets`, and that sources on the controller exist. Raises ``DatasetError``."""
     for dataset in datasets.parse(declared):
         if not dataset.source.startswith(datasets.BUCKET):
             _path(dataset)
 
 
 def resolve(source: DatasetSource, scratch: Path, connection: Connection) -> ModelSource:
-    """Bring a dataset to the controller, below `scratch` unless it is a folder there. Raises ``DatasetError``, and
-    ``StoreError`` for a bucket that cannot be read."""
+    """Bring a dataset to the controller, below `scratch`, unless it is a local folder already. Raises ``DatasetError``,
+    and ``StoreError`` for a bucket that cannot be read."""
     if source.source.startswith(datasets.BUCKET):
         key = source.source.removeprefix(datasets.BUCKET).strip("/")
         rclone.fetch(connection, [f"{key}/"], scratch)
@@ -101,7 +101,7 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
                     target.mkdir(parents=True, exist_ok=True)
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("xb") as file:  # a name that stands twice is no dataset
+                with target.open("xb") as file:  # refuse an archive with the same name twice
                     shutil.copyfileobj(stream, file, BLOCK_BYTES)
                 if target.stat().st_size != size:
                     raise DatasetError(f"{shown} ends early: pack or copy the archive again")
@@ -115,7 +115,7 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
         raise DatasetError(f"{problem} cannot be unpacked: {error}") from error
 
 
-#: Name, what is wrong with the kind of member (empty: nothing), bytes, and the content; None for a folder.
+#: Member of an archive: name, what is wrong with its kind (empty: nothing), bytes, content (None for a folder).
 _Member = tuple[str, str, int, "IO[bytes] | None"]
 
 
@@ -146,11 +146,11 @@ def _of_tar(archive: Path, opened: Callable[..., Any]) -> Generator[_Member, Non
             plain = (info.isreg() and not info.issparse()) or info.isdir()
             wrong = "" if plain else "a link" if info.issym() or info.islnk() else "a device, a pipe or sparse"
             yield info.name, wrong, info.size if info.isreg() else 0, packed.extractfile(info) if info.isreg() else None
-            packed.members.clear()  # type: ignore[attr-defined]  # else it keeps all of them
+            packed.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile keeps all members in memory
 
 
 class _SmallReads:
-    """A file whose reads have a bound: a header that claims gigabytes would else be read into memory."""
+    """A file whose reads are bounded: otherwise a header that claims gigabytes would be read into memory."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw

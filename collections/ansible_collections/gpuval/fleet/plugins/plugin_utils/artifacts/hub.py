@@ -22,16 +22,16 @@ from ..core.processes import Parent
 from ..store.rclone import COPY_SECONDS
 
 LOOK_SECONDS, PROGRESS_SECONDS = 1.0, 30.0
-#: Also for the answer to the first request.
+#: Seconds without data after which a download fails, also before the first answer.
 SILENCE_SECONDS = 120.0
-#: Meta's checkpoints are other forms of the same weights, and double the size of a Llama.
+#: Files not downloaded. Meta's checkpoints (original/) hold the same weights again and double the size of a Llama.
 IGNORED = ["original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest.RUNS_CODE)]
 
 
 @dataclass(frozen=True)
 class HubAnswer:
-    """The `commit` that was fetched; else why not: the name of the client's `error`, or a few words, and the hub's HTTP
-    `status` if it gave one."""
+    """Result of a download: the `commit`; or why it failed: the name of the client's `error`, or words, and the hub's
+    HTTP `status` if there is one."""
 
     commit: str = ""
     error: str = ""
@@ -47,7 +47,7 @@ def fetch(
     silence_seconds: float,
     say: Callable[[str], object],
 ) -> HubAnswer:
-    """Download the repository to `root`, whose parent exists; ends when nothing arrives for `silence_seconds`. `say`
+    """Download a repository to `root`, whose parent exists; fails when nothing arrives for `silence_seconds`. `say`
     gets a line of progress every half minute."""
     log = root.parent / "hub.log"
     fork = multiprocessing.get_context("fork")
@@ -64,7 +64,7 @@ def fetch(
             if state != state_before:
                 state_before, heard = state, now
             if now - heard >= silence_seconds:
-                # the status of the last request that the client repeats
+                # HTTP status of the last request that the client retries
                 codes = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
                 status = int(codes[-1]) if codes else None
                 return HubAnswer(error=f"nothing arrived for {silence_seconds:.0f} s", status=status)
@@ -79,19 +79,19 @@ def fetch(
         answer = HubAnswer(error="its process ended early: out of memory or disk?")
     finally:
         child.kill()
-        child.join(10)  # one that waits for a dead file system outlives KILL
+        child.join(10)  # a child that waits for a dead file system outlives SIGKILL
         reader.close()
         log.unlink(missing_ok=True)
     return answer
 
 
 def _work(writer: Pipe, log: Path, repository: str, root: Path, revision: str | None, token: str | None) -> None:
-    """The child: its output goes to `log`, where the client's warnings are."""
+    """Download in the child process, with its output and the client's warnings in `log`; sends a HubAnswer."""
     with log.open("w", encoding="utf-8") as output:
         sys.stdout = sys.stderr = output
         for descriptor in (1, 2):
             os.dup2(output.fileno(), descriptor)
-        from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - takes a second, and is seldom needed
+        from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - importing takes a second, seldom needed
 
         logging.getLogger("huggingface_hub").addHandler(logging.StreamHandler(output))
         try:
@@ -104,7 +104,7 @@ def _work(writer: Pipe, log: Path, repository: str, root: Path, revision: str | 
 
 
 def _refusal(error: BaseException) -> HubAnswer:
-    """By the error, or what it comes from: the client hides the hub's answer behind a file that is not cached."""
+    """The HubAnswer for an error or its cause: the client hides the hub's answer behind an error about its cache."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     before = error.__cause__ or error.__context__
     if not status and before is not None:
@@ -114,7 +114,7 @@ def _refusal(error: BaseException) -> HubAnswer:
 
 
 def _written(root: Path) -> tuple[int, int]:
-    """Bytes of the files below `root`, and when one changed last."""
+    """Bytes of all files below `root`, and the time of the last change."""
     total = newest = 0
     for where, _folders, names in os.walk(root):
         for name in names:

@@ -24,18 +24,18 @@ from . import images
 
 PART_BYTES = 64 << 20
 PROGRESS_SECONDS = 10.0
-#: A store takes its time to put the parts of an upload together.
+#: Time limit of an answer: a store needs long to combine the parts of an upload.
 ANSWER_SECONDS = 600.0
 
 
 def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Callable[[str], None]) -> bool:
-    """Put the archive of an image and its description into the store. Returns whether it was sent. `entry` is that of
-    the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone."""
+    """Upload an image's archive and description, unless the store has the complete archive. Returns whether it was
+    sent. `entry`: the image's entry in the catalogue (gpuval.images/1)."""
     _, description, parts = images.object_keys(entry["name"], entry["id"])
     path, listed = images.archive_file(state, entry["sha256"]), images.sbom_file(state, entry["sha256"])
     store = Store(access.connection(), timeout=ANSWER_SECONDS)
     if sent := not _is_there(store, entry, description):
-        store.delete_prefix(description)  # until the end the archive does not count as whole
+        store.delete_prefix(description)  # without a description the archive counts as incomplete
         _upload(store, path, entry, say, in_parts=access.takes_parts)
         if listed.is_file():
             store.put(parts, listed.read_bytes(), "application/vnd.cyclonedx+json")
@@ -73,7 +73,7 @@ def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[s
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
-    """Whether the store has this very archive, whole: its description is written last."""
+    """Whether the store has exactly this archive, complete: its description is written last."""
     sizes = {old.key: old.size for old in store.list(entry["key"].removesuffix(".tar"))}
     if sizes.get(entry["key"]) != entry["bytes"] or description not in sizes:
         return False
@@ -85,7 +85,8 @@ def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
 
 
 def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
-    """Link an archive of others into the controller's folder. Returns what it holds; raises ``ImagesError``."""
+    """Link an image archive of the user, hard or symbolic, into the controller's folder. Returns the image's entry for
+    the catalogue. Raises ``ImagesError``."""
     try:
         image, sha256 = image_archive.image_of(path, reference), image_archive.sha256_of(path)
     except image_archive.ArchiveError as error:
@@ -103,7 +104,7 @@ def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
 
 
 def _share(access: StoreBackend, entry: Mapping[str, Any], path: Path) -> None:
-    """Where the store lies on the same disk, one copy is enough."""
+    """Replace the archive by a hard link to the store's copy if both are on one disk, so that one copy is enough."""
     if access.objects is None or path.is_symlink():
         return
     stored = access.objects / entry["key"]

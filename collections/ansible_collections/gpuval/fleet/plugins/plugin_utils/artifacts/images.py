@@ -36,12 +36,12 @@ _MOST_CHARACTERS = 512
 
 @functools.cache
 def read_published(path: Path = PUBLISHED) -> dict[str, Any]:
-    """Return gpuval.published/1, images that the release of this collection published; those of a checkout were not."""
+    """Return gpuval.published/1: the images that this release of the collection published; empty in a checkout."""
     return yaml_file.shipped(path, "published")
 
 
 def published_images(vendor: str) -> dict[str, dict[str, str]]:
-    """Return the entries of `gpuval_images` for nodes of a vendor; none where no published image is known."""
+    """Return the entries of `gpuval_images` with published images for a GPU vendor; empty if none were published."""
     return {name: {"reference": reference} for name, reference in read_published()["vendors"].get(vendor, {}).items()}
 
 
@@ -51,9 +51,8 @@ class ImagesError(StoreError):
 
 @dataclass(frozen=True)
 class ImageSource:
-    """One entry of `gpuval_images`. `way` is how nodes get it: `build` from `docker/<folder>` or an absolute folder,
-    `copy` of a registry's image through the store, `archive`, a tar on the controller, or `registry`, from which each
-    node pulls it."""
+    """An entry of `gpuval_images`. `way`, how nodes get it: `build` of `docker/<folder>` or an absolute folder, `copy`
+    from a registry through the store, `archive`: a tar on the controller, `registry`: each node pulls it."""
 
     name: str
     reference: str
@@ -67,7 +66,7 @@ class ImageSource:
 
 
 def parse(images: Mapping[str, Any]) -> list[ImageSource]:
-    """Return the entries of `gpuval_images`. Raises ``ImagesError`` for one that cannot be meant."""
+    """Parse the entries of `gpuval_images`. Raises ``ImagesError`` for an invalid entry."""
     return [_source(str(name), value) for name, value in (images or {}).items()]
 
 
@@ -127,8 +126,8 @@ def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:
 
 
 def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[ImageSource]:
-    """Return the images of all nodes to build, copy or take in, each after those that it is built on. `folder` has the
-    Dockerfiles and `bases.yml`. Raises ``ImagesError``."""
+    """Return the images of all nodes that the controller builds, copies or reads from archives, each after its base.
+    `folder`: has the Dockerfiles and `bases.yml`. Raises ``ImagesError``."""
     images = merge(maps)
     builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in images)
     return with_bases(images, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
@@ -180,7 +179,7 @@ def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[
 
 
 def by_digest(reference: str, digest: str) -> str:
-    """The reference with the digest in place of its tag; without a digest as it is."""
+    """The image reference with `digest` in place of its tag; unchanged if `digest` is empty."""
     folder, slash, name = reference.partition("@")[0].rpartition("/")
     return f"{folder}{slash}{name.partition(':')[0]}@{digest}" if digest else reference
 
@@ -191,9 +190,8 @@ def image_plan(
     catalogue: Mapping[str, Mapping[str, Any]],
     references: Iterable[str | None] = (),
 ) -> dict[str, Any]:
-    """Return `images` of a plan: by reference, the image and its source. `references` are the images of the plan's
-    stages; without any, all that are declared are brought. Raises ``ImagesError`` for an image that the store should
-    have and has not."""
+    """Return `images` of a plan: by reference, the image and its source. `references`: the images of the plan's stages;
+    without any, all declared images. Raises ``ImagesError`` for an image that the store should have but lacks."""
     declared = {source.reference: source for source in parse(images)}
     if runtime == "host":
         return {}
@@ -226,7 +224,7 @@ def archives(plan_images: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, str]:
-    """Return a URL for each archive that a node may read, by its key. Every URL is a secret."""
+    """Return a signed URL for each archive of a plan's images, by the archive's key. The URLs are secrets."""
     valid = min(int(seconds), MAX_SIGNED_SECONDS)
     return {archive["key"]: store.sign_get(archive["key"], valid) for archive in archives(plan_images)}
 
@@ -261,7 +259,7 @@ def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
-    """Add a built image to the catalogue; one process at a time does. Returns whether that changed it."""
+    """Add a built image to the catalogue, under a lock. Returns whether that changed the catalogue."""
     path = state_dir / CATALOGUE
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")

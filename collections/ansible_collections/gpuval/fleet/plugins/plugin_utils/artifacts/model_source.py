@@ -23,7 +23,7 @@ from .tiny_model import write_tiny_llama
 
 TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"
-#: Formats of weights that hold data alone.
+#: Suffixes of weight files that hold only data, no code.
 WEIGHTS = (".safetensors", ".gguf")
 
 _HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
@@ -39,9 +39,8 @@ class ModelError(StoreError):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model on the controller. `folder` is its name in the store, `root` where it lies, `files` the path of each file
-    by its name below the root (links included, to be followed), `origin` where it came from, with the revision if it
-    has one."""
+    """A model on the controller. `folder`: name in the store; `root`: local folder; `files`: path of each file by its
+    name below `root`, links not yet followed; `origin`: its source, with the revision if any."""
 
     folder: str
     root: Path
@@ -50,7 +49,7 @@ class ModelSource:
 
 
 def folder_name(source: str) -> str:
-    """Return the folder name in the store, without fetching anything. Raises ``ModelError`` for no known form."""
+    """Return a model's folder name in the store, without a download. Raises ``ModelError`` for an unknown source."""
     if source == TINY:
         return TINY_FOLDER
     if on_hub := _hub(source):
@@ -65,7 +64,7 @@ def folder_name(source: str) -> str:
 
 
 def check(source: str) -> None:
-    """See that the source may be one, without the network. Raises ``ModelError``."""
+    """Check the form of a model source, without the network. Raises ``ModelError``."""
     folder_name(source)
     if source != TINY and not _hub(source):
         _local_folder(source)
@@ -80,9 +79,9 @@ def resolve(
     silence_seconds: float = hub.SILENCE_SECONDS,
     say: Callable[[str], object] = bool,
 ) -> ModelSource:
-    """Bring the model to the controller, below `scratch` unless it is a local folder already. `revision` wins over the
-    one in the source. The network is used for hub sources alone: `say` gets lines of progress, and a hub that sends
-    nothing for `silence_seconds` is an error. Raises ``ModelError``."""
+    """Bring the model to the controller, below `scratch`, unless it is a local folder already. `revision` overrides the
+    revision in the source. Only hub sources use the network: `say` gets lines of progress, and a hub that sends nothing
+    for `silence_seconds` is an error. Raises ``ModelError``."""
     folder = folder_name(source)
     if source == TINY:
         return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
@@ -113,14 +112,14 @@ def make_manifest(model: ModelSource) -> str:
 def missing(
     expected: Mapping[str, object], listed: Mapping[str, int], sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return the expected names that a listing (name -> bytes) lacks, or has in another size where `sizes` knows it."""
+    """Return the expected names that are missing in `listed` (bytes by name), or differ from their size in `sizes`."""
     sizes = sizes or {}
     return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
 
 
 def upload(model: ModelSource, connection: Connection, *, transfers: int = 8) -> None:
-    """Copy the model's files to its folder in the store, links followed. Raises ``StoreError``. The manifest is the
-    caller's to put, last."""
+    """Upload the model's files to its store folder, following links. The caller has to upload the manifest afterwards.
+    Raises ``StoreError``."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="gpuval-upload-") as names:
         names.writelines(f"{name}\n" for name in sorted(model.files))
         names.flush()
@@ -180,8 +179,8 @@ def _refusal(repository: str, revision: str | None, token: str | None, address: 
 
 
 def files_below(root: Path, is_wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
-    """The path of each file by its name below `root`, links followed; without folders of the names `skipped`, and with
-    those that `is_wanted` accepts. Raises ``ModelError`` for what is no file, and for names that no manifest can have.
+    """Paths of the files that `is_wanted` accepts, by name below `root`; links are followed, folders named in `skipped`
+    left out. Raises ``ModelError`` for special files, and for names that a manifest cannot contain.
     """
     files: dict[str, Path] = {}
     for where, folders, names in os.walk(root, followlinks=True):

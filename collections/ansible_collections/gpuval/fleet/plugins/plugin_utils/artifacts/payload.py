@@ -23,15 +23,15 @@ SHARED = (
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 
-#: The package of an extension's stage, in its folder.
+#: Name of the package with the program of an extension's stage.
 PROGRAM = "program"
 SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_POINT = b"import sys\n\nfrom gpuval_runner.cli import main\n\nsys.exit(main())\n"
-EARLIEST = (1980, 1, 1, 0, 0, 0)  # the zip format knows no earlier date
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format
 LEFT_OUT = {"__pycache__", "tests"}
-#: How PEP 552 marks bytecode that is not compared with its source: the dates in a zip depend on the node's time zone.
+#: Flag (PEP 552) of bytecode that Python does not compare with its source, whose date depends on the time zone.
 UNCHECKED_HASH = (1).to_bytes(4, "little")
-#: The last version of the format without back references, which differ from process to process.
+#: The last version of marshal without back references, which differ from process to process.
 REPRODUCIBLE_MARSHAL = 2
 
 Entry = tuple[str, bytes]
@@ -62,7 +62,7 @@ def _package(folder: Path, name: str) -> list[Entry]:
         remedy = "add __init__.py" if folder.name == PROGRAM else "the collection is incomplete, install it again"
         raise FileNotFoundError(f"{folder} is not a Python package: {remedy}")
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    # the owner of hidden files is not checked (core/extensions.py)
+    # Leave out hidden files, whose owner is not checked (core/extensions.py).
     wanted = (p for p in files if not any(part in LEFT_OUT or part[0] == "." for part in p.relative_to(folder).parts))
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
 
@@ -75,8 +75,8 @@ def _shared() -> list[Entry]:
 
 
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
-    """Bytecode: Python caches none for a zip, and compiling is half of a start's processor time. A node whose Python is
-    another one finds a magic number that is not its own, and compiles the source."""
+    """The entries with bytecode: Python caches none for a zip, and compiling takes half of a start's CPU time. A node
+    with another Python sees a foreign magic number, and compiles the source."""
     compiled = []
     for name, source in entries:
         if not name.endswith(".py") or name == "__main__.py":
@@ -84,7 +84,7 @@ def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
         code = compile(source, name, "exec", dont_inherit=True, optimize=0)
         try:
             data = marshal.dumps(code, REPRODUCIBLE_MARSHAL)
-        except ValueError:  # a constant that later versions know alone
+        except ValueError:  # a constant that this marshal version cannot write
             continue
         header = importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + importlib.util.source_hash(source)
         compiled.append((f"{name}c", header + data))

@@ -26,8 +26,8 @@ REQUESTS = 4
 
 @contextmanager
 def round_trip(python: str, model: ModelSource, access: StoreBackend, say: Callable[[str], None]) -> Iterator[None]:
-    """Serve the model as it came, and ask it; within, it is uploaded. Then load it back, verify it, serve
-    it and ask again."""
+    """Serve the model and send requests; within the context, the caller uploads it. Afterwards load the model from the
+    store, verify it, serve it and send requests again."""
     with tempfile.TemporaryDirectory(prefix="gpuval-round-trip-", ignore_cleanup_errors=True) as place:
         run, requests = partial(_run, python, model, access, Path(place)), ("--requests", str(REQUESTS))
         target = Path(place) / "models" / model.folder

@@ -9,16 +9,16 @@ from urllib.parse import quote
 
 SPEC = "1.6"
 MAX_COMPONENTS = 20_000
-#: One form for all images of an id: the same image has the same document.
+#: Namespace of serial numbers that depend only on the image's id: the same image has the same document.
 _NAMESPACE = uuid.UUID("6f1c2b0e-8d0a-5c9e-9f55-6d3c7a3f1b11")
-#: By the kind of a line its number of fields, and what it lists where that is no library.
+#: Number of fields in a line of the listing, by the line's kind.
 FIELDS = {"os": 2, "deb": 3, "pypi": 2, "git": 3}
 TYPES = {"os": "operating-system", "git": "application"}
 _FIELD = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 def document(reference: str, identity: str, listing: str) -> dict[str, Any]:
-    """Return the document of the image `reference` with this id. `listing` is image_builder.LISTING's output."""
+    """Return the bill of materials of an image. `identity`: its id; `listing`: output of image_builder.LISTING."""
     components: dict[str, dict[str, Any]] = {}
     distribution = ""
     for line in listing.splitlines():

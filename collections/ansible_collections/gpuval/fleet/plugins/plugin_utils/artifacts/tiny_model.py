@@ -25,7 +25,7 @@ CONFIG = {
     "attention_bias": False,
     "attention_dropout": 0.0,
     "dtype": "bfloat16",
-    "torch_dtype": "bfloat16",  # the latter is what readers before transformers 4.56 know
+    "torch_dtype": "bfloat16",  # for readers before transformers 4.56
     "head_dim": HEAD_DIM,
     "hidden_act": "silu",
     "hidden_size": HIDDEN,
@@ -49,7 +49,7 @@ TOKENIZER_CONFIG = {
     "clean_up_tokenization_spaces": False,
     "model_max_length": CONTEXT,
 }
-#: Weights of a layer in the order in which they are drawn, with rows and columns; norms, which are ones, have none.
+#: Weights of a layer in the order of their random generation, with rows and columns. Norms, all ones, are not listed.
 LAYER = {
     "input_layernorm": None,
     "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
@@ -102,8 +102,8 @@ machine, and then decide.
 
 
 def write_tiny_llama(directory, seed=0):
-    """Write the model's files into `directory` (made if absent); return its path. The bytes depend on the seed and on
-    the versions of numpy and tokenizers alone."""
+    """Write the model's files into `directory` (created if missing), and return its path. The bytes depend only on the
+    seed and the versions of numpy and tokenizers."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train_tokenizer()
@@ -140,9 +140,8 @@ def _train_tokenizer():
 
 
 def _silent_ids(tokenizer) -> list[int]:
-    """Ids whose output row is zero, so that greedy decoding never picks them. These are the special tokens (an early
-    end would make the amount of work a matter of chance), the ids without a token, and bytes that are not text by
-    themselves (a stream of them would carry no characters)."""
+    """Token ids whose output row is zero, so that greedy decoding never picks them: special tokens (an early end would
+    make the amount of work random), ids without a token, and bytes that are no text by themselves."""
     size = tokenizer.get_vocab_size()
     tokens = {i: tokenizer.decode([i], skip_special_tokens=True).strip() for i in range(size)}
     spoken = {i for i, token in tokens.items() if token and token.isascii() and token.isprintable()}
@@ -167,7 +166,7 @@ def _write_weights(path: Path, seed: int, silent_ids: list[int]) -> None:
     head[silent_ids] = 0.0
     tensors["lm_head.weight"] = head
 
-    # the safetensors format: length of the header (u64), header in JSON padded to 8 bytes, then the data in order
+    # The safetensors format: length of the header (u64), header in JSON padded to 8 bytes, then the data in order.
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     contents, offset = [_bfloat16_bytes(tensor) for tensor in tensors.values()], 0
     for (name, tensor), data in zip(tensors.items(), contents):

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable
 
-#: From the kind (`address`, `mac`) and the canonical address to its replacement.
+#: Function that returns the replacement of an address: arguments are kind (`address`, `mac`) and canonical address.
 Replace = Callable[[str, str], str]
 
 ADDRESS, MAC = "address", "mac"
@@ -28,7 +28,7 @@ _MAC = re.compile(rf"(?<![\w:-]){_HEX}{{2}}([:-]){_HEX}{{2}}(?:\1{_HEX}{{2}}){{4
 _DOTTED_MAC = re.compile(rf"(?<![\w.]){_HEX}{{4}}\.{_HEX}{{4}}\.{_HEX}{{4}}(?![0-9A-Za-z]|\.\w)", re.ASCII)
 _GUID = re.compile(rf"(?<![\w:]){_HEX}{{4}}(?::{_HEX}{{4}}){{3}}(?![\w:])", re.ASCII)
 _BARE_MAC = re.compile(rf"(?<!{_HEX}){_HEX}{{12}}(?!{_HEX})", re.ASCII)
-#: Ethernet, EUI-64, InfiniBand.
+#: Numbers of octets in hardware addresses: Ethernet, EUI-64, InfiniBand.
 _OCTETS = (6, 8, 20)
 _VERSION_BEFORE = re.compile(
     r"(?:(?<![A-Za-z])(?:(?:version|ver|release|firmware|vbios|bios|cuda|rocm|toolkit)s?[\"']?\s?[:=]?"
@@ -55,7 +55,7 @@ def canonical(text: str) -> str | None:
 
 
 def canonical_mac(text: str) -> str | None:
-    """A MAC address as lower-case digits; None for any other text, and for all zeros or ones."""
+    """A MAC address as lower-case hexadecimal digits; None for any other text, and for all zeros or ones."""
     digits = re.sub(r"[:.-]", "", text).lower()
     octets, odd = divmod(len(digits), 2)
     if odd or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
@@ -70,7 +70,7 @@ def is_own(address: str) -> bool:
 
 
 class Addresses:
-    """Finds internal addresses, and those of ``known`` (IP addresses) and ``macs`` in any case."""
+    """Replaces internal addresses in text, and the addresses in ``known`` (IP) and ``macs`` even if not internal."""
 
     def __init__(self, replace: Replace, addresses: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
         spelled = (canonical(address) for address in addresses)
@@ -101,7 +101,7 @@ class Addresses:
         return self._replace(MAC, mac) if mac in self.macs else match.group()
 
     def _ipv6(self, match: re.Match[str]) -> str:
-        """A port or a colon may follow an address: the longest part of the match that is an internal address counts."""
+        """Replace the longest part of the match that is an internal address: a port or colon may follow it."""
         text = match.group()
         before, _colon, _port = text.rpartition(":")
         for form in (text, before.rstrip(":") or text):

@@ -37,14 +37,14 @@ from .ordinary_names import is_ordinary
 from .scan import DeliveryScan, ScanTargets, own_terms, own_words, problems
 from .sensitive import Sensitive
 
-#: Only head and tail of a longer log are delivered, and less of each where a node has many long ones.
+#: Maximum bytes of a delivered log: only head and tail of a longer log, and less if a node has many long logs.
 MAX_LOG_BYTES = 8 << 20
 MAX_LOGS_BYTES_OF_A_NODE = 32 << 20
 MIN_LOG_BYTES = 256 << 10
 LOCK_SECONDS = 2.0
 PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
-#: A stage of a node in index.csv.
+#: A row of index.csv: one stage of a node.
 IndexRow = tuple[str, ...]
 
 README = Path(__file__).with_name("README.md.txt")
@@ -52,7 +52,7 @@ README = Path(__file__).with_name("README.md.txt")
 
 @dataclass(frozen=True)
 class Request:
-    """One delivery to make. ``form`` is folder, tar.gz or zip. ``targets`` are what the scan read by itself."""
+    """A delivery to make. ``form``: folder, tar.gz or zip. ``targets``: what the final scan searches for."""
 
     folder: run_folder.RunFolder
     name: str
@@ -71,7 +71,7 @@ class Request:
 
 @dataclass
 class Built:
-    """The result. ``files`` are the files below the folder, in the order to send them; for an archive the archive."""
+    """A delivery that was made. ``files``: files to send, in this order: all files of the folder, or the archive."""
 
     path: Path
     changed: bool
@@ -83,8 +83,8 @@ class Built:
 
 
 def check(request: Request, sensitive: Sensitive) -> None:
-    """Check the request before anything is written: ids are unambiguous, and the name reveals nothing internal. Raises
-    DeliveryError."""
+    """Check a request before anything is written: its ids are unambiguous, and its name reveals no internal name or
+    secret. Raises DeliveryError."""
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
     internal = {name.lower() for name in request.ids if not is_ordinary(name)}
     if has_secret or request.name.lower() in internal - {identity.lower() for identity in request.ids.values()}:
@@ -101,7 +101,7 @@ def check(request: Request, sensitive: Sensitive) -> None:
 
 
 def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] = lambda _line: None) -> Built:
-    """Make the delivery. Raises DeliveryError, RunError, and OSError when the disk is full."""
+    """Make the delivery. ``say`` gets lines of progress. Raises DeliveryError, RunError, and OSError (disk full)."""
     check(request, sensitive)
     directory = request.directory
     directory.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     if findings:
         problem = f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}"
         raise DeliveryError(f"{problem}. This is a bug in gpuval: report it with the line in question")
-    originals = {  # for the operator alone: a customer asks by id or placeholder
+    originals = {  # only for the operator, when a customer asks about an id or placeholder
         "ids": dict(sorted(request.ids.items())),
         "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
     }
@@ -168,7 +168,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
 
 
 def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object]) -> Iterator[Any]:
-    """The items, with a progress line every PROGRESS_SECONDS."""
+    """Yield the items, and print a progress line every PROGRESS_SECONDS. ``done_to``: such as "read"."""
     due = time.monotonic() + PROGRESS_SECONDS
     for count, item in enumerate(items):
         if time.monotonic() > due:
@@ -178,7 +178,7 @@ def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object])
 
 
 def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
-    """Add a node's own sensitive data, before the first of its texts is converted."""
+    """Add a node's sensitive data from its facts and logs archive, before any text of the node is converted."""
     sensitive.add_facts(node, read_object(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
     gathered = stage_file.gathered(log_bundle.archive_file(folder.path, node))
     sensitive.addresses |= gathered.addresses
@@ -196,7 +196,7 @@ def _stages(
     draft: Path,
     scratch: Path,
 ) -> list[IndexRow]:
-    """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
+    """Write the file of each stage of a node, and the evidence behind report.html. Returns the rows of index.csv."""
     name, identity = node["name"], converter.known.names[node["name"]]
     tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
@@ -233,7 +233,7 @@ def _stages(
 
 
 def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[Record | None, str]:
-    """The record of a stage, and why it is refused."""
+    """The record of a stage on a node, None if missing or refused, and the reason of a refusal."""
     path = folder.evidence_file(node, stage)
     try:
         if path.is_symlink():
@@ -248,7 +248,7 @@ def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, sta
 
 
 def _log(path: Path, limit: int) -> str:
-    """The text of a log without terminal escapes; head and tail of one that is longer than ``limit`` bytes."""
+    """The text of a log without terminal escapes; only head and tail if the log exceeds ``limit`` bytes."""
     try:
         if path.is_symlink():
             return ""
@@ -261,7 +261,7 @@ def _log(path: Path, limit: int) -> str:
                 stream.seek(size - limit // 2)
                 tail = stream.read(limit // 2)
                 left_out = f"\n[gpuval] {size - limit} bytes and the lines they cut are left out here\n".encode()
-                # whole lines: half of a secret would not be recognised
+                # Cut at line ends: half of a secret would not be recognised.
                 data = head[: head.rfind(b"\n") + 1] + left_out + tail[tail.find(b"\n") + 1 :]
     except OSError:
         return ""
@@ -269,7 +269,7 @@ def _log(path: Path, limit: int) -> str:
 
 
 def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, evidence: Path) -> None:
-    """The curves of a stage under the node's id, for report.html."""
+    """Write a stage's time series under the node's unique id, for report.html."""
     document = read_object(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
         return
@@ -286,7 +286,7 @@ def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, 
 def _forms(
     report: dict[str, Any], converter: DeliveryConverter, name: str, draft: Path, scratch: Path, rows: list[IndexRow]
 ) -> None:
-    """Every form of the report, made from the converted one, with README.md and index.csv."""
+    """Write every form of the report from the converted report, with README.md and index.csv (``rows``)."""
     nodes, passed, failed, incomplete = (report["counts"][word] for word in ("expected", "PASS", "FAIL", "INCOMPLETE"))
     readme = README.read_text(encoding="utf-8").format(
         run_id=converter.text(report["run"]["run_id"]),
@@ -310,7 +310,7 @@ def _forms(
 
 
 def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, list[pack.File]]:
-    """Replace the delivery by the draft unless they are the same. Returns whether it changed, and the files to send."""
+    """Replace the delivery by the draft if they differ. Returns whether it changed, and the files to send."""
     target = request.target
     if request.form == "folder":
         if pack.same(target, sealed):

@@ -14,7 +14,7 @@ from ...module_utils.redaction import HIDDEN, SecretRedactor, any_of, base64_for
 from . import addresses
 from .ordinary_names import is_ordinary
 
-#: Shorter ones occur by chance in text that looks like base64.
+#: Minimum length of a secret to search for in base64: shorter text occurs there by chance.
 SHORTEST_ENCODED = 6
 #: Suffixes of file names, which are not domains.
 _SUFFIXES = "log|json|txt|gz|tar|zip|py|sh|yml|yaml|csv|html|md|xml|conf|service|socket|pem|key|pub|sock|pid|lock"
@@ -25,14 +25,14 @@ NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}", re.ASCII)
 _PERCENT = re.compile(r"(?<![^\s\"'<>])[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
 MAX_UNQUOTED = 3
-#: Different addresses that get a placeholder of their own; a log may be made of addresses.
+#: Maximum number of addresses with a placeholder each; a log may consist of addresses.
 MAX_PLACEHOLDERS = 1 << 17
 
 
 @dataclass
 class InternalData:
-    """Sensitive data of a run, which must not be in a delivery. names: worker to unique id. aliases: other names of a
-    node (host name, DNS name) to its unique id. hosts: names of other machines. users, folders: of the controller."""
+    """Sensitive data of a run, which must not be in a delivery. names: unique id by worker. aliases: unique id by other
+    names of nodes (host name, DNS name). hosts: names of other machines. users, folders: of the controller."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class InternalData:
 
 
 class DeliveryConverter:
-    """Converts texts and documents, and keeps the placeholders it used."""
+    """Replaces internal data in texts and documents, and remembers the placeholders used."""
 
     def __init__(self, data: InternalData) -> None:
         self.known = data
@@ -69,18 +69,18 @@ class DeliveryConverter:
         hidden = [text.encode() for text in {*self._addresses.known, *self.literal}]
         encoded = {form for raw in hidden if len(raw) >= SHORTEST_ENCODED for form in base64_forms(raw)}
         self._encoded = re.compile(any_of(form.decode() for form in encoded))
-        #: For texts that recur in documents.
+        #: `text` with a cache, for short texts that recur in documents.
         self.short = functools.lru_cache(maxsize=1 << 16)(self.text)
 
     def text(self, text: str) -> str:
-        """A text of any length, converted. Converting the result again does not change it."""
+        """Convert a text of any length. A second conversion does not change the result."""
         text = self._redact(text)
         if "%" in text:
             text = _PERCENT.sub(self._percent, text)
         return self._plain(text)
 
     def _plain(self, text: str) -> str:
-        """Names and addresses converted; URL-encoded text is not decoded."""
+        """Convert names and addresses in a text, without decoding URL-encoded text."""
         if self._encoded.search(text):
             text = _BASE64.sub(lambda match: HIDDEN if self._encoded.search(match.group()) else match.group(), text)
         for folder, replacement in self._folders:
@@ -94,12 +94,12 @@ class DeliveryConverter:
         return self._user_pattern.sub(lambda _match: "user", text)
 
     def document(self, value: Any) -> Any:
-        """JSON with every text in it converted, keys too."""
+        """Convert every text in a JSON document, keys too."""
         if isinstance(value, str):
             return self.short(value)
         if isinstance(value, Mapping):
             nodes = {key: value[key] for key in ("node", "worker") if isinstance(value.get(key), str)}
-            # the name of a node is converted even if it is an ordinary word
+            # Here names of nodes are converted even if they are ordinary words.
             ids = {key: self.known.names[name] for key, name in nodes.items() if name in self.known.names}
             return {self.short(key): ids[key] if key in ids else self.document(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -107,8 +107,8 @@ class DeliveryConverter:
         return value
 
     def _percent(self, match: re.Match[str]) -> str:
-        """The first of its decodings with something to hide, converted; hidden completely if it decodes further, since
-        its result would be decoded again."""
+        """Convert URL-encoded text: the first decoding with internal data is converted. Text that could be decoded
+        further is hidden completely, since its result would be decoded again."""
         for plain in _unquotings(match.group()):
             hidden = self._plain(self._redact(plain))
             if hidden != plain:
@@ -134,7 +134,7 @@ class DeliveryConverter:
 
 
 def _unquotings(text: str) -> Iterator[str]:
-    """URL-encoded text decoded once, then again while that changes it."""
+    """The results of decoding a URL-encoded text once, twice and so on, while decoding changes it."""
     for _time in range(MAX_UNQUOTED):
         plain = unquote(text, errors="replace")
         if plain == text:
@@ -144,7 +144,7 @@ def _unquotings(text: str) -> Iterator[str]:
 
 
 def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
-    """Names as whole words, with their domain; also within names that gpuval composes of run and node."""
+    """Pattern of names as whole words, with their domains, also within names that gpuval composes of run and node."""
     words = any_of(
         {form for name in names for form in (name, name.lower(), name.upper(), name.title(), name.capitalize())}
     )

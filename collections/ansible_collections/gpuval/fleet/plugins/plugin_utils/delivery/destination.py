@@ -16,29 +16,29 @@ from ..core.escape import one_line
 from ..store.rclone import TRANSFERS, call_rclone
 from . import DeliveryError, pack
 
-#: Files of one call of rclone: progress is shown between calls.
+#: Number of files per call of rclone: progress is shown between calls.
 BATCH_FILES = 256
-#: What to add where a batch fails with such a text. Keys that may write and not read: rclone asks for nothing that is
-#: there, and the service verifies the checksum that comes with a file. An ETag that is no MD5, as of buckets that
-#: encrypt with a KMS key: checksums are kept in the metadata.
+#: By text in the error of a batch, rclone options for a retry. For keys that may only write: rclone reads nothing from
+#: the service, which verifies the checksum sent with each file. For an ETag that is no MD5, as of buckets that encrypt
+#: with a KMS key: checksums are kept in the metadata.
 FALLBACKS = (
     ("Forbidden", ("--no-check-dest", "--s3-no-head")),
     ("corrupted on transfer", ("--s3-server-side-encryption", "aws:kms")),
 )
-#: rclone's words for an object without a checksum to compare: it is sent again.
+#: rclone's message about an object without a checksum to compare, which is then sent again.
 SAME_SIZE = "Size of src and dst objects identical"
 
 
 @dataclass
 class SentFiles:
-    """How many files were sent, and how many were there already."""
+    """Number of files sent, and number of files that were there already."""
 
     sent: int = 0
     there: int = 0
 
 
 def parse(destination: str) -> tuple[str, str, str]:
-    """(``s3``, bucket, prefix) of ``s3://bucket/prefix``, (``folder``, path, empty) of a path. Raises DeliveryError."""
+    """Parse a destination: (``s3``, bucket, prefix), or (``folder``, path, empty) for a path. Raises DeliveryError."""
     if not destination.startswith("s3://"):
         if "://" in destination:
             raise DeliveryError(f"delivery_destination {destination}: s3://bucket/prefix, or the path of a folder")
@@ -59,7 +59,8 @@ def check_keys(connection: Connection) -> None:
 
 
 def send_to_folder(root: Path, source: Path, files: Sequence[pack.File], folder: Path) -> SentFiles:
-    """Copy files from below ``source`` to below ``folder``. Raises DeliveryError, and OSError for the folder."""
+    """Copy files from ``source`` to ``folder``. ``root``: the delivery, which must not contain ``folder``. Raises
+    DeliveryError, and OSError for the folder."""
     if folder.resolve().is_relative_to(root.resolve()):
         raise DeliveryError(f"delivery_destination {folder} is inside the delivery itself: set another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,8 +70,8 @@ def send_to_folder(root: Path, source: Path, files: Sequence[pack.File], folder:
 def send(
     connection: Connection | None, source: Path, files: Sequence[pack.File], target: str, show: Callable[[str], object]
 ) -> SentFiles:
-    """Send files from below ``source`` to ``target`` in their order by batches; a second call resumes. ``target`` is a
-    folder, or with a connection a path below its bucket. Raises DeliveryError."""
+    """Send files from ``source`` to ``target`` in order, in batches; a second call resumes. ``target``: a folder, or
+    with a connection a path in its bucket. Raises DeliveryError."""
     progress = SentFiles()
     for batch in _batches(files):
         sent = _send_batch(connection, source, [file.path for file in batch], target)
@@ -81,7 +82,7 @@ def send(
 
 
 def _batches(files: Sequence[pack.File]) -> Iterator[list[pack.File]]:
-    """Files of one content type each; the last two are alone: they mark a delivery as complete."""
+    """Split files into batches of one content type. The last two files come alone: they mark a delivery as complete."""
     for _key, group in itertools.groupby(files[:-2], lambda file: _is_plain_text(file.path)):
         alike = list(group)
         yield from (alike[start : start + BATCH_FILES] for start in range(0, len(alike), BATCH_FILES))
@@ -89,12 +90,13 @@ def _batches(files: Sequence[pack.File]) -> Iterator[list[pack.File]]:
 
 
 def _is_plain_text(path: str) -> bool:
-    """Whether the type of a file is none that its suffix tells."""
+    """Whether a file is plain text although its suffix tells no content type."""
     return Path(path).suffix in ("", ".log")
 
 
 def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str], target: str, *more: str) -> int:
-    """How many files of the batch were sent; the others were there with the same checksum. Raises DeliveryError."""
+    """Send a batch. Returns the number of files sent; the others were there with the same checksum. Raises
+    DeliveryError."""
     options = ["--no-traverse", "--checksum", "--retries", "1", "--use-json-log", "-vv", *TRANSFERS, *more]
     if _is_plain_text(paths[0]):
         options += ["--header-upload", "Content-Type: text/plain; charset=utf-8"]

@@ -17,7 +17,7 @@ from ..core.escape import one_line
 from ..gang import keys
 from ..runs import folder as runs_folder
 
-#: Files of the results: reports, evidence, and the controller's state of launches and watch.
+#: Patterns of files in a run's results to bundle: reports, evidence, the controller's state of launches and watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom"),
     *("perf.csv", "perf.html", "failed_nodes.txt", "network/*", "nodes/*/*.json", "nodes/*/*.log", "nodes/*/*.csv"),
@@ -25,7 +25,7 @@ RESULTS = (
     *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
     *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )
-#: Token and private key of a round; they exist while it runs or after its controller was killed. Never bundled.
+#: Files with a round's token and private key, never bundled. They exist while it runs, or after a killed controller.
 SECRET_FILES = (keys.FILE,)
 #: Logs of the embedded store's servers.
 STORE_LOGS = ("writer.log", "reader.log")
@@ -38,8 +38,8 @@ NO_RUN = "no-run"
 
 
 def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
-    """The run's folder; that of `NO_RUN` for a run that has none here, and if none is named and none of the inventory
-    was ever started."""
+    """The run's folder. Without such a folder, or if no run is named and the inventory never had one, that of
+    `NO_RUN`."""
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run(results, inventory) is None:
         return results / NO_RUN
     folder = runs_folder.resolve(results, run_id, inventory).path
@@ -47,16 +47,16 @@ def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> 
 
 
 def _is_of_run(folder: Path) -> bool:
-    return folder.is_dir() and not runs_folder.is_place(folder)  # an inventory may have the name that was given
+    return folder.is_dir() and not runs_folder.is_place(folder)  # the name may be an inventory's
 
 
 def asked_run_id(folder: Path, run_id: str) -> str:
-    """The run that the nodes are asked for: they may have one that has no folder here."""
+    """The id of the run whose evidence the nodes give; the run may have no folder on this controller."""
     return folder.name if run_id in ("", runs_folder.LATEST) else run_id
 
 
 def unknown_run(results: Path, run_id: str) -> str:
-    """That no such run is here, with the nearest one; empty where one is, or none was named."""
+    """A message that this controller lacks the run, with the most similar id; empty if it has it or none is named."""
     if run_id in ("", runs_folder.LATEST):
         return ""
     folder = runs_folder.find(results, run_id)
@@ -69,7 +69,7 @@ def unknown_run(results: Path, run_id: str) -> str:
 
 
 def state_file(run_folder: Path, node: str) -> Path:
-    """The state of a node's evidence, read when the bundle is made."""
+    """Path of the file with the state of a node's evidence, read when the bundle is made."""
     return run_folder / ".state" / "logs" / f"{node}.json"
 
 
@@ -80,7 +80,7 @@ def archive_file(run_folder: Path, node: str) -> Path:
 def write_state(
     run_folder: Path, node: str, state: str, message: str, notes: Mapping[Any, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """Write the state of a node's evidence; returns it. Notes, by file, are from the node: cut and cleaned."""
+    """Write and return the state of a node's evidence. `notes`, by file, come from the node: shortened and cleaned."""
     texts = {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted((notes or {}).items())[:200]}
     document = {"state": state, "message": one_line(message, 600), "notes": texts, **fields}
     runs_folder.write_json(state_file(run_folder, node), document)
@@ -94,8 +94,8 @@ def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes:
 
 
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
-    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
-    `nodes` are those asked now. A node without evidence now keeps its earlier evidence, and is named nevertheless."""
+    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz into logs/. Returns path, counts and nodes without evidence.
+    `nodes`: asked for evidence now. A node that gave none keeps its earlier evidence, and is named nevertheless."""
     folder = run_folder / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}
@@ -108,7 +108,7 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
 
 
 def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) -> Iterator[tuple[str, bytes]]:
-    """Names and contents, one at a time: a hundred nodes together exceed memory."""
+    """Yield name and content of each file to bundle, one at a time: those of a hundred nodes exceed memory."""
     folder = run_folder / "logs"
     for path in sorted(folder.glob("*.tar.gz")):
         if path.name != target.name:
@@ -125,7 +125,7 @@ def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) 
 
 
 def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> bytes:
-    """Write the archive, the manifest as its last file, which it returns: the SHA-256 of each other file."""
+    """Write the archive with a manifest, the SHA-256 of each file, as its last file. Returns the manifest."""
     draft, sums = target.with_name(f".{target.name}.{secrets.token_hex(4)}"), []
 
     def add(name: str, data: bytes) -> None:
@@ -147,7 +147,7 @@ def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> bytes:
 
 
 def secrets_of_store(directory: Path) -> set[str]:
-    """Secret keys of the embedded store, to redact."""
+    """Secret keys of the embedded store in `directory`, to redact."""
     try:
         state = json.loads((directory / "store.json").read_text())
         return {state[side]["secret_key"] for side in ("writer", "reader", "signer")}

@@ -6,7 +6,7 @@ import re
 
 from ..core import extensions
 
-#: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
+#: Ordinary words of logs: in running text they name no node, and their conversion would spoil the text.
 ORDINARY = frozenset(
     {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
      "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",

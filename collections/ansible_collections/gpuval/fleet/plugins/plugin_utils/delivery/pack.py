@@ -23,7 +23,7 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class File:
-    """A file by its path below the delivery."""
+    """A file of a delivery: path within the delivery, size in bytes, SHA-256."""
 
     path: str
     bytes: int
@@ -35,14 +35,14 @@ def file_of(folder: Path, path: str) -> File:
 
 
 def files_of(folder: Path) -> list[File]:
-    """All files below a folder in the order of their paths, hidden ones too."""
+    """All files below a folder, hidden ones too, sorted by path."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return [file_of(folder, path) for path in paths]
 
 
 def seal(folder: Path, summary: Mapping[str, Any]) -> list[File]:
-    """Write manifest.json (``summary`` and the files) and SHA256SUMS, which covers the manifest too. Returns all files,
-    those two last: who sends them in this order is done when the last one is there."""
+    """Write manifest.json (``summary`` and the files) and SHA256SUMS, which covers the manifest too. Returns all files
+    with these two last: sent in this order, the delivery is complete when the last file has arrived."""
     files = files_of(folder)
     manifest = {**summary, "files": [vars(file) for file in files]}
     schemas.validate("delivery", manifest, what=MANIFEST)
@@ -53,7 +53,7 @@ def seal(folder: Path, summary: Mapping[str, Any]) -> list[File]:
 
 
 def sums(files: Iterable[File]) -> str:
-    """What `sha256sum -c` reads."""
+    """The checksums of files in the format of `sha256sum -c`."""
     return "".join(f"{file.sha256}  {file.path}\n" for file in files)
 
 
@@ -62,7 +62,8 @@ def same(folder: Path, files: Iterable[File]) -> bool:
 
 
 def archive(folder: Path, files: Iterable[File], target: Path, top: str, form: str) -> None:
-    """Pack the files below a folder named ``top`` as tar.gz or zip. Same files, same bytes."""
+    """Pack files of ``folder`` as tar.gz or zip (``form``), in a top folder ``top``. The same files give the same
+    bytes."""
     if form == "zip":
         _zip(folder, files, target, top)
         return
@@ -83,6 +84,6 @@ def _zip(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
         for file in files:
             entry = zipfile.ZipInfo(f"{top}/{file.path}", _EARLIEST)
             entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
-            entry.file_size = file.bytes  # so that it knows where it needs the larger format
+            entry.file_size = file.bytes  # lets zipfile use the format for large files where needed
             with (folder / file.path).open("rb") as stream, out.open(entry, "w") as packed:
                 shutil.copyfileobj(stream, packed, PIECE_BYTES)

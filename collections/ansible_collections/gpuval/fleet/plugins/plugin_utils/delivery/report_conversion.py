@@ -15,8 +15,8 @@ _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_
 
 
 def converted(original: dict[str, Any], converter: DeliveryConverter, name: str) -> dict[str, Any]:
-    """The report converted node by node; consumes ``original``, since memory should not hold two reports. Nodes are in
-    the order of their ids, which reveals nothing of the inventory."""
+    """Convert the report node by node; consumes ``original``, so that memory need not hold two reports. Nodes come in
+    the order of their ids, which reveals nothing about the inventory."""
     nodes = original.pop("nodes")
     nodes.reverse()
     nodes_converted = []
@@ -37,7 +37,7 @@ _CONVERTED = ("sku", "catalogue_sku", "unproven", "versions")
 
 
 def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
-    """Key by key: a new field of the report is not delivered before it is added here."""
+    """Convert a node of the report key by key: a new field is not delivered until it is added here."""
     identity = converter.known.names[node["name"]]
     return {
         "name": identity, "id": identity,
@@ -57,7 +57,7 @@ def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, An
 
 
 def _action(action: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
-    """Earlier runs and identities stay here: they are no part of the delivered run."""
+    """Convert an action without earlier runs and part identities, which do not belong to the delivered run."""
     parts = [text(part, converter) for part in action["parts"]]
     return {"name": action["name"], "class": action["class"], "parts": parts, "earlier_runs": [], "faults": []}
 
@@ -68,7 +68,7 @@ def _check(check: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, 
 
 
 def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = False) -> Any:
-    """JSON with every text in it converted; the name of a node becomes its id, whatever word it is."""
+    """Convert every text in JSON. ``of_node``: a text that is a node's name becomes its id, even an ordinary word."""
     if isinstance(value, str):
         return converter.known.names[value] if of_node and value in converter.known.names else text(value, converter)
     if isinstance(value, Mapping):
@@ -77,7 +77,7 @@ def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = Fals
 
 
 def text(value: str, converter: DeliveryConverter) -> str:
-    """A text of the report; paths of evidence in it become paths of the delivery."""
+    """Convert a text of the report; paths of evidence in the text become paths in the delivery."""
     value = converter.short(value)
     return _PLACE_OF_RUN.sub(lambda match: _place(match, converter), value) if "nodes/" in value else value
 

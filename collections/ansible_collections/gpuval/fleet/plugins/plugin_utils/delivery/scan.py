@@ -21,15 +21,15 @@ from ansible.errors import AnsibleError
 from .ordinary_names import is_ordinary
 
 PIECE_BYTES = 4 << 20
-#: A match across the end of a piece is found with the next one.
+#: Characters by which pieces of a file overlap, so that matches across the end of a piece are found.
 OVERLAP = 8192
 MAX_FINDINGS = 20
-#: A shorter text may occur by chance.
+#: Minimum length of a secret to search for: shorter text may occur by chance.
 SHORTEST_SECRET = 8
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:pass(?:word|wd|phrase)?|secrets?|token|cookie|credentials?|(?:secret|access|api|private)_key)$", re.I
 )
-#: Variables with addresses or names of nodes, and those whose entries may be secret.
+#: Variables with addresses or names of nodes; then variables whose entries may be secret.
 _HOST_VARIABLES = ("ansible_host", "ansible_ssh_host")
 _MAPPINGS = ("gpuval_environment",)
 #: The number of a NUMA node: node0 of a CPU is not the worker node0.
@@ -42,7 +42,7 @@ _KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".htm
 
 @dataclass
 class ScanTargets:
-    """What must not be in a delivery. Names that only their nodes gave are ``claimed``, and no error."""
+    """Texts that must not be in a delivery. ``claimed``: names that only nodes reported, which are no error."""
 
     names: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
@@ -53,14 +53,15 @@ class ScanTargets:
 def read_targets(
     run: Mapping[str, Any], inventory: Mapping[str, Mapping[str, Any]], *settings: Mapping[str, Any]
 ) -> ScanTargets:
-    """From run.json, each node's variables in the inventory, and settings: options, the controller's environment."""
+    """The targets in ``run`` (run.json), in each node's inventory variables, and in ``settings``: options and the
+    controller's environment."""
     targets = ScanTargets(names=set(run["nodes"]))
     for variables in inventory.values():
         for name in variables:
             is_secret = bool(_SECRET_NAME.search(name))
             if not is_secret and name not in (*_HOST_VARIABLES, *_MAPPINGS):
                 continue
-            with contextlib.suppress(AnsibleError):  # a template that has no value
+            with contextlib.suppress(AnsibleError):  # a template without a value
                 value = variables[name]
                 if name in _HOST_VARIABLES:
                     (targets.addresses if _address(str(value)) else targets.names).add(str(value))
@@ -72,7 +73,7 @@ def read_targets(
 
 
 def _secrets(value: Any, is_secret: bool) -> set[str]:
-    """Texts below names of secrets. Names of users are words of any text."""
+    """Texts in ``value`` whose keys sound secret. Names of users are not included: these occur in any text."""
     if isinstance(value, Mapping):
         entries = ((str(name), entry) for name, entry in value.items())
         return set().union(
@@ -92,8 +93,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class DeliveryScan:
-    """Searches for secrets, addresses of nodes, and names of workers that are no id. Secrets among ``own_terms`` are
-    skipped: gpuval's own text contains them."""
+    """Searches files for secrets, addresses of nodes, and names of workers that are no unique id. Secrets in
+    ``own_terms`` are skipped, since gpuval's own text contains them."""
 
     def __init__(self, targets: ScanTargets, ids: Collection[str], own_terms: Collection[str] = ()) -> None:
         ids_lower = {identity.lower() for identity in ids}
@@ -108,7 +109,7 @@ class DeliveryScan:
         certain = _any_of(names & targets.names)
         self._names = re.compile(rf"{_NO_NUMA_NODE}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{certain})(?![A-Za-z0-9_-])")
         #: A name within a longer word is counted, and is no error: spare-node-1 may be another machine than node-1.
-        #: So is a name that only its node gave: it could be chosen to stop the delivery.
+        #: Nor is a name that only its node reported: a node could choose a name to stop the delivery.
         self._within = re.compile(rf"{_NO_NUMA_NODE}(?<![A-Za-z0-9])(?:{_any_of(names)})(?![A-Za-z0-9])")
         self._encoded = re.compile(_any_of({form for text in (*self._secrets, *hosts) for form in _in_base64(text)}))
         self.within: dict[str, int] = {}
@@ -142,7 +143,7 @@ class DeliveryScan:
 
 
 def _any_of(words: Iterable[str], levels: int = 2) -> str:
-    """A pattern of literal words, the longest first, grouped by their first characters for speed."""
+    """A pattern that matches any of these literal words, longest first, grouped by first characters for speed."""
     if not levels:
         return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     groups: dict[str, list[str]] = {}
@@ -153,24 +154,26 @@ def _any_of(words: Iterable[str], levels: int = 2) -> str:
 
 
 def _in_base64(text: str) -> set[str]:
-    """What base64 of any text with this one in it must contain, at each offset and in both alphabets."""
+    """Texts of which base64 of any text that contains `text` must have one: at each offset, in both alphabets."""
     forms = set()
     for offset, first in enumerate((0, 2, 3)):
         encoded = base64.b64encode(b"\0" * offset + text.encode()).decode().rstrip("=")
-        last = len(encoded) - ((offset + len(text.encode())) % 3 > 0)  # the last character has bits of what follows
+        last = len(encoded) - (
+            (offset + len(text.encode())) % 3 > 0
+        )  # the last character has bits of the following text
         forms |= {encoded[first:last], encoded[first:last].replace("+", "-").replace("/", "_")}
     return forms
 
 
 def _forms_of(text: str) -> tuple[str, ...]:
-    """As it is, in JSON, and in hexadecimal."""
+    """The forms in which a text may occur: unchanged, escaped for JSON, in hexadecimal."""
     hexadecimal = text.encode().hex()
     in_json = (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     return (text, *in_json, hexadecimal, hexadecimal.upper())
 
 
 def _unquotings(text: str) -> Iterator[str]:
-    """URL-encoded text decoded once, twice and three times, as far as that changes it."""
+    """The results of decoding a URL-encoded text once, twice and three times, while decoding changes it."""
     for _time in range(3):
         plain = unquote(text, errors="replace") if "%" in text else text
         if plain == text:

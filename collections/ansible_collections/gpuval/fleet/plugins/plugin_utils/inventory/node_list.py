@@ -19,14 +19,14 @@ from ..ssh.known_hosts import HostKeyError, is_address
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-#: Columns with a meaning of their own; any other is a host variable of that name.
+#: Columns with a special meaning; every other column is a host variable of that name.
 COLUMNS = ("name", "address", "user", "port", "sku", "rack", "unique_id", "host_key", "gpu_count")
 MAX_NODES = 100_000
 
 
 @dataclass(frozen=True)
 class ListedNode:
-    """A node of a list or, without a line, of a cluster."""
+    """A node of a node list; without `line`, a node that only the cluster has."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ListedNode:
 
 
 def parse(text: str, source: str) -> list[ListedNode]:
-    """Nodes of a list; `source` names the file in complaints, and a name that ends in .csv makes it CSV."""
+    """The nodes of a list. `source`: file name for messages; if it ends in .csv, the text is CSV."""
     text = text.removeprefix("\ufeff")
     is_csv = source.lower().endswith(".csv")
     header: list[str] = []
@@ -74,7 +74,7 @@ def _csv_lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _cells(words: list[str], header: list[str]) -> dict[str, str]:
-    """Values by column; without a header the words are `address` or `name address`."""
+    """A line's values by column; without a header the words are `address` or `name address`."""
     if not header and len(words) > 2:
         raise SettingError(f"{len(words)} words; write `address` or `name address`, or use a .csv file")
     if header and any(words[len(header) :]):
@@ -101,7 +101,7 @@ def _header(cells: list[str]) -> list[str]:
 
 
 def _nodes(cells: dict[str, str], line: int) -> Iterator[ListedNode]:
-    """The nodes of a line: one, or those of its ranges."""
+    """The nodes of a line: one, or several if the line has ranges."""
     name = cells.get("name") or cells.get("address")
     if not name:
         raise SettingError("neither name nor address")
@@ -175,14 +175,14 @@ def _variable(column: str, value: str, name: str) -> dict[str, Any]:
 
 
 def _typed(value: str) -> Any:
-    """Numbers and truth values of further columns; everything else, 007 among it, is text."""
+    """The value of a host variable: a number or boolean if it looks like one, else text, such as 007."""
     if re.fullmatch(r"-?(0|[1-9]\d{0,17})", value):
         return int(value)
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def group_name(column: str, value: str) -> str:
-    """Group of a SKU or rack: sku_h200, rack_r12."""
+    """Name of the inventory group for a column's value, such as sku_h200 or rack_r12."""
     return f"{column}_{re.sub(r'[^A-Za-z0-9]+', '_', value).strip('_').lower() or 'none'}"
 
 
@@ -210,18 +210,18 @@ def _check_unique(nodes: list[ListedNode], source: str) -> None:
 
 @dataclass(frozen=True)
 class InventoryFleet:
-    """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
+    """The hosts of an inventory. `group_variables`: by group; every `group_vars` file overrides them."""
 
     hosts: tuple[ListedNode, ...]
     group_variables: dict[str, dict[str, Any]]
     missing: tuple[str, ...] = ()
-    #: Nodes that were found, but are not expected, and so no hosts.
+    #: Nodes that the cluster has, but that are not expected and so are no hosts.
     beyond: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Names of the hosts in order, the listed ones by name, and the names that only one side has."""
+    """The chosen hosts: names in order, the listed nodes by name, and names that only list or only cluster have."""
 
     names: tuple[str, ...]
     listed: dict[str, ListedNode]
@@ -232,7 +232,8 @@ class Choice:
 def choose(
     nodes: Mapping[str, Any], expected: Sequence[ListedNode] | None, more: frozenset[str] | set[str] | None = None
 ) -> Choice:
-    """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `more`."""
+    """Choose hosts: the nodes of the list `expected`, known to the cluster or not, and other `nodes` named in `more`;
+    without a list all `nodes`."""
     listed = {node.name: node for node in expected or ()}
     unlisted = [name for name in sorted(nodes, key=natural_order) if name not in listed]
     joining = unlisted if expected is None else [name for name in unlisted if name in (more or ())]
@@ -242,13 +243,13 @@ def choose(
 
 
 def listed_variables(node: ListedNode | None) -> dict[str, Any]:
-    """What the list says of a node, but for how SSH would reach it."""
+    """The variables that the list sets for a node, except those for SSH connections."""
     variables = node.variables if node else {}
     return {key: value for key, value in variables.items() if not key.startswith("ansible_")}
 
 
 def sku_name(model: str) -> str:
-    """The SKU by the name that a GPU model has in a label or a gres: `nvidia_h100_80gb_hbm3` is `h100-80gb-hbm3`."""
+    """The SKU for a GPU model named in a label or gres: `h100-80gb-hbm3` for `nvidia_h100_80gb_hbm3`."""
     name = re.sub(r"-(?:SHARED|MIG-.*)$", "", model.replace("_", "-"), flags=re.IGNORECASE).lower()
     for prefix in ("nvidia-", "amd-instinct-", "amd-"):
         name = name.removeprefix(prefix)

@@ -25,18 +25,18 @@ from ..core.yaml_file import SafeLoader
 from .node_list import InventoryFleet, ListedNode, parse
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
-#: Folders of variables beside an inventory.
+#: Names of the folders of variables beside an inventory.
 VARIABLES = ("group_vars", "host_vars")
 GROUP_KEYS = ("hosts", "children", "vars")
 YAML = (".yml", ".yaml")
 #: Suffixes of inventories that Ansible reads as INI; others may be anything.
 INI = ("", ".ini")
-#: What ansible-playbook ends with for an inventory that cannot be parsed.
+#: Exit code of ansible-playbook for an inventory that cannot be parsed.
 PARSER_ERROR = 4
 
 
 class NamedSource(BaseInventoryPlugin):
-    """A YAML file is a plugin's own when it names the plugin, whatever the file is called."""
+    """Base of inventory plugins whose YAML file names the plugin; the file may have any name."""
 
     NAME = ""
 
@@ -52,11 +52,11 @@ class NamedSource(BaseInventoryPlugin):
             self.refuse(text if text.startswith("/") else f"{path}: {text}")
 
     def read(self, path: str) -> None:
-        """Add what the source has. Raises AnsibleError or GpuvalError."""
+        """Add the hosts and groups of the source at `path`. Raises AnsibleError or GpuvalError."""
         raise NotImplementedError
 
     def read_options(self, path: str) -> None:
-        """Read the options from the file. Raises AnsibleError, for an unknown one too."""
+        """Read the plugin's options from the file. Raises AnsibleError, also for an unknown option."""
         options = constants.config.get_configuration_definitions("inventory", self._load_name)
         for key in self.loader.load_from_file(path, cache="none"):
             if key not in options:
@@ -64,7 +64,7 @@ class NamedSource(BaseInventoryPlugin):
         self._read_config_data(path)
 
     def add_nodes(self, nodes: Iterable[ListedNode], group: str) -> str:
-        """Add hosts to a group; its name as Ansible has it."""
+        """Add hosts to a group. Returns the group's name in Ansible."""
         group = self.inventory.add_group(group)
         for node in nodes:
             self.inventory.add_host(node.name, group=group)
@@ -75,8 +75,8 @@ class NamedSource(BaseInventoryPlugin):
         return group
 
     def refuse(self, text: str) -> NoReturn:
-        """End the program in one line, where half an inventory must not pass. Ansible would go on to show what plugins
-        that the file is not for make of it. Raises AnsibleParserError where other sources may do."""
+        """End the program with one line if a partial inventory is not allowed: Ansible would go on to show errors of
+        unrelated plugins. Otherwise raises AnsibleParserError, and other sources are read."""
         if constants.INVENTORY_ANY_UNPARSED_IS_FAILED:
             self.display.error(text, wrap_text=False)
             raise SystemExit(PARSER_ERROR)
@@ -84,13 +84,13 @@ class NamedSource(BaseInventoryPlugin):
 
 
 class ClusterSource(NamedSource):
-    """The nodes that a cluster knows, held against a list of those that are expected."""
+    """Base of inventory plugins for a cluster: its nodes, compared with a list of expected nodes."""
 
-    #: What the messages call the cluster.
+    #: Name of the cluster in messages.
     WHAT = "the cluster"
 
     def expected(self, base: Path) -> list[ListedNode] | None:
-        """The nodes of the option `expected`, or None when every node that is found is meant. Raises SettingError."""
+        """The nodes in the option `expected`, None if it is not set. Raises SettingError."""
         option = self.get_option("expected")
         if option is None:
             return None
@@ -113,8 +113,8 @@ class ClusterSource(NamedSource):
         return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
 
     def add(self, fleet: InventoryFleet, path: str, advice: str, settings: Mapping[str, Any] | None = None) -> None:
-        """Add hosts, groups and the settings of all; warn of what only one side has. `advice` names what brings nodes
-        beyond the list."""
+        """Add hosts, groups, and `settings` of all hosts; warn of nodes that only list or only cluster have. `advice`:
+        the remedy for nodes beyond the list."""
         if fleet.beyond:
             self.display.warning(
                 f"{path}: {len(fleet.beyond)} node(s) of {self.WHAT} are not in `expected` and left out "
@@ -132,7 +132,7 @@ class ClusterSource(NamedSource):
 
 
 def problem_of(path: str) -> str:
-    """What is wrong with a source, whichever plugin is to parse it; empty for nothing."""
+    """What is wrong with an inventory source, whichever plugin parses it; empty if nothing is."""
     if not Path(path).exists() and "," not in path:
         configured, chosen_by = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
         if chosen_by == "default" and path in configured:
@@ -151,19 +151,19 @@ def problem_of(path: str) -> str:
     return f"{path}:{problem}" if problem else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name)
 
 
-#: Not empty while an inventory is read to compare --limit with it.
+#: Not empty while an inventory is read only to compare --limit with its hosts.
 _reading: list[str] = []
 
 
 def _problem_of_limit(limit: str, plugin: str) -> str:
-    """A name in --limit that the inventory does not have: Ansible at most warns, and names none that it has.
+    """A message on the first name in --limit that the inventory lacks; Ansible at most warns. Empty if there is none.
 
-    The inventory of a cluster is not read a second time.
+    The inventory of a cluster is not read a second time, so it is not checked.
     """
     plain = [word.lstrip("!&") for word in split_host_pattern(limit) if not re.search(r"^@|^[!&]?~|[*?\[]", word)]
     if not plain or plugin not in ("", PLUGINS[0]) or _reading:
         return ""
-    _reading.append(limit)  # this source, too
+    _reading.append(limit)  # the nested read of this source skips this check
     try:
         inventory = InventoryManager(DataLoader(), context.CLIARGS["inventory"])
     except AnsibleError:  # Ansible reports it itself
@@ -178,7 +178,7 @@ def _problem_of_limit(limit: str, plugin: str) -> str:
 
 
 def _problem_of_extra_variables() -> str:
-    """What is wrong with ``-e``, which each plugin would report for itself."""
+    """What is wrong with the variables of ``-e``, reported once, since each plugin would report it."""
     try:
         load_extra_vars(DataLoader())
     except (AnsibleParserError, AnsibleFileNotFound) as error:
@@ -186,7 +186,7 @@ def _problem_of_extra_variables() -> str:
         hint = " A shell removes quotes: write -e '{\"NAME\": VALUE}'" if "YAML" in text else ""
         origin = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
         return f"{origin.path}:{origin.line_num}: {text}" if origin else f"-e: {text}{hint}"
-    except AnsibleError:  # what is encrypted needs the passwords that Ansible has
+    except AnsibleError:  # encrypted variables need passwords that only Ansible has
         pass
     return ""
 
@@ -205,7 +205,7 @@ def _problem_of_yaml(path: Path) -> str:
 
 
 def _problem_of_ini(path: Path) -> str:
-    """The first host line with spaces around the = of a variable, which only [GROUP:vars] may have."""
+    """A message on the first host line with spaces around a variable's =, allowed only in [GROUP:vars]; or empty."""
     if path.suffix not in INI or not path.is_file() or os.access(path, os.X_OK):
         return ""
     hosts = True
@@ -222,7 +222,7 @@ def _problem_of_ini(path: Path) -> str:
 
 
 def _joined(line: str) -> str:
-    """The first variable of a host line that spaces part from its value, as it should be; empty for none."""
+    """The first variable of a host line with spaces around its =, written correctly; empty if there is none."""
     words = shlex.split(line, comments=True)
     for index, word in enumerate(words):
         before, after = words[index - 1] if index else "", "".join(words[index + 1 : index + 3])
@@ -239,7 +239,7 @@ def _composed(path: Path) -> yaml.Node | None:
 
 
 def _problem_of_groups(node: yaml.Node | None) -> str:
-    """The first mistake in a mapping of groups, behind its line; Ansible passes over some with a warning."""
+    """The first mistake in a YAML mapping of groups, after its line number; empty if none. `node`: the YAML node."""
     groups = node.value if isinstance(node, yaml.MappingNode) else ()
     for group, content in groups:
         for key, part in content.value if isinstance(content, yaml.MappingNode) else ():
@@ -255,7 +255,7 @@ def _problem_of_groups(node: yaml.Node | None) -> str:
 
 
 def _plugin_of(path: str) -> str:
-    """The plugin that a file names; empty for none."""
+    """The inventory plugin that a YAML file names; empty if it names none."""
     try:
         document = yaml_file.load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

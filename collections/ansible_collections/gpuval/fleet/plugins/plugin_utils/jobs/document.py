@@ -17,16 +17,16 @@ from ..core.text import meant
 from ..runs import plans
 
 MAX_FILE_BYTES = 256 << 10
-#: Of the files that a job copies to its nodes, together: they travel in the plan.
+#: Maximum bytes of all files that a job copies to its nodes: the plan carries them.
 MAX_COPIED_BYTES = 512 << 10
-#: Values in a document. Aliases of YAML make few lines into many.
+#: Maximum number of values in a document: YAML aliases can turn few lines into many values.
 MAX_VALUES = 20_000
 MAX_STAY_SECONDS = 86_400.0
-#: Set by the runner or the steps' program.
+#: Prefixes of variables that jobs may not set: the runner or the steps' program sets them.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
 GANG, NONE, MPIRUN = "gang", "none", "mpirun"
 LEAST_INACTIVITY = 60
-#: How a gang runs a job: what a file says, what the program on the node reads, and the default.
+#: Keys of multi-node jobs: by the key in the file, its name for the program on the node, and its default.
 GANG_KEYS = {
     "least_nodes": ("least", 2),
     "most_nodes": ("most", 0),
@@ -34,7 +34,7 @@ GANG_KEYS = {
     "order": ("order", "inventory"),
     "join_seconds": ("join_seconds", 300),
 }
-#: What a job has like any stage.
+#: Keys that a job has in common with every stage.
 STAGE_KEYS = (
     *("container", "datasets", "secrets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds"),
     *("timeout_seconds", "inactivity_seconds", "grace_seconds"),
@@ -43,7 +43,7 @@ STAGE_KEYS = (
 
 @dataclass(frozen=True)
 class StepDocument:
-    """One command of a job. ``timeout_seconds`` 0 is no limit of its own."""
+    """One step of a job: a command with its settings. ``timeout_seconds`` 0: the step has no time limit of its own."""
 
     name: str
     command: tuple[str, ...]
@@ -56,8 +56,8 @@ class StepDocument:
 
 @dataclass(frozen=True)
 class JobDocument:
-    """One file. ``files`` has the texts of those beside it by name, ``stage`` the keys that a stage has, too. ``gang``
-    says how several nodes run it together, and is empty for a job on each node by itself."""
+    """A job, read from its file. ``files``: texts of files beside it, by name; ``stage``: the keys in STAGE_KEYS;
+    ``gang``: how several nodes run the job together, empty for a job that each node runs by itself."""
 
     path: Path
     name: str
@@ -74,7 +74,7 @@ class JobDocument:
 
 
 def examine(path: Path) -> tuple[JobDocument | None, list[str]]:
-    """The job of a file, or all that is wrong with it, each as ``FILE:LINE: ...``."""
+    """Read a job file. Returns the job, or None and all mistakes in the file, each as ``FILE:LINE: ...``."""
     try:
         status = path.stat()
     except OSError as error:
@@ -84,7 +84,7 @@ def examine(path: Path) -> tuple[JobDocument | None, list[str]]:
 
 @functools.lru_cache(maxsize=512)
 def _examined(path: Path, _changed: int, size: int) -> tuple[JobDocument | None, list[str]]:
-    """Files are read once, however many nodes have them, until they change."""
+    """As `examine`, cached until the file changes: it is read once, however many nodes run the job."""
     if size > MAX_FILE_BYTES:
         return None, [f"{path}: {size} bytes, and a job has at most {MAX_FILE_BYTES}"]
     try:
@@ -128,7 +128,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
-    """What the schema cannot see, each with its place."""
+    """Mistakes that the schema cannot detect, each with its place in the document."""
     if document["name"] in extensions.found("stages"):
         yield ("name",), f"{document['name']} is a stage of gpuval: choose another name"
     names = Counter(step["name"] for step in document["steps"])
@@ -238,5 +238,5 @@ def _step(step: Mapping[str, Any]) -> StepDocument:
 
 
 def _texts(variables: Mapping[str, Any]) -> dict[str, str]:
-    """Values of variables as a shell has them: true is ``true``."""
+    """The values of environment variables as text; a boolean becomes ``true`` or ``false``."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}

@@ -16,16 +16,16 @@ from ..runs import job_secrets, plans
 from . import document
 from .document import JobDocument
 
-#: What the steps' program reads.
+#: Environment variable in which the steps' program finds its job.
 VARIABLE = "GPUVAL_JOB"
-#: By launcher of a multi-node job the package that it needs.
+#: By launcher of a multi-node job, the Python package that the launcher needs.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
-#: What these images have, a host may have for `gpuval_workload_python`; of another image no host stands in.
+#: Images whose packages a host may have in `gpuval_workload_python`. A host cannot replace other images.
 HOST_IMAGES = ("training", "loading", "inference")
 UNDECLARED = ", which is empty: declare the image, or leave out `image` to run on the host"
 #: Linux limits a variable to 128 KiB.
 MAX_VARIABLE = 120 << 10
-#: By a variable of multi-node test beds the step that it skips, or that it forces.
+#: Variables of multi-node test beds, with the step that each skips or forces.
 SKIP_VARIABLES = {
     "SKIP_ENV_SETUP": "environment",
     "SKIP_CLONE_REPO": "clone",
@@ -34,10 +34,10 @@ SKIP_VARIABLES = {
     "SKIP_TRAINING": "train",
 }
 FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
-#: Lets a job stay alive, for a day unless it has a limit.
+#: Variables that let a job stay alive after its steps, for a day unless it has a limit.
 STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
 NO = ("", "0", "false", "no", "off")
-#: Which line of the output has a figure: what model repositories print (`performance: 12.3 examples/sec`, or
+#: Pattern of output lines with a result: what model repositories print (`performance: 12.3 examples/sec`, or
 #: `14164/s examples`), and what the program prints of a CSV file. A line without a value matches, so that it is named.
 PERFORMANCE = r"performance:\s*(?:(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+)?(?P<unit>\S+)"
 OF_CSV = r"^gpuval figure (?P<name>\S+): (?P<value>\S+) (?P<unit>\S+)$"
@@ -53,9 +53,9 @@ def workloads(
     together: bool = False,
     stays: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
-    Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
-    work on. Raises SettingError."""
+    """Declarations of the jobs' stages, by the jobs' names: single-node jobs, or with ``together`` multi-node jobs.
+    ``environment``: of all stages, overridden by the jobs' own; ``stays``: whether jobs may stay alive after their
+    steps. Raises SettingError."""
     if wrong := problems(paths, skip, force, images, environment):
         raise SettingError("; ".join(wrong))
     declared = {}
@@ -75,17 +75,17 @@ def _readable(paths: Iterable[str | Path]) -> list[JobDocument]:
 
 
 def names(paths: Iterable[str | Path], *, together: bool = False) -> list[str]:
-    """The names of the jobs that can be read: of all, or of those that nodes run ``together``."""
+    """Names of the valid jobs; with ``together`` only of multi-node jobs."""
     return [job.name for job in _readable(paths) if job.gang or not together]
 
 
 def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
-    """The stages that the jobs need, each with the file of its job."""
+    """The stages that the jobs need, each with the file of the job that needs it."""
     return [(job.path, name) for job in _readable(paths) for name in job.stage.get("needs", ())]
 
 
 def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the values of the jobs' secrets; `store` has them."""
+    """Problems with the jobs' secrets: values that `store`, the store's settings, lacks."""
     wrong = []
     for job in _readable(paths):
         try:
@@ -102,7 +102,7 @@ def problems(
     images: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """All that is wrong with the jobs and with what was chosen of them; each begins with its setting."""
+    """All problems of the job files, and of steps to skip or force in them; each message begins with its setting."""
     examined = [document.examine(Path(path)) for path in paths]
     wrong = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
     jobs = [job for job, _problems in examined if job]
@@ -120,7 +120,7 @@ def problems(
         if len(_packed(job, (), ())) > MAX_VARIABLE:
             wrong.append(f"gpuval_jobs: {job.path}: steps and files are too large for a plan: put files into its image")
     if len(jobs) < len(examined):
-        return wrong  # steps of the others are not known
+        return wrong  # the steps of unreadable jobs are unknown
     steps = {step.name for job in jobs for step in job.steps}
     for setting, chosen in (("gpuval_job_skip", skip), ("gpuval_job_force", force)):
         for name in chosen:
@@ -169,7 +169,7 @@ def _asked(variables: Mapping[str, str], steps: Mapping[str, str]) -> list[str]:
 
 
 def _packed(job: JobDocument, skip: Collection[str], force: Collection[str]) -> str:
-    """What the steps' program gets, as base64: in a plan, braces stand for places."""
+    """The job for the steps' program, as base64, since braces in a plan would be placeholders."""
     result_of_all = job.steps[-1].name not in skip
     program = {
         **{key: getattr(job, key) for key in ("name", "files", "gang", "stay_alive_seconds")},

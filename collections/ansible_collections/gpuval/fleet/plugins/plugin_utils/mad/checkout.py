@@ -18,24 +18,24 @@ from ..runs import job_secrets
 from .documents import MadError, shown
 from .models import MadModel
 
-#: What a model with `cred` gets of it, in its container and for the clone of its code.
+#: File of credentials, of which a model with `cred` gets its part, in its container and to clone its code.
 CREDENTIALS_FILE = "credential.json"
 SECONDS = 900
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
-#: How git and SSH say that a login is missing or wrong.
+#: Messages by which git and SSH report a missing or wrong login.
 _REFUSED = re.compile(r"Authentication failed|could not read (?:Username|Password)|Permission denied|error: 403")
-#: For addresses in a repository, those of submodules among them: no other transport leads off this machine, encrypted.
+#: Transports allowed for addresses in a repository, also of submodules: the encrypted ones.
 TRANSPORTS = "https:ssh"
-#: For the address that the user sets.
+#: Transports allowed for the address that the user sets.
 ALL_TRANSPORTS = f"{TRANSPORTS}:http:git:file"
 _NOT_ALLOWED = re.compile(r"transport '\S+' not allowed")
-#: Hooks and programs that a repository's own settings could name. Large files stay pointers.
+#: git options that disable hooks and programs named by a repository's settings. Git LFS files stay pointers.
 SAFE = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
     *("-c", "submodule.recurse=false", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"),
 )
-#: What git asks for a password: only for the host of the address, and the values are in no command line.
+#: Credential helper of git: answers only for the address's host, with values from the environment.
 _HELPER = (
     '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" '
     '"$GPUVAL_GIT_USERNAME" "$GPUVAL_GIT_PASSWORD"; }; f'
@@ -51,7 +51,7 @@ class Login:
     key_file: str = ""
 
     def options(self, url: str) -> list[str]:
-        """Of git, for this address."""
+        """git options that log in to this address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not self.password:
             return []
@@ -59,7 +59,7 @@ class Login:
         return ["-c", f"{helper}=", "-c", f"{helper}={_HELPER}"]
 
     def environment(self) -> dict[str, str]:
-        """Of git."""
+        """Environment variables for git: user name and password, or the SSH command with the key."""
         variables = {"GPUVAL_GIT_USERNAME": self.username, "GPUVAL_GIT_PASSWORD": self.password}
         if self.key_file:
             user = f"-l {shlex.quote(self.username)} " if self.username else ""
@@ -68,14 +68,15 @@ class Login:
 
 
 def is_address(text: str) -> bool:
-    """Whether git clones it; else it is a folder."""
+    """Whether the text is an address that git can clone; otherwise it is a folder."""
     return bool(_ADDRESS.fullmatch(text))
 
 
 def clone(
     url: str, target: Path, revision: str = "", *, what: str, login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
-    """Clone one revision with its submodules, without history and `.git`. Returns the commit. Raises MadError."""
+    """Clone one revision into `target`, with submodules, without history and `.git`. `what`: subject of messages.
+    Returns the commit. Raises MadError."""
     if shutil.which("git") is None:
         raise MadError(f"{what}: the controller has no git, which clones {one_line(url)}: install it")
     if revision.startswith("-"):
@@ -86,7 +87,7 @@ def clone(
     _git(target, what, *fetch, url=url, login=login, transports=transports)
     _git(target, what, "checkout", "--quiet", "--detach", "FETCH_HEAD")
     if (target / ".gitmodules").is_file():
-        _git(target, what, "remote", "add", "origin", url)  # addresses of submodules may be relative to it
+        _git(target, what, "remote", "add", "origin", url)  # addresses of submodules may be relative to this one
         update = ("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
         _git(target, what, *update, url=url, login=login)
     commit = _git(target, what, "rev-parse", "HEAD").strip()
@@ -135,7 +136,8 @@ def _remedy(printed: str, login: Login | None) -> str:
 
 
 def credentials_for(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
-    """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
+    """The model's credentials by variable, NAME_KEY; `document`: credential.json. Raises MadError for a credential
+    that is missing or cannot be used."""
     if not model.cred:
         return {}
     entry = document.get(model.cred)
@@ -153,7 +155,7 @@ def credentials_for(model: MadModel, document: Mapping[str, Any]) -> dict[str, s
 
 
 def login_for(model: MadModel, document: Mapping[str, Any]) -> Login | None:
-    """How the model's code is cloned; None for public code."""
+    """The login to clone the model's code with, from `document` (credential.json); None for public code."""
     texts = credentials_for(model, document)
     keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")
     return Login(*(texts.get(f"{model.cred}_{key}", "") for key in keys)) if texts else None

@@ -15,9 +15,9 @@ from .models import checked_args
 SETTING = "gpuval_mad_context"
 MAX_TEXT = 1 << 20
 MPIRUN = "mpirun"
-#: Of batch files, which start their processes by srun.
+#: Launcher of batch files, which start their processes by srun.
 SLURM = "slurm_multi"
-#: What MAD_MULTI_NODE_RUNNER holds on one node. Scripts of other launchers start their processes themselves.
+#: Value of MAD_MULTI_NODE_RUNNER on one node, by launcher. With other launchers, scripts start processes themselves.
 RUNNERS = {
     **dict.fromkeys(
         ("torchrun", "torchtitan", "megatron", "megatron-lm"), "torchrun --standalone --nproc_per_node=$NPROC_PER_NODE"
@@ -26,7 +26,8 @@ RUNNERS = {
     MPIRUN: "mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE",
     **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", SLURM, "none"), ""),
 }
-#: The same where several nodes run the model together; the script runs on each of them, with mpirun on the first.
+#: Value of MAD_MULTI_NODE_RUNNER by launcher if several nodes run the model together. The script runs on each node,
+#: with mpirun on the first node only.
 GANG_RUNNERS = {
     launcher: "$GPUVAL_LAUNCHER"
     if launcher == MPIRUN
@@ -44,7 +45,7 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True)
 class Distributed:
-    """Processes of each of `nodes`; `processes` 0 is one for each GPU."""
+    """How a model's processes start: launcher, number of nodes, and processes on each node (0: one for each GPU)."""
 
     launcher: str
     processes: int = 0
@@ -63,10 +64,8 @@ class Distributed:
 
 @dataclass(frozen=True)
 class MadContext:
-    """`facts` take part in the choice of Dockerfiles; scripts are shell text, run before and after the model's.
-
-    `secrets` are variables whose values are elsewhere.
-    """
+    """The parsed additional context. `facts` select Dockerfiles; scripts are shell text that runs before and after the
+    model's script. `secrets`: names of variables whose values are elsewhere."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -87,7 +86,7 @@ class MadContext:
 
 
 def parse(source: str | Mapping[str, Any] | None) -> MadContext:
-    """The context from a mapping, JSON text or a Python literal. Raises MadError with the field."""
+    """The additional context from a mapping, JSON text or a Python literal. Raises MadError that names the field."""
     document = _document(source)
     check("mad_context", document, subject=SETTING)
     for key in ("pre_scripts", "post_scripts"):
@@ -140,14 +139,14 @@ def _document(source: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
         document = parse_json(source, subject=SETTING)
     except MadError as malformed:
-        document = parse_literal(source, str(malformed))  # {'gpu_vendor': 'AMD'}, as other tools have it
+        document = parse_literal(source, str(malformed))  # {'gpu_vendor': 'AMD'}, as other tools write it
     if not isinstance(document, Mapping):
         raise MadError(f"{SETTING}: is no object of names and values")
     return document
 
 
 def distributed(settings: Mapping[str, Any] | None, where: str) -> Distributed | None:
-    """The launcher's settings of a model or a context. Raises MadError for one that is not known."""
+    """The launcher's settings of a model or context; None without. Raises MadError for an unknown launcher."""
     if not settings or settings.get("enabled") is False:
         return None
     check("mad_context", {"distributed": settings}, subject=where)
@@ -162,7 +161,7 @@ def distributed(settings: Mapping[str, Any] | None, where: str) -> Distributed |
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    """Indices from `0,2-4`, sorted, each once; none for `all`. Raises MadError for a range that runs backwards."""
+    """GPU indices from a text such as `0,2-4`, sorted; empty for `all`. Raises MadError for a descending range."""
     indices: set[int] = set()
     for part in text.split(",") if text != "all" else ():
         first, _, last = part.partition("-")
@@ -173,9 +172,9 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 
 def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> dict[str, str]:
-    """Variables of the container or the build, which plans and images show; of a container, a secret is empty.
+    """Variables of the container or the build (`key`), which plans and images show. A container's secrets are empty.
 
-    Raises MadError for a secret with its value.
+    Raises MadError for a secret that has a value.
     """
     texts = {name: str(value) for name, value in document.get(key, {}).items()}
     for name, value in texts.items():
@@ -189,5 +188,6 @@ def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> di
 
 
 def _size(text: str) -> int:
+    """Bytes of a size such as `16g`."""
     unit = text[-1].lower() if text[-1].isalpha() else ""
     return int(text[: len(text) - len(unit)]) * _SIZE[unit]

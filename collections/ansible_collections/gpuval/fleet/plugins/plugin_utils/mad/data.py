@@ -14,14 +14,14 @@ from .documents import MadError, check, shown, within
 
 DATA_FILE = "data.json"
 CUSTOM, LOCAL, DATASET, MOUNTED = "custom", "local", "dataset", "docker_mounts"
-#: By the provider of objects of S3, its account in credential.json and what that must have.
+#: By S3 provider, the name of its account in credential.json and the keys that the account must have.
 S3 = {
     "minio": ("MAD_MINIO", ("USERNAME", "PASSWORD", "MINIO_ENDPOINT")),
     "aws": ("MAD_AWS_S3", ("USERNAME", "PASSWORD")),
 }
 PROVIDERS = (CUSTOM, LOCAL, "minio", "nas", "aws")
 DEFAULT_HOME = "/data_dlm"
-#: Folders of a node that a repository may not have mounted; an operator may, with docker_mounts.
+#: Folders of a node that a repository may not mount; an operator may, with docker_mounts.
 FORBIDDEN = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
     *("/var/lib", "/var/run", "/var/spool"),
@@ -30,7 +30,7 @@ FORBIDDEN = (
 
 @dataclass(frozen=True)
 class Provider:
-    """One way to get a data set."""
+    """A source of a data set: its kind, its path, and whether the folder is mounted or fetched."""
 
     kind: str
     path: str
@@ -40,7 +40,7 @@ class Provider:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Variables that fetching it needs."""
+        """Names of the variables with credentials that a download needs."""
         account, keys = S3.get(self.kind, ("", ()))
         return tuple(f"{account}_{key}" for key in keys)
 
@@ -50,8 +50,8 @@ class Provider:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`providers` in the order in which they are tried; without any the script gets its data itself. `problem` is what
-    is wrong with it in data.json."""
+    """A data set of data.json. `providers`: in the order in which they are tried; if empty, the model's script gets the
+    data itself. `problem`: what is wrong with the data set's entry in data.json."""
 
     name: str
     providers: tuple[Provider, ...] = ()
@@ -59,13 +59,13 @@ class Dataset:
 
     @property
     def declared(self) -> str:
-        """Its name in gpuval_datasets."""
+        """The data set's name in gpuval_datasets."""
         return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
 
 
 @dataclass(frozen=True)
 class PlacedDataset:
-    """A data set of a run: its provider, and its folder in the container (one of MAD_DATAHOME)."""
+    """A data set of a run: its provider, and its folder in the container, which MAD_DATAHOME lists."""
 
     name: str
     provider: Provider
@@ -73,7 +73,7 @@ class PlacedDataset:
 
 
 def datasets(document: Any) -> dict[str, Dataset]:
-    """By name, from data.json. Raises MadError where it holds none."""
+    """The data sets of data.json, by name. Raises MadError if `document` is no mapping."""
     if not isinstance(document, Mapping):
         raise MadError(f'{DATA_FILE}: holds no data sets by name: write {{"NAME": {{"local": {{"path": ...}}}}}}')
     return {name: _dataset(name, providers) for name, providers in document.items()}
@@ -108,13 +108,13 @@ def _provider(kind: str, entry: Any, where: str) -> Provider:
 
 
 def _mountable(path: str, subject: str) -> str:
-    """A folder of a node that a repository may have mounted. Raises MadError."""
+    """The path in normal form. Raises MadError for a folder of a node that a repository may not mount."""
     normal = posixpath.normpath(path)
     if not path.startswith("/") or ":" in path:
         raise MadError(f"{subject}: {shown(path)} is no absolute path without colons")
     below = any(normal == folder or normal.startswith(f"{folder}/") for folder in FORBIDDEN)
     above = any(folder.startswith(f"{normal.rstrip('/')}/") for folder in FORBIDDEN)
-    personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # /home/me, and .ssh in it
+    personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # such as /home/me and /home/me/.ssh
     if below or above or personal:
         raise MadError(
             f"{subject}: {shown(path)} belongs to the node's system or a user: move the data to a folder of its own"
@@ -131,10 +131,11 @@ def place(
     credentials: Collection[str] = (),
     mounted: Collection[str] = (),
 ) -> list[PlacedDataset]:
-    """Each data set that has a place: in `loaded`, the names in gpuval_datasets, in a folder that is `mounted` in the
-    container, else by the first provider for which `credentials`, names of secrets, suffice.
+    """Decide where each data set of a model comes from: `loaded` (names in gpuval_datasets), a folder `mounted` in the
+    container, or the first provider for which `credentials` (names of secrets) suffice.
 
-    `sets` is None without a data.json: a script gets its data itself then. Raises MadError for one that has none.
+    `sets` is None without a data.json: then scripts get their data themselves. Raises MadError for a data set without
+    any source.
     """
     placed = []
     for index, name in enumerate(names):

@@ -26,14 +26,14 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """`context` is what it is made for; empty fits every node."""
+    """A Dockerfile of a model. `context`: the facts of nodes that it is made for; an empty one fits every node."""
 
     path: str
     text: str = field(repr=False)
     context: Mapping[str, Any] = field(default_factory=dict)
 
     def base(self, arguments: Mapping[str, str]) -> str:
-        """The image that its last stage is built on. Raises MadError where build arguments leave it open."""
+        """The base image of the Dockerfile's last build stage. Raises MadError if build arguments leave it open."""
         values: dict[str, str] = {}
         stages: dict[str, str] = {}
         base = ""
@@ -57,7 +57,7 @@ class Dockerfile:
         return base
 
     def contradictions(self, facts: Mapping[str, Any]) -> list[str]:
-        """Keys on both sides whose values differ, as text."""
+        """Differences between the Dockerfile's context and a node's `facts`, as text; a key only in one is none."""
         return [
             f"{key} is {facts[key]}, not {value}"
             for key, value in self.context.items()
@@ -66,7 +66,7 @@ class Dockerfile:
 
 
 def _instructions(text: str) -> Iterator[str]:
-    """First lines of instructions, without what follows: lines of a shell or of Python may begin with `from`, too."""
+    """First lines of a Dockerfile's instructions. Further lines are left out: shell or Python may begin with `from`."""
     end: list[str] = []
     goes_on = False
     for line in map(str.strip, text.splitlines()):
@@ -80,7 +80,7 @@ def _instructions(text: str) -> Iterator[str]:
 
 
 def of_model(root: Path, model: MadModel) -> list[Dockerfile]:
-    """All Dockerfiles that begin as the model says. Raises MadError for none, or a malformed one."""
+    """All Dockerfiles whose paths begin with the model's `dockerfile`. Raises MadError for none or a malformed one."""
     prefix = PurePosixPath(model.dockerfile)
     folder = located(root, prefix.parent.as_posix())
     pattern = f"{prefix.name}.*"
@@ -98,7 +98,7 @@ def of_model(root: Path, model: MadModel) -> list[Dockerfile]:
 
 
 def parsed(root: Path, path: str) -> Dockerfile:
-    """A Dockerfile with its context. Raises MadError where that is no dict of plain values."""
+    """Read a Dockerfile and its context. Raises MadError if the context is no dict of plain values."""
     text = read_bytes(root, path, MAX_BYTES).decode("utf-8", "replace")
     header = next((match for line in text.splitlines()[:HEADER_LINES] if (match := _CONTEXT.match(line))), None)
     if header is None:
@@ -114,9 +114,9 @@ def parsed(root: Path, path: str) -> Dockerfile:
 
 
 def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Dockerfile]:
-    """The Dockerfiles that fit; each is a run of its own. Raises MadError that names what was tried.
+    """The model's Dockerfiles that fit `facts`; each makes a stage. If the GPU vendor is unknown, all must be for one.
 
-    Where the vendor of the GPUs is not known, all of them are for one vendor.
+    Raises MadError that names the Dockerfiles tried.
     """
     tried = of_model(root, model)
     chosen = [dockerfile for dockerfile in tried if not dockerfile.contradictions(facts)]

@@ -15,17 +15,17 @@ from ..core.escape import one_line
 
 MAX_BYTES = 8 << 20
 MAX_SHOWN = 80
-#: Of one document, and of the models that the user chose.
+#: Maximum number of problems reported of one document, and of the models that the user chose.
 MAX_PROBLEMS = 20
 
 
 class MadError(GpuvalError, ValueError):
-    """What is wrong about a model repository or its settings: the file, model and field, and what to do."""
+    """A problem of a model repository or its settings: the message names file, model, field, and what to do."""
 
 
 def within(path: str, subject: str, folder: str = "") -> str:
-    """A path, relative to a folder of the repository, from its root and in its shortest form. Raises MadError for one
-    that leaves the repository."""
+    """A path that is relative to `folder` of the repository, as its shortest form from the root. Raises MadError for a
+    path that leaves the repository."""
     normal = posixpath.normpath(folder + path)
     if path.startswith("/") or normal == ".." or normal.startswith("../"):
         raise MadError(f"{subject}: {shown(path)} is outside the repository: name a path below its root")
@@ -33,12 +33,12 @@ def within(path: str, subject: str, folder: str = "") -> str:
 
 
 def shown(text: object) -> str:
-    """Text of a repository as a message repeats it."""
+    """Text from a repository, quoted and shortened for a message."""
     return repr(one_line(str(text), MAX_SHOWN))
 
 
 def located(root: Path, name: str) -> Path:
-    """A file or folder of the repository. Raises MadError where a link leads out of it."""
+    """Path of a file or folder of the repository. Raises MadError if a link leads out of the repository."""
     path = root / name
     try:
         resolved = path.resolve()
@@ -50,7 +50,8 @@ def located(root: Path, name: str) -> Path:
 
 
 def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
-    """The whole file. Raises MadError if it is missing, no regular file, not readable or too long."""
+    """The content of a file of the repository. Raises MadError if the file is missing, not regular, unreadable or too
+    long."""
     path = located(root, name)
     if not path.is_file():
         raise MadError(f"{name}: {'not a regular file' if path.exists() else 'no such file'} in {root}")
@@ -65,16 +66,16 @@ def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
 
 
 def read_json(root: Path, name: str) -> Any:
-    """The document. Raises MadError with the place of what is malformed, and never with the file's content: it may
-    be credential.json."""
+    """The JSON document in a file of the repository. Raises MadError with the place of an error, but never with the
+    file's content: the file may be credential.json."""
     return parse_json(read_bytes(root, name), subject=name)
 
 
 def parse_json(data: bytes | str, *, subject: str) -> Any:
-    """As `read_json`, of data at hand."""
+    """The JSON document in `data`; errors as of `read_json`. `subject`: the file's name in messages."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+        return json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise MadError(f"{subject}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
     except json.JSONDecodeError as error:
@@ -84,19 +85,19 @@ def parse_json(data: bytes | str, *, subject: str) -> Any:
         raise MadError(f"{subject}: nested too deeply") from error
     except MadError as error:
         raise MadError(f"{subject}: {error}") from error
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # for example a number of thousands of digits
         raise MadError(f"{subject}: a number is too long") from error
 
 
 def parse_literal(text: str, problem: str) -> Any:
-    """A Python literal, read without running anything. Raises MadError with this problem."""
+    """The value of a Python literal, parsed without executing code. Raises MadError with the message `problem`."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise MadError(problem) from error
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in pairs:
         if key in fields:
@@ -105,7 +106,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _no_constants(word: str) -> float:
+def _refuse_constant(word: str) -> float:
     raise MadError(f"{word} is no JSON number")
 
 
@@ -116,7 +117,7 @@ def check(schema: str, document: Any, *, subject: str) -> None:
 
 
 def problems_of(schema: str, document: Any, *, subject: str) -> list[str]:
-    """Where the document does not follow the schema, each with its field."""
+    """Messages on where the document breaks the schema, each with the field."""
     return [one_line(str(problem), 600) for problem in schemas.problems(schema, document, what=subject)][:MAX_PROBLEMS]
 
 

@@ -18,19 +18,20 @@ from .data import CUSTOM, DATASET, LOCAL, S3, PlacedDataset
 from .models import timeout_seconds
 from .planning import MadOptions, Planned
 
-#: Beside the job of a model whose image is given: its files, packed. They travel in the plan.
+#: File beside the job of a model with a given image: the model's files, packed, which plans carry to the nodes.
 PACKED = "gpuval_mad"
 RUN_MODEL = Path(__file__).with_name("run_model.sh")
-#: Where the folder of the node is in the container that keeps folders of models.
+#: Mount point in the container of the node's folder that keeps the models' folders.
 KEPT = "/opt/gpuval_kept"
-#: What a model without a limit counts for the deadline of the run.
+#: Seconds that a model without a time limit adds to the run's deadline.
 UNLIMITED_SECONDS = 86_400.0
 
 
 def job_of(
     plan: Planned, owner: Planned, context: MadContext, options: MadOptions, commit: str, files: str
 ) -> dict[str, Any]:
-    """The job (gpuval.job/1). `files` is where its nodes have the model's, empty where they come with the job."""
+    """The job document (gpuval.job/1) of a planned model. `owner`: the planned model whose image it shares; `files`:
+    folder of the model's files on the nodes, empty if the job brings them."""
     model = plan.model
     csv = model.multiple_results
     seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
@@ -67,8 +68,8 @@ def job_of(
 
 
 def _steps(plan: Planned, context: MadContext, options: MadOptions, files: str) -> list[dict[str, Any]]:
-    """The model's script on each node; with mpirun the files on each, and then the script on the first. A batch file
-    runs on the first."""
+    """The job's steps: the model's script on each node; with mpirun first the files on each node, then the script on
+    the first node. A batch file runs on the first node."""
     step: dict[str, Any] = {
         "name": "model",
         "run": _shell(plan, context, options, files) + RUN_MODEL.read_text(encoding="utf-8"),
@@ -80,7 +81,7 @@ def _steps(plan: Planned, context: MadContext, options: MadOptions, files: str) 
 
 
 def _together(plan: Planned, context: MadContext) -> dict[str, Any]:
-    """The keys of a job of several nodes; none for a model that each node runs by itself."""
+    """The additional keys of a multi-node job; empty for a model that each node runs by itself."""
     if not (plan.distributed and plan.is_gang):
         return {}
     nodes = plan.distributed.nodes
@@ -93,7 +94,7 @@ def _together(plan: Planned, context: MadContext) -> dict[str, Any]:
 
 
 def _environment(plan: Planned, context: MadContext) -> dict[str, str]:
-    """The variables that scripts know, beside those that the runner sets; one without a value is left out."""
+    """Environment variables for the model's scripts, besides those of the runner; empty ones are left out."""
     guest = context.facts.get("guest_os") or (plan.dockerfile.context.get("guest_os") if plan.dockerfile else None)
     texts = {
         "MAD_MODEL_NAME": plan.model.name,
@@ -107,7 +108,7 @@ def _environment(plan: Planned, context: MadContext) -> dict[str, str]:
 
 
 def _shell(plan: Planned, context: MadContext, options: MadOptions, files: str) -> str:
-    """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
+    """Shell variables that run_model.sh reads. Arguments are shell text, as model's author and user wrote it."""
     interpreter, script, folder = plan.script
     model = plan.model
     args = model.args if context.model_args is None else context.model_args
@@ -140,7 +141,7 @@ def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
 
 
 def _fetch(placed: PlacedDataset) -> str:
-    """The command that brings a data set in the container; empty for one that is mounted."""
+    """The shell command that downloads a data set in the container; empty for a mounted data set."""
     provider, home = placed.provider, shlex.quote(placed.home)
     if provider.kind == CUSTOM:
         script = f'"$files"/repository/{shlex.quote(provider.path)}'
@@ -154,9 +155,9 @@ def _fetch(placed: PlacedDataset) -> str:
 
 
 def _facts(plan: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
-    """What perf.csv says of the model that no record has."""
+    """Columns of perf.csv about the model that no record contains."""
     model = plan.model
-    # What the additional context and the data add to the engine's command.
+    # Options that the additional context and the data add to the container engine's command.
     words = [f"--volume={volume}" for volume in container.get("volumes", ())]
     words += [f"--shm-size={container['shm_bytes']}"] if "shm_bytes" in container else []
     words += container.get("arguments", ())

@@ -29,21 +29,21 @@ from .models import MadModel
 from .planning import MadOptions, Planned, plan
 from .repository import Repository
 
-#: What building and bringing the image of a model counts for the deadline of the run.
+#: Seconds that building and transferring a model's image add to the run's deadline.
 IMAGE_SECONDS = 1_800.0
 MAX_DEADLINE_SECONDS = 6 * 86_400.0
-#: In the build context, and in the image: by stage the folders `model` and `repository`.
+#: Folder in build context and image that has, for each stage, the folders `model` and `repository`.
 FILES = "gpuval_mad"
 INSIDE = f"/opt/{FILES}"
-#: Never in an image.
+#: Names of files that are never copied into an image.
 SECRET_FILES = (checkout.CREDENTIALS_FILE, ".git")
 MAX_FILES, MAX_BYTES = 50_000, 4 << 30
 MAX_PACKED = 80 << 10
 
 
 def remove_leftovers(state_dir: Path, before: float) -> int:
-    """Remove the folders of jobs, build contexts and clones that were last written before a moment; returns how many.
-    A command at work writes its own."""
+    """Remove folders of jobs, build contexts and clones that were last written before a time (Unix seconds); returns
+    their number. Commands at work keep writing to their folders."""
     root = state_dir / "mad"
     old = [path for path in root.iterdir() if path.stat().st_mtime < before] if root.is_dir() else []
     for folder in old:
@@ -53,8 +53,8 @@ def remove_leftovers(state_dir: Path, before: float) -> int:
 
 @dataclass(frozen=True)
 class Made:
-    """Job files, entries of gpuval_images by name, the deadline that all of them need, why models are left out,
-    and what of their batch files has no effect."""
+    """What `write` made: job files, entries of gpuval_images by name, the deadline for all jobs, why models are left
+    out, and options of batch files without effect."""
 
     jobs: tuple[str, ...]
     images: Mapping[str, Mapping[str, Any]]
@@ -66,9 +66,10 @@ class Made:
 def write(
     repository: Repository, models: Iterable[MadModel], context: MadContext, options: MadOptions, folder: Path
 ) -> Made:
-    """Write below `folder`, which is empty, what the models need. A model of a tag that cannot run is left out.
+    """Write jobs and build contexts of the models into the empty `folder`. Models chosen by a tag are left out if they
+    cannot run.
 
-    Raises MadError with all that is wrong where a model is asked for by its name, or no model can run.
+    Raises MadError with all problems if a model chosen by its name cannot run, or no model can.
     """
     names = [model.name for model in repository.models]
     problems = [
@@ -113,7 +114,7 @@ def write(
         files = target / FILES / model_run.stage
         try:
             commit = _write_files(repository.root, model_run, context, options, files)
-        except MadError as error:  # as its code cannot be cloned
+        except MadError as error:  # for example, its code cannot be cloned
             (problems if model_run.model.name in options.named else left_out).append(str(error))
             shutil.rmtree(files, ignore_errors=True)
             if owner is model_run:
@@ -144,7 +145,7 @@ def write(
 
 
 def _write_context(root: Path, planned: Planned, options: MadOptions, target: Path) -> None:
-    """The files of a build: the model's own context, and the Dockerfile with one line more."""
+    """Write the build context: the model's own context, and the Dockerfile with one more line."""
     if planned.dockerfile:
         ModelCopy(root, planned.model.where, options.secrets_file).tree(planned.model.dockercontext, target)
     target.mkdir(parents=True, exist_ok=True)
@@ -157,13 +158,13 @@ def _write_context(root: Path, planned: Planned, options: MadOptions, target: Pa
 
 
 def _write_files(root: Path, planned: Planned, context: MadContext, options: MadOptions, target: Path) -> str:
-    """What run_model.sh reads of one model. Returns the commit of its clone."""
+    """Write the files of one model that run_model.sh reads. Returns the commit of the model's cloned code."""
     model = planned.model
     copied = ModelCopy(root, model.where, options.secrets_file)
     commit = ""
     if model.url:
         target.mkdir(parents=True)
-        with tempfile.TemporaryDirectory(dir=target) as scratch:  # its links would name files of this machine
+        with tempfile.TemporaryDirectory(dir=target) as scratch:  # links in the clone could name files of this machine
             code = Path(scratch) / "code"
             login = checkout.login_for(model, options.credentials)
             commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
@@ -177,7 +178,8 @@ def _write_files(root: Path, planned: Planned, context: MadContext, options: Mad
 
 
 def packed(folder: Path, where: str) -> str:
-    """The files of a model as text. Raises MadError where they are too large for a plan."""
+    """Pack a model's files (tar, gzip) into text. `where`: subject of messages. Raises MadError if they are too large
+    for a plan."""
     stream = io.BytesIO()
     with gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         tar.add(folder, ".", filter=_anonymous)
@@ -196,9 +198,9 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class ModelCopy:
-    """Copies folders of a repository: links as what they name, no secrets, within limits.
+    """Copies folders of a repository within limits: follows links, leaves out secrets.
 
-    In a `foreign` repository, which the user cannot correct, a link that leads out is left out.
+    In a `foreign` repository, which the user cannot correct, links out of the repository are left out.
     """
 
     def __init__(self, root: Path, where: str, secrets_file: Path | None = None, *, foreign: bool = False) -> None:
@@ -207,8 +209,8 @@ class ModelCopy:
         self._files = self._bytes = 0
 
     def tree(self, folder: str, target: Path) -> None:
-        """All files are counted before the first is copied. Raises MadError for a link out of the repository, or for
-        too much."""
+        """Copy a folder of the repository to `target`. Counts all files before it copies the first. Raises MadError for
+        a link out of the repository, or too many files or bytes."""
         source = located(self._root, folder)
         for path, copied in [*self._listed(source, source.resolve(), target, ())]:
             if path.is_dir():
@@ -219,7 +221,7 @@ class ModelCopy:
     def _listed(
         self, source: Path, resolved: Path, target: Path, above: tuple[Path, ...]
     ) -> Iterator[tuple[Path, Path]]:
-        """Each folder and file with its copy. `above` are the folders that this one is in."""
+        """Each folder and file below `source`, with its path in `target`. `above`: folders that contain `source`."""
         yield source, target
         for path in sorted(source.iterdir()):
             real, parts = resolved / path.name, {path.name}

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from .documents import MadError, problems_of, shown, unknown_keys, within
 
 DEFAULT_TIMEOUT_SECONDS = 7200
-#: Of `timeout` and `n_gpus`: not specified, and all.
+#: Special values: `timeout` not specified, and `n_gpus` meaning all.
 UNSET, ALL_GPUS = -1, -1
 DOCKER_FOLDER = "docker"
-#: Fields that are used as they stand.
+#: Fields of an entry that become fields of MadModel unchanged.
 AS_THEY_ARE = ("cred", "owner", "timeout", "training_precision", "multiple_results", "distributed", "env_vars")
 _URL = re.compile(r"(?:https|ssh)://[^\s'\"]+|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:[^\s'\"]+")
 CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@")
@@ -24,8 +24,8 @@ CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@
 
 @dataclass(frozen=True)
 class MadModel:
-    """Paths are relative to the repository. `extra` are fields that gpuval does not know, as they are. `problem` is all
-    that is wrong with a malformed entry, of which no more is read than name and tags."""
+    """A model of a repository. Paths are relative to the repository. `extra`: unknown fields, unchanged. `problem`:
+    what is wrong with a malformed entry, of which only name and tags are read."""
 
     name: str
     file: str
@@ -50,21 +50,21 @@ class MadModel:
 
     @property
     def scope(self) -> str:
-        """The folder below scripts/ that declares it; empty for the root."""
+        """The folder below scripts/ that declares the model; empty for the root of the repository."""
         return self.name.rpartition("/")[0]
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """Where the model is declared, for messages: file and name."""
         return f"{self.file}: model {self.name}"
 
 
 def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
-    """A model from the entry at `number`, counted from 1, of a models.json.
+    """The model of an entry of a models.json; `number`: position of the entry, from 1.
 
-    With a `scope`, name and paths are those of scripts/SCOPE/models.json.
+    With a `scope` the entry is from scripts/SCOPE/models.json, and name and paths are relative to that folder.
     """
-    # null is not specified
+    # null means not specified
     entries: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
     fields: dict[str, Any] = {key: value for key, value in entries.items() if value is not None}
     name_text = fields["name"] if isinstance(fields.get("name"), str) else ""
@@ -103,7 +103,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
 
 
 def checked_args(text: str, subject: str) -> str:
-    """Arguments of a script as shell text. Raises MadError where a shell would not find their end."""
+    """Return a script's arguments, which are shell text. Raises MadError for an unclosed quote."""
     try:
         shlex.split(text)
     except ValueError as error:
@@ -112,13 +112,13 @@ def checked_args(text: str, subject: str) -> str:
 
 
 def timeout_seconds(model: MadModel, limit_set: int = UNSET, multiplier: float = 1.0) -> float:
-    """The time limit of a run: asked for, else the model's, else 7200 s; 0 is none, -1 not specified."""
+    """Time limit of a model in seconds: `limit_set` by the user, else the model's, else 7200; 0: none, -1: not set."""
     chosen = next((limit for limit in (limit_set, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
     return chosen * multiplier
 
 
 def _address(url: str, term: str) -> str:
-    """The address, of which there may be none. Raises MadError."""
+    """Return an address of code if it is valid or empty. `term`: subject of messages. Raises MadError."""
     try:
         is_valid = not url or (_URL.fullmatch(url) and urlsplit(url).port != 0)
     except ValueError:
@@ -131,6 +131,6 @@ def _address(url: str, term: str) -> str:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """A list, or a text of words with commas between, without blanks and empty words."""
+    """The words of a list, or of a text with commas, without blanks and empty words."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
     return tuple(word for word in (part.strip() for part in parts if isinstance(part, str)) if word)

@@ -18,7 +18,7 @@ from ..core.text import some_of
 from ..records.environment import texts
 from .documents import MadError, shown
 
-#: In the environment of a stage: what its model is, as a JSON object of columns.
+#: Variable in a stage's environment: columns of perf.csv about its model, as a JSON object.
 VARIABLE = "MAD_PERF_COLUMNS"
 COLUMNS = (
     *("model", "n_gpus", "nnodes", "gpus_per_node", "training_precision", "pipeline", "args", "tags", "docker_file"),
@@ -27,17 +27,17 @@ COLUMNS = (
     *("dataname", "data_provider_type", "data_size", "data_download_duration", "build_number"),
     "additional_docker_run_options",
 )
-#: Beside the columns of a model.
+#: Key beside a model's columns: its data sets.
 DATASETS = "datasets"
-#: What run_model.sh prints of data that a script of the model's fetched.
+#: Line that run_model.sh prints about data that the model's script downloaded.
 _FETCHED = re.compile(r"^gpuval data: (?P<seconds>\d+) s, (?P<bytes>\d+) bytes$", re.MULTILINE | re.ASCII)
 SUCCESS, FAILURE, SKIPPED = "SUCCESS", "FAILURE", "SKIPPED"
 MAX_BYTES, MAX_ROWS, MAX_CELL = 64 << 20, 200_000, 1000
-#: Build numbers of older tools that do not tell runs apart.
+#: Build numbers in files of older tools that do not distinguish runs.
 NO_BUILD = ("", "0")
 #: Lines around the CSV of a model; run_model.sh prints them.
 BEGIN, END = "gpuval results begin\n", "\ngpuval results end"
-#: In one line, as the runner reads it.
+#: A model's line with its performance, in the same form as the runner reads it.
 _PERFORMANCE = re.compile(
     r"performance:[ \t]*(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"(?P<per>/s(?:ec(?:ond)?)?)?,?[ \t]+(?P<metric>\S+)",
@@ -49,8 +49,8 @@ Row = dict[str, str]
 def models(
     plans: Iterable[Mapping[str, Any]], built: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, str]]:
-    """By stage, the columns that are known of its model before it ran, and its datasets with commas between. `built` is
-    the catalogue of images."""
+    """By stage, the columns that are known of its model before it runs, and its data sets separated by commas.
+    `built`: the catalogue of images."""
     by_stage = {}
     for plan in plans:
         for stage in plan["stages"]:
@@ -77,8 +77,8 @@ def rows(
     run_id: str,
     metrics: Sequence[Mapping[str, Any]] = (),
 ) -> list[Row]:
-    """The rows of one model on one node: `stage` and its metrics as of the report, its log, the environment of the
-    record of facts."""
+    """The rows of one model on one node. `columns`: from `models`; `stage`, `metrics`: from the report; `log`: of the
+    stage; `facts`: environment in the node's record of facts."""
     accelerator = facts.get("accelerator")
     count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
     gpus_set, nodes = int(columns["n_gpus"]), int(columns.get("nnodes", 1))
@@ -110,7 +110,7 @@ def _results(
     if BEGIN in log:
         return _of_csv(model, _csv_in(log))
     match = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
-    if match is None:  # the line is in what the log leaves out
+    if match is None:  # the line is in the part that the log leaves out
         for metric in metrics:
             if metric["name"].startswith(stage["name"]) and metric["value"] is not None:
                 return [{"performance": repr(metric["value"]), "metric": metric["unit"], "status": SUCCESS}]
@@ -120,9 +120,9 @@ def _results(
 
 
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
-    """A result for each row, named MODEL_row; one without a number is a failure."""
+    """A result for each row of a model's CSV, named MODEL_row; a row without a number is a failure."""
     results = []
-    with contextlib.suppress(csv.Error):  # rows before what is malformed count
+    with contextlib.suppress(csv.Error):  # rows before the malformed one count
         for raw in itertools.islice(csv.DictReader(io.StringIO(text), skipinitialspace=True), MAX_ROWS):
             named = ((str(name).strip(), cell or "") for name, cell in raw.items() if name is not None)
             cells = {name: one_line(cell, MAX_CELL) for name, cell in named}
@@ -140,7 +140,7 @@ def _csv_in(log: str) -> str:
 
 
 def table(log: str) -> str:
-    """The model's own CSV with all of its columns, fit for a spreadsheet; empty where its log has none."""
+    """The model's own CSV from its log with all columns, safe for spreadsheets; empty if the log has none."""
     stream = io.StringIO()
     with contextlib.suppress(csv.Error):
         reader = csv.reader(io.StringIO(_csv_in(log) if BEGIN in log else ""))
@@ -150,7 +150,7 @@ def table(log: str) -> str:
 
 
 def written(rows: Iterable[Mapping[str, str]]) -> str:
-    """The file's text."""
+    """The text of a perf.csv with these rows."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -159,7 +159,7 @@ def written(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def read(text: str, *, subject: str) -> list[Row]:
-    """Rows of an earlier file, of older tools too, which have fewer columns. Raises MadError."""
+    """The rows of an earlier perf.csv; files of older tools have fewer columns. Raises MadError."""
     if len(text) > MAX_BYTES:
         raise MadError(f"{subject}: longer than {MAX_BYTES} characters: move it away to begin a new one")
     reader = csv.reader(io.StringIO(text))
@@ -186,10 +186,10 @@ def read(text: str, *, subject: str) -> list[Row]:
 
 
 def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
-    """The new rows, each with its change against the earlier ones; (new - old) / old.
+    """The new rows, each with its change against an earlier row, (new - old) / old.
 
-    That is the last success of the same model and metric. Where a run has several, as for each batch size, the first
-    is compared with the first. The same arguments come before others, the same machine before another.
+    The earlier row is the last success of the same model and metric, preferably with the same arguments, then on the
+    same machine. If a run has several, as for each batch size, the first is compared with the first.
     """
     last: dict[tuple[object, ...], float] = {}
     for row, keys in _keyed(earlier):
@@ -205,7 +205,7 @@ def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
 
 
 def _keyed(rows: Iterable[Row]) -> Iterator[tuple[Row, list[tuple[object, ...]]]]:
-    """Each row with what it is compared by, the best first."""
+    """Each row with the keys by which it is compared, the most specific first."""
     counts: collections.Counter[tuple[str, ...]] = collections.Counter()
     for row in rows:
         figure, work, machine = (row["model"], row["metric"]), (row["args"], row["docker_file"]), row["machine_name"]
@@ -231,12 +231,12 @@ def _text(value: object) -> str:
 
 
 def _cell(text: str) -> str:
-    """No spreadsheet takes it for a formula. Options, `--batch 8`, get a blank, which changes no shell text."""
+    """A cell that no spreadsheet reads as a formula. Options such as `--batch 8` get a leading blank."""
     return f" {text}" if text.startswith("--") else csv_cell(text)
 
 
 def _unescaped(cell: str) -> str:
-    """As `_cell` had it."""
+    """The text that `_cell` turned into this cell."""
     if cell.startswith(" --"):
         return cell[1:]
     return cell[1:] if cell.startswith("'") and csv_cell(cell[1:]) == cell else cell

@@ -25,13 +25,13 @@ from .repository import Repository
 
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
-#: Image references have one separator between letters and digits.
+#: Consecutive separators, of which image references allow only one between letters and digits.
 _SEPARATORS = re.compile(r"([._-])[._-]+")
-#: Of batch files of Slurm among the scripts of models, with options that sbatch would read.
+#: Suffixes of models' scripts that are batch files of Slurm, with options that sbatch would read.
 BATCH_SUFFIXES = (".slurm", ".sbatch")
 _MARK = "#SBATCH"
 _OPTIONS = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\n)*?" + _MARK.encode())
-#: Options that describe steps, which srun reads from variables as sbatch sets them. The others are about the job.
+#: sbatch options about steps, which srun reads from variables that sbatch sets. All others are about the job.
 _OF_STEPS = (
     *("-N --nodes", "-n --ntasks", "-c --cpus-per-task", "-G --gpus", "-m --distribution", "--gres", "--hint"),
     *(f"--ntasks-per-{unit}" for unit in ("node", "gpu", "socket", "core")),
@@ -44,7 +44,7 @@ for _names in _OF_STEPS:
 
 @dataclass(frozen=True)
 class BatchFile:
-    """`nodes` 0 is not specified. `variables` are those of srun. `unused` are options about the job."""
+    """Options in a batch file. `nodes`: 0 if not specified. `variables`: for srun. `unused`: options about the job."""
 
     nodes: int
     variables: Mapping[str, str]
@@ -53,12 +53,11 @@ class BatchFile:
 
 @dataclass(frozen=True)
 class MadOptions:
-    """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown.
+    """The user's settings for models. `timeout`: seconds, -1 not specified, 0 none; `vendor`: of GPUs, "" if unknown.
 
-    `named` are models that the user asks for by their names, `credentials` the document of `secrets_file`, `secrets`
-    variables that all models get, `images` those that exist already, by model. In pods an image comes from there, or is
-    pushed to `registry`; jobs of Slurm have none. `nodes` are how many there are, `keep_folder` is where on them a
-    model's folder stays, `pipeline` a column of perf.csv.
+    `named`: models chosen by name; `credentials`: document of `secrets_file`; `secrets`: variables that all models get;
+    `images`: existing images by model, which pods use unless theirs is pushed to `registry`; jobs of Slurm have none.
+    `nodes`: their number; `keep_folder`: folder on nodes that keeps models' folders; `pipeline`: a column of perf.csv.
     """
 
     timeout: int = UNSET
@@ -81,7 +80,7 @@ class MadOptions:
 
 @dataclass(frozen=True)
 class Planned:
-    """A model with one of its Dockerfiles; without any, on the image of the context, or in the one that is `given`.
+    """A model with one of its Dockerfiles; without a Dockerfile, on the context's base image or in the image `given`.
     A `batch` file has no image."""
 
     model: MadModel
@@ -106,19 +105,19 @@ class Planned:
         return bool(self.distributed and self.is_gang and self.distributed.launcher == contexts.MPIRUN)
 
     def gpus_per_node(self, context: MadContext) -> int:
-        """What each node of a gang is asked for; 0 is all that it has."""
+        """GPUs requested on each node of a gang; 0: all of the node's GPUs."""
         return (self.distributed.processes if self.distributed else 0) or max(self.model.n_gpus, 0) or len(context.gpus)
 
     @property
     def made_of(self) -> tuple[str, str]:
-        """Models of one Dockerfile and one context share an image, which is the first one's."""
+        """Key of the model's image: models with the same Dockerfile and context share the first one's image."""
         if self.given or self.batch:
             return self.given, self.stage
         return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
 
 
 def plan(repository: Repository, model: MadModel, context: MadContext, options: MadOptions) -> list[Planned]:
-    """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
+    """Plan a model once for each of its Dockerfiles that fits the nodes. Raises MadError for what the model lacks."""
     of_model = checkout.credentials_for(model, options.credentials)
     variables = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
@@ -135,7 +134,7 @@ def plan(repository: Repository, model: MadModel, context: MadContext, options: 
         raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
     accounts = {name for name, value in job_secrets.flat(options.credentials).items() if value}
     inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
-    names = () if batch else model.data  # a batch file gets its data itself
+    names = () if batch else model.data  # batch files get their data themselves
     data = place(names, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
     of_data = [name for part in data for name in part.provider.secrets]
     secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
@@ -170,20 +169,21 @@ def plan(repository: Repository, model: MadModel, context: MadContext, options: 
 
 
 def stage_name(model: str, variant: str = "", args: str = "") -> str:
-    """A stage's name: the model's in its alphabet, with a digest that keeps models and arguments apart."""
+    """Name of a model's stage: the model's name, and a digest that distinguishes models, variants and arguments."""
     digest = hashlib.sha256(f"{model}\0{variant}\0{args}".encode()).hexdigest()[:6]
     word = re.sub(r"[^a-z0-9]+", "_", model.lower()).strip("_")[:20].strip("_")
     return f"mad_{word}_{digest}" if word else f"mad_{digest}"
 
 
 def image_name(model: str, variant: str) -> str:
-    """`ci-NAME_VARIANT`, in the alphabet of image references."""
+    """Name of a model's image: `ci-NAME_VARIANT`, in the characters allowed for image references."""
     name = "_".join(filter(None, (model.replace("/", "_").lower(), variant.lower())))
     return f"ci-{_SEPARATORS.sub(lambda match: match[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
 
 
 def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str, str, str], BatchFile | None]:
-    """Interpreter, name and folder of the model's script. Raises MadError if it is missing, or cannot run there."""
+    """Interpreter, name and folder of the model's script, and its batch file if the script is one. Raises MadError if
+    the script is missing, or cannot run on these nodes."""
     path = located(root, model.scripts)
     folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
     if not located(root, posixpath.join(folder, name)).is_file():
@@ -205,7 +205,7 @@ def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str
 
 
 def read_batch_file(name: str, data: bytes, where: str) -> BatchFile | None:
-    """None for other scripts. Raises MadError for an option that cannot be read."""
+    """The options of a batch file; None for other scripts. Raises MadError for an option that cannot be read."""
     if not (name.endswith(BATCH_SUFFIXES) or _OPTIONS.match(data)):
         return None
     lines = data.decode(errors="replace").splitlines()  # sbatch reads no further than the first command

@@ -25,8 +25,8 @@ _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Repository:
-    """`refused` has, by folder below scripts/ (empty for the root), why its models are not known. `data` is None
-    without a data.json. `remarks` are for the user."""
+    """A model repository. `refused`: by folder below scripts/ ("" for the root), why its models are unknown. `data`:
+    data sets by name, None without a data.json. `remarks`: hints for the user."""
 
     root: Path
     models: tuple[MadModel, ...]
@@ -37,7 +37,7 @@ class Repository:
 
 
 def read(root: Path) -> Repository:
-    """The repository. A malformed model or list of models refuses only itself. Raises MadError."""
+    """Read a repository. A malformed model, or list of models, does not affect the others. Raises MadError."""
     if not root.is_dir():
         raise MadError(f"{root}: no such folder: set gpuval_mad_repository to the root of a model repository")
     entries: list[MadModel] = []
@@ -61,7 +61,7 @@ def read(root: Path) -> Repository:
 
 
 def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadModel]:
-    """The models that the folder's `files` declare. Raises MadError, for more than `most` before the first is read."""
+    """The models that `files` of a folder declare, at most `most`. `scope`: folder below scripts/. Raises MadError."""
     folder = f"{SCRIPTS}/{scope}" if scope else "."
     file = posixpath.normpath(f"{folder}/{MODELS_FILE}")
     if files == [PROGRAM]:
@@ -80,7 +80,7 @@ def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadMode
 
 
 def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
-    """Models that a program would declare, and fields that are not known, by field."""
+    """Hints for the user: folders whose models are unknown, and models' unknown fields, by field."""
     remarks = list(refused.values())
     by_field: dict[tuple[str, str], list[str]] = {}
     for model in models:
@@ -94,7 +94,7 @@ def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelTag:
-    """`scope/word:option=value:option`: what selects, and what is appended to the arguments."""
+    """A tag `scope/word:option=value:option`: `scope/word` selects models, options are appended to their arguments."""
 
     text: str
     scope: str
@@ -103,7 +103,7 @@ class ModelTag:
 
     @property
     def whole(self) -> str:
-        """Without the arguments, as a model's name is written."""
+        """The tag without its options, in the form of a model's name."""
         return f"{self.scope}/{self.word}" if self.scope else self.word
 
     def selects(self, model: MadModel) -> bool:
@@ -113,7 +113,7 @@ class ModelTag:
 
 
 def parse_tags(source: str | Iterable[str]) -> list[ModelTag]:
-    """Tags as a list, or as text with commas or blanks between. Raises MadError for none, or a malformed one."""
+    """The tags in a list, or in a text with commas or blanks. Raises MadError for no tag or a malformed one."""
     lines = [source] if isinstance(source, str) else list(source)
     words = [word for line in lines for word in re.split(r"[,\s]+", str(line)) if word]
     if not words:
@@ -140,8 +140,8 @@ def _tag(text: str) -> ModelTag:
 def select(repository: Repository, source: str | Iterable[str]) -> list[MadModel]:
     """The models that any tag selects, in the order of the tags, each once with the same arguments.
 
-    Raises MadError that names every tag that selects nothing, with the nearest names, and all that is wrong with models
-    that are malformed where they are named, or a tag selects no other.
+    Raises MadError that names each tag that selects nothing, with similar names, and the problems of malformed models
+    that are chosen by name or by a tag that selects no other model.
     """
     chosen: dict[tuple[str, str, int], MadModel] = {}
     problems = []

@@ -14,17 +14,17 @@ from ..core.escape import one_line
 
 #: An answer about 1,000 peers has 600 KiB.
 MAX_BYTES = 4 << 20
-#: Of a service that was not measured.
+#: Figures of a service that was not measured.
 NO_FIGURES = {**dict.fromkeys(FIGURES), "host": "", "port": None, "message": ""}
 
 
 class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
-    """An answer that no node of gpuval gives; the message says where."""
+    """A malformed answer, which gpuval's own code never gives; the message names the wrong place."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One node's measurements of another node. None was not measured."""
+    """One node's measurements of another node. None: not measured."""
 
     state: str = "not_asked"
     address: str | None = None
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answer of one node. Services, with all figures, and interfaces are as the schema has them."""
+    """The answer of one node. `services` (with all figures) and `interfaces` are documents of the schema."""
 
     peers: dict[str, Asked] = field(default_factory=dict)
     services: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Answers:
 
 
 def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str], not_listening: Any = None) -> Answers:
-    """The answer of a node about the peers and services that it was asked for. Raises Rejected."""
+    """Check and parse a node's answer (`facts`) about the peers and services to measure. Raises Rejected."""
     answer = {**facts, "not_listening": not_listening or {}} if isinstance(facts, Mapping) else facts
     try:
         if len(json.dumps(answer, allow_nan=False)) > MAX_BYTES:

@@ -17,7 +17,7 @@ Pair = tuple[str, str]  # source and target
 
 @dataclass(frozen=True)
 class Odd:
-    """An implicated node: as target (`to`), as source (`from`), or both."""
+    """A node that explains failures: as target of pairs (`to`), as source (`from`), or as both."""
 
     node: str
     side: str
@@ -26,7 +26,8 @@ class Odd:
 
 
 def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
-    """Nodes that explain the bad pairs (True), worst first, and the pairs that no node explains."""
+    """The nodes that explain failed pairs, worst first, and the failed pairs that no node explains. `tried`: by pair,
+    whether it failed."""
     open_pairs = {pair for pair, bad in tried.items() if bad}
     live = dict(tried)
     odd_nodes: list[Odd] = []
@@ -34,7 +35,7 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
         candidates = _candidates(live, open_pairs)
         if not candidates:
             break
-        _rank, odd = max(candidates, key=lambda item: item[0])  # on a tie the first by name
+        _rank, odd = max(candidates, key=lambda item: item[0])  # of equal candidates the first by name
         odd_nodes.append(odd)
         ends = {"from": (0,), "to": (1,), "both": (0, 1)}[odd.side]
         explained = {pair for pair in live if odd.node in [pair[end] for end in ends]}

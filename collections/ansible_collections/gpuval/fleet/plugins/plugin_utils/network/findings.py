@@ -15,17 +15,17 @@ from ..core.text import some_of
 from .answers import Answers, Asked
 from .blame import Odd, Pair, blame, both_ways
 
-#: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
+#: A link is slow if its time exceeds the usual time by this factor and by these seconds: in a rack times are near zero.
 SLOW_FACTOR = 3.0
 SLOW_SECONDS = 0.002
-#: Many nodes receive at the same time and share the network between them.
+#: A link is slow if its rate is below the usual rate by this factor: many nodes receive and share the network.
 SLOW_RATE_FACTOR = 4.0
-#: A class with fewer links is compared with all links.
+#: Minimum number of links between two zones; with fewer, a link is compared with all links.
 MIN_LINKS = 4
 #: If this share of all links failed, the cause is the network and not a node.
 NEARLY_ALL = 0.9
 LISTED = 6
-#: What to say of a node by the side that fails, and the remedy.
+#: By the side of a node that fails (`to`, `from`, `both`), the message and the remedy.
 Words = Mapping[str, tuple[str, str]]
 SIDES = ("to", "from", "both")
 REACH: Words = {
@@ -43,21 +43,21 @@ MTU: Words = dict.fromkeys(SIDES, ("{worst} ({bad} of {tried} links)", SAME_MTU)
 SLOW: Words = dict.fromkeys(
     SIDES, ("slow with {bad} of {tried}, {worst}", "Check its cable, port, errors (ethtool -S) and load.")
 )
-#: Figures of links that are compared: kind, what it is, field of Asked, whether more is better.
+#: Figures of links that are compared: kind of finding, name in messages, field of Asked, whether more is better.
 MEASURES = (
     ("latency", "a TCP handshake", "tcp_minimum_seconds", False),
     ("large_packets", "a round trip of full packets", "large_packet_seconds", False),
     ("bandwidth", "receiving", "bytes_per_second", True),
 )
-#: Interfaces of container engines and the like, with the same name and address on every machine.
+#: Interfaces that are not compared: those of container engines have the same name and address on every machine.
 NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tunl|kube|ovs|tap|tun|vnet")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`fail` is certainly wrong or contradicts the settings; `warn` is unusual.
+    """A finding about nodes. Level `fail`: certainly wrong, or against the settings; `warn`: unusual.
 
-    `only`: of the nodes those that fail by it; None is all. What one node says of another fails the one that says it.
+    `only`: those of `nodes` that fail because of the finding; None: all. A report on another node fails the reporter.
     """
 
     level: str
@@ -78,14 +78,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All evidence of one measurement."""
+    """All evidence of one measurement of the network."""
 
     answers: Mapping[str, Answers | None]  # None: no answer
     reasons: Mapping[str, str]  # why there is no answer
     zones: Mapping[str, str]
     ports: tuple[int, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)  # why an answer does not count
-    owners: Mapping[str, str] = field(default_factory=dict)  # node by the address at which the inventory has it
+    owners: Mapping[str, str] = field(default_factory=dict)  # node by its address in the inventory
 
     def pairs(self) -> dict[Pair, Asked]:
         return {
@@ -242,7 +242,7 @@ def _same_address(fleet: Fleet) -> Iterator[Finding]:
     for shared_address, nodes in shared.items():
         message = f"{' and '.join(sorted(nodes))} both have the address {shared_address}"
         most = max(len(rivals[name]) for name in nodes)
-        # Not the node that is reached there, nor those that share addresses with fewer nodes than another does.
+        # Not at fault: the node that is reached at the address, and nodes that share fewer addresses than another does.
         guilty = nodes - {fleet.owners.get(shared_address, "")}
         guilty = {name for name in guilty if len(rivals[name]) == most} or guilty
         remedy = "Give each node its own address."
@@ -272,7 +272,7 @@ def _unlike(fleet: Fleet) -> Iterator[Finding]:
 
 
 def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Node, name and interface of those that are compared."""
+    """Node, interface name and interface, for all interfaces that are compared."""
     for node, answers in fleet.answers.items():
         for name, interface in (answers.interfaces if answers else {}).items():
             if not NOT_COMPARED.match(name):
@@ -289,7 +289,8 @@ def _findings(
     link: Callable[[Pair], str],
     worst: Callable[[Odd], str] = lambda _odd: "",
 ) -> Iterator[Finding]:
-    """Findings about nodes, and about links that no node explains."""
+    """Findings about nodes that explain failed pairs, and about other failed links. `tried`: by pair, whether it
+    failed; `link`, `worst`: describe a failed link, and a node's worst link."""
     nodes, unexplained = blame(tried)
     for odd in nodes:
         text, what_to_do = words[odd.side]
@@ -305,9 +306,9 @@ def _findings(
 
 
 def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:
-    """The usual figure of a pair's class (the zones of the two), or of all pairs if the class is small.
+    """The usual value for each pair: of all pairs between the same zones, or of all pairs if these are few.
 
-    The good quartile: of three nodes with a slow one, four links of six are slow.
+    The usual value is the good quartile: with one slow node of three, four of six links are slow.
     """
     zones_of = {pair: tuple(sorted(zones.get(name, "") for name in pair)) for pair in values}
     classes: dict[tuple[str, ...], list[float]] = {}

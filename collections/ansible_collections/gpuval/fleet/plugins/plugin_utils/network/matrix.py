@@ -66,7 +66,7 @@ def rows(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def table(fleet: Fleet) -> str:
-    """The links as CSV."""
+    """The tested links as CSV."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -77,7 +77,7 @@ def table(fleet: Fleet) -> str:
 
 
 def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) -> list[str]:
-    """The console's lines: one of figures, one for each finding."""
+    """Lines for the console: one with figures, then one for each finding, then the place of the files."""
     pairs = fleet.pairs()
     reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
     answered = sum(answers is not None for answers in fleet.answers.values())

@@ -12,14 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 MESH = 32
 DEGREE = 8
-#: Links between zones that a node may have beyond its degree.
+#: Number of links between zones that a node may have beyond its degree.
 EXTRA = 8
 
 
 def plan(
     nodes: Sequence[str], zones: Mapping[str, str], mesh: int = MESH, degree: int = DEGREE
 ) -> dict[str, list[str]]:
-    """Peers of each node, in the order of `nodes`."""
+    """The peers that each node measures, in the order of `nodes`. Up to `mesh` nodes measure all others, more measure
+    `degree` peers each."""
     names = list(dict.fromkeys(nodes))
     if len(names) <= mesh:
         return {name: [other for other in names if other != name] for name in names}
@@ -33,7 +34,7 @@ def plan(
 
 
 def uncovered(peers: Mapping[str, Collection[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of zones without a measured link, beyond the bounds."""
+    """Pairs of zones without a measured link, since their nodes have the maximum number of links."""
     linked = {
         tuple(sorted((zones.get(name, ""), zones.get(other, "")))) for name, others in peers.items() for other in others
     }
@@ -43,7 +44,7 @@ def uncovered(peers: Mapping[str, Collection[str]], zones: Mapping[str, str]) ->
 
 
 def _offsets(count: int, degree: int) -> list[int]:
-    """Steps around the circle of nodes, spread over all distances: neighbours, and across. Each makes two peers."""
+    """Steps by which a node finds its peers on the circle of nodes, from neighbours to across; each gives two peers."""
     count_wanted = max(1, degree // 2)
     half = count // 2
     steps = [max(1, round(half ** (step / max(1, count_wanted - 1)))) for step in range(count_wanted)]
@@ -54,7 +55,7 @@ def _offsets(count: int, degree: int) -> list[int]:
             offset += 1
         if offset not in result:
             result.append(offset)
-    # exactly across gives one peer, not two
+    # The step exactly across the circle gives one peer, not two.
     return [
         offset - 1 if 2 * offset == count and offset - 1 > 0 and offset - 1 not in result else offset
         for offset in result
@@ -62,7 +63,7 @@ def _offsets(count: int, degree: int) -> list[int]:
 
 
 def _cover(names: Sequence[str], zones: Mapping[str, str], links: dict[str, set[str]], degree: int) -> None:
-    """A link for each pair of zones that has none, between the least loaded nodes of the two."""
+    """Add a link for each pair of zones without one, between the nodes of the two zones with the fewest links."""
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(zones.get(name, ""), []).append(name)

@@ -6,4 +6,4 @@ from ..core.errors import GpuvalError
 
 
 class ProvisionError(GpuvalError):
-    """Nothing was, or nothing more is, provisioned or deleted; the message says what to do."""
+    """Provisioning or deletion failed or stopped; the message says what to do."""

@@ -18,7 +18,7 @@ from . import ProvisionError
 URL = "https://api.digitalocean.com"
 #: Seconds that a connection may stall.
 TIMEOUT = 30
-#: Attempts of a GET; what creates or deletes is sent once.
+#: Attempts of a GET; requests that create or delete are sent once.
 ATTEMPTS = 4
 BETWEEN_SECONDS = 2.0
 MAX_BYTES = 16 << 20
@@ -27,7 +27,7 @@ CLUSTERS = "/v2/kubernetes/clusters"
 
 
 class NoAnswerError(ProvisionError):
-    """No answer, or not now. What was to be created or deleted may be so all the same."""
+    """The API gave no answer, or cannot answer now. The creation or deletion may have happened all the same."""
 
 
 def path_of(cluster: Mapping[str, Any], pool: Mapping[str, Any] | None = None) -> str:
@@ -35,7 +35,7 @@ def path_of(cluster: Mapping[str, Any], pool: Mapping[str, Any] | None = None) -
 
 
 class DigitalOceanApi:
-    """Requests with one token, which no message shows."""
+    """Client of the DigitalOcean API. Messages never show its token."""
 
     def __init__(self, token: str) -> None:
         if not token:
@@ -44,11 +44,11 @@ class DigitalOceanApi:
         self._opener = build_opener(NoRedirects)
 
     def get(self, path: str, key: str) -> Any:
-        """The value of a key of the answer. Raises ProvisionError."""
+        """The value of `key` in the answer to a GET. Raises ProvisionError."""
         return self._document(path, self.get_bytes(path), key)[key]
 
     def pages(self, path: str, key: str) -> Iterator[dict[str, Any]]:
-        """The entries of a list, of all its pages."""
+        """The entries of all pages of a list; `key`: the list's key in the answers."""
         for number in range(1, MAX_PAGES + 1):
             page = f"{path}?page={number}&per_page=200"
             answer = self._document(page, self.get_bytes(page), key)
@@ -64,9 +64,9 @@ class DigitalOceanApi:
         return self._send("GET", path)
 
     def order(self, path: str, document: Mapping[str, Any], key: str, label: str) -> Any:
-        """Create what costs money, by one request that is never repeated; the value of a key of the answer.
+        """Create something that costs money, by one POST without retry. Returns the value of `key` in the answer.
 
-        Raises ProvisionError: where the answer is lost, the message says what to check before another order.
+        Raises ProvisionError; if the answer is lost, the message says what to check before another order.
         """
         try:
             answer = self._send("POST", path, json.dumps(document))
@@ -78,7 +78,7 @@ class DigitalOceanApi:
             ) from None
 
     def delete(self, path: str) -> None:
-        """What is gone already is no error."""
+        """Delete the object at `path`; an object that is gone already is no error."""
         self._send("DELETE", path, accept_missing=True)
 
     def _send(self, method: str, path: str, body: str | None = None, *, accept_missing: bool = False) -> bytes:

@@ -19,7 +19,7 @@ Show = Callable[[str], None]
 
 INVENTORY, KUBECONFIG = "hosts.yml", "kubeconfig"
 HEADER = "# Written by make provision; make deprovision removes it.\n"
-#: Keys of a user in a kubeconfig; others may start programs.
+#: Keys allowed for a user in a kubeconfig; other keys may start programs.
 CREDENTIALS = {"token", "client-certificate-data", "client-key-data"}
 
 
@@ -33,7 +33,7 @@ def sizes(api: DigitalOceanApi) -> dict[str, dict[str, Any]]:
 
 
 def account_lines(api: DigitalOceanApi, region: str) -> list[str]:
-    """A line for each VPC, cluster and available size: of one region, or of all if it is empty."""
+    """A line for each VPC, cluster and available size in a region; an empty `region` means all."""
     vpcs = (plan.vpc_line(vpc) for vpc in api.pages("/v2/vpcs", "vpcs") if region in ("", vpc["region"]))
     present = (plan.cluster_line(cluster) for cluster in clusters(api) if region in ("", cluster["region"]))
     offered = (plan.size_line(size) for size in sizes(api).values() if plan.is_offered(size, region))
@@ -41,7 +41,7 @@ def account_lines(api: DigitalOceanApi, region: str) -> list[str]:
 
 
 def check_quota(api: DigitalOceanApi, missing: Iterable[plan.NodePool]) -> None:
-    """Raises ProvisionError where the account's limit of Droplets has no room. Nodes are Droplets."""
+    """Raise ProvisionError if the new nodes would exceed the account's limit of Droplets."""
     limit = api.get("/v2/account", "account")["droplet_limit"]
     used = api.get("/v2/droplets?per_page=1", "meta")["total"]
     ordered = sum(pool.count for pool in missing)
@@ -55,9 +55,9 @@ def check_quota(api: DigitalOceanApi, missing: Iterable[plan.NodePool]) -> None:
 def create_missing(
     api: DigitalOceanApi, order: plan.ClusterPlan, settings: Mapping[str, Any], show: Show
 ) -> Mapping[str, Any]:
-    """Create the cluster with its node pools, or the pools that a present one lacks; the cluster.
+    """Create the cluster with its node pools, or the pools that an existing cluster lacks. Returns the cluster.
 
-    ``settings`` are the cluster's name, region, version and VPC, and the tag. Raises ProvisionError.
+    ``settings``: name, region, version and VPC of the cluster, and the tag. Raises ProvisionError.
     """
     if order.cluster is None:
         show(f"creating cluster {settings['name']}")
@@ -79,7 +79,8 @@ def wait_until_ready(
     poll_seconds: float,
     show: Show,
 ) -> Mapping[str, Any]:
-    """The cluster, once it and all nodes of the pools run. Raises ProvisionError at the deadline."""
+    """Wait until the cluster and all nodes of the pools run, at most ``seconds``, and return the cluster. Raises
+    ProvisionError at the deadline."""
     printed = ""
 
     def missing() -> str:
@@ -102,7 +103,7 @@ def wait_until_ready(
 
 
 def _wait_until_none(missing: Callable[[], str], seconds: float, poll_seconds: float, state: str, remedy: str) -> None:
-    """Wait until nothing is missing. Raises ProvisionError at the deadline."""
+    """Wait until ``missing()`` returns an empty text. Raises ProvisionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while line := missing():
         if time.monotonic() + poll_seconds > deadline:
@@ -111,14 +112,14 @@ def _wait_until_none(missing: Callable[[], str], seconds: float, poll_seconds: f
 
 
 def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> list[str]:
-    """Write kubeconfig and inventory; the paths that changed."""
+    """Write kubeconfig and inventory into the folder. Returns the changed paths."""
     invalid = [name for name in nodes if not NODE_NAME.fullmatch(name)]
     if invalid or not nodes:
         raise ProvisionError(f"the API has no usable names of nodes: {some_of(map(repr, invalid)) or 'none'}")
     ensure_ours(folder)
     inventory = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": KUBECONFIG, "expected": list(nodes)}
     text = HEADER + yaml.safe_dump(inventory, sort_keys=False)
-    # the inventory first: its header marks both as files of `make provision`
+    # Write the inventory first: its header marks both as files of `make provision`.
     contents = ((INVENTORY, text.encode(), None), (KUBECONFIG, _checked_kubeconfig(kubeconfig), files.PRIVATE))
     folder.mkdir(parents=True, exist_ok=True)
     changed = []
@@ -131,7 +132,7 @@ def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> li
 
 
 def ensure_ours(folder: Path) -> None:
-    """Raises ProvisionError where the folder has an inventory or a kubeconfig of others."""
+    """Raise ProvisionError if the folder has an inventory or a kubeconfig that gpuval did not write."""
     path = folder / INVENTORY
     present = next((file for file in (path, folder / KUBECONFIG) if file.exists()), None)
     if present and not _is_ours(path):
@@ -139,7 +140,7 @@ def ensure_ours(folder: Path) -> None:
 
 
 def remove_inventory(folder: Path) -> list[str]:
-    """Remove what `write_inventory` wrote; the paths removed."""
+    """Remove the files that `write_inventory` wrote. Returns the removed paths."""
     path = folder / INVENTORY
     written = [file for file in (folder / KUBECONFIG, path) if file.exists()] if _is_ours(path) else []
     for file in written:
@@ -152,7 +153,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _checked_kubeconfig(kubeconfig: bytes) -> bytes:
-    """The kubeconfig. Raises ProvisionError if it is none, or names a program to start or a file to read."""
+    """Return the kubeconfig if it is safe. Raises ProvisionError if it is malformed, or names programs or files."""
     try:
         users = yaml.safe_load(kubeconfig)["users"]
         keys = {key for user in users for key in user["user"]}
@@ -171,7 +172,7 @@ def delete(
     poll_seconds: float,
     show: Show,
 ) -> None:
-    """Delete what was planned, and wait until it is gone. Raises ProvisionError."""
+    """Delete planned clusters and pools, and wait until they are gone, up to ``seconds``. Raises ProvisionError."""
     for deletion in planned:
         show(f"deleting {deletion.line}")
         api.delete(path_of(deletion.cluster, deletion.pool))

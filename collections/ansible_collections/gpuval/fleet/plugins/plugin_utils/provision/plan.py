@@ -15,14 +15,14 @@ from . import ProvisionError
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _TAG = re.compile(r"[A-Za-z0-9:_-]{1,255}")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-#: Nodes of a pool, by DOKS.
+#: Maximum number of nodes that DOKS allows in a pool.
 MAX_NODES = 512
 HOURS_PER_DAY = 24
 
 
 @dataclass(frozen=True)
 class NodePool:
-    """A node pool as it is ordered."""
+    """A node pool to order."""
 
     name: str
     size: str
@@ -38,7 +38,7 @@ class NodePool:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """``missing`` are the pools to be created; ``cluster`` is the present one, if any."""
+    """What to create. ``missing``: pools to create; ``cluster``: the existing cluster, None if there is none."""
 
     cluster: Mapping[str, Any] | None
     missing: tuple[NodePool, ...]
@@ -47,7 +47,7 @@ class ClusterPlan:
 
 @dataclass(frozen=True)
 class ClusterDeletion:
-    """A cluster, or a pool of one."""
+    """A cluster to delete, or only a pool of a cluster."""
 
     cluster: Mapping[str, Any]
     pool: Mapping[str, Any] | None = None
@@ -61,14 +61,14 @@ class ClusterDeletion:
 
 
 def tag_of(name: str) -> str:
-    """The tag of everything that is provisioned under a name."""
+    """The tag of all clusters and pools that are provisioned under a name. Raises ProvisionError."""
     if not NAME.fullmatch(name):
         raise ProvisionError(f"provision_name is {name!r}: small letters, digits and '-', 42 at most")
     return f"gpuval:{name}"
 
 
 def text(entry: Mapping[str, Any], key: str) -> str:
-    """A text of the API, for messages and comparisons."""
+    """A text field of the API's answer, in one line, for messages and comparisons."""
     return one_line(str(entry.get(key) or ""), 128)
 
 
@@ -77,12 +77,12 @@ def pools_of(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def has_tag(entry: Mapping[str, Any], tag: str) -> bool:
-    """Tags of DigitalOcean ignore case."""
+    """Whether a cluster or pool has a tag; DigitalOcean ignores the case of tags."""
     return any(name.lower() == tag for name in entry.get("tags") or ())
 
 
 def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[NodePool, ...]:
-    """``provision_node_pools``, each with the tag. Raises ProvisionError."""
+    """The pools in ``provision_node_pools``, each with the tag added. Raises ProvisionError."""
     if not settings:
         raise ProvisionError("provision_node_pools is empty: give name, size and count of each node pool")
     pools: list[NodePool] = []
@@ -113,7 +113,8 @@ def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[Node
 def cost_of(
     pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str
 ) -> tuple[Decimal, list[str]]:
-    """USD per hour, and a line for each pool. Raises ProvisionError for a size that the region does not have."""
+    """Cost of the pools in USD per hour, with a line for each pool. Raises ProvisionError for a size that the region
+    lacks."""
     total, lines = Decimal(0), []
     for pool in pools:
         size = sizes.get(pool.size)
@@ -135,12 +136,12 @@ def cost_of(
 
 
 def is_offered(size: Mapping[str, Any], region: str) -> bool:
-    """Whether a size can be ordered in a region; anywhere, if it is empty."""
+    """Whether a size can be ordered in a region; an empty `region` means anywhere."""
     return bool(size.get("available")) and (not region or region in (size.get("regions") or ()))
 
 
 def hourly_price(size: Mapping[str, Any]) -> Decimal | None:
-    """USD per hour for a node; None where the API gives no price."""
+    """Price of a node in USD per hour; None if the API gives no price."""
     price = size.get("price_hourly")
     if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < float("inf"):
         return None
@@ -178,7 +179,8 @@ def make_plan(
     *,
     existing: bool,
 ) -> ClusterPlan:
-    """``existing``: the cluster is another's, and gets pools. Raises ProvisionError where the order does not fit."""
+    """What to create for an order. ``existing``: the pools are for a cluster that gpuval did not create. Raises
+    ProvisionError if the order contradicts the existing clusters."""
     same_name = [cluster for cluster in clusters if cluster["name"] == name]
     if len(same_name) > 1:
         raise ProvisionError(f"the account has {len(same_name)} clusters named {name}: rename or delete one")
@@ -216,7 +218,7 @@ def _order_line(pool: NodePool) -> str:
 
 
 def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[ClusterDeletion], list[str]]:
-    """What carries the tag, and lines on tagged clusters that stay, since they have pools without it."""
+    """Clusters and pools with the tag, and lines on tagged clusters that stay, since they have pools without it."""
     planned, stay = [], []
     for cluster in clusters:
         pools = pools_of(cluster)
@@ -231,7 +233,7 @@ def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[Clu
 
 
 def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> str:
-    """What of the cluster and the nodes of these pools does not run; empty for nothing."""
+    """Text on which parts of the cluster, and nodes of these pools, do not run yet; empty if all run."""
     status = cluster["status"]
     state = text(status, "state")
     waiting = [] if state == "running" else [f"cluster {state} {text(status, 'message')}".strip()]
@@ -249,7 +251,7 @@ def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> str:
 def expected_nodes(
     cluster: Mapping[str, Any], pools: Sequence[NodePool], sizes: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Names of the nodes to validate: of the pools with GPUs, else of all pools that were ordered."""
+    """Names of the nodes to validate: of the ordered pools with GPUs; if none has GPUs, of all ordered pools."""
     with_gpus = {pool.name for pool in pools if sizes.get(pool.size, {}).get("gpu_info")}
     validated = with_gpus or {pool.name for pool in pools}
     chosen = (pool for pool in pools_of(cluster) if text(pool, "name") in validated)

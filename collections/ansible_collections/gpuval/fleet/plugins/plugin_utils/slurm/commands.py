@@ -21,16 +21,16 @@ _AWAY = re.compile(
     r"|Unexpected message received|communication connection failure|temporarily unable to accept job|in standby mode",
     re.IGNORECASE,
 )
-#: This user may have no more jobs for now.
+#: sbatch's error when the user has reached a limit of submitted jobs.
 _FULL = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit")
-#: Variables by which a user's own habits would hide jobs, or let sbatch wait for the job's end.
+#: Environment variables of the user that would hide jobs, or make sbatch wait for the job's end.
 _HABITS = re.compile(r"(?:SQUEUE|SCANCEL)_|SBATCH_(?:WAIT|ARRAY_INX)$")
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
 
 class SlurmError(GpuvalError):
-    """A command of Slurm failed. `away`: slurmctld did not answer, and may later. `full`: a limit of jobs that may be
-    submitted is reached, until one ends. `short`: a job gets too little time."""
+    """A command of Slurm failed. `away`: slurmctld did not answer, a later try may succeed. `full`: the user's limit of
+    submitted jobs is reached until a job ends. `short`: Slurm gives the job too little time."""
 
     def __init__(self, message: str, *, away: bool = False, full: bool = False, short: bool = False) -> None:
         super().__init__(message)
@@ -38,14 +38,14 @@ class SlurmError(GpuvalError):
 
 
 class Slurm:
-    """`call` runs a command and returns exit code, output and errors; another one serves tests."""
+    """Slurm's commands on this machine. `call` runs a command (words, stdin, seconds): exit code, stdout, stderr."""
 
     def __init__(self, call: Callable[[Sequence[str], bytes, float], tuple[int, str, str]] | None = None) -> None:
         self._call = call or _called
         self.asked = 0
 
     def run(self, *command: str, data: bytes = b"", tries: int = TRIES) -> str:
-        """Output of a command. Raises SlurmError."""
+        """Run a command and return its output; retried while slurmctld does not answer. Raises SlurmError."""
         for tries_left in range(tries - 1, -1, -1):
             self.asked += 1
             try:
@@ -79,7 +79,7 @@ class Slurm:
         return set(self.run("scontrol", "show", "hostnames", match[1]).split())
 
     def jobs(self) -> dict[int, jobs.SlurmJob]:
-        """This user's jobs of gpuval by id, ended ones too as long as Slurm remembers them. Raises SlurmError."""
+        """gpuval's jobs of this user by id, also ended ones while Slurm remembers them. Raises SlurmError."""
         words = ("squeue", "--me", "--noheader", "--states=all", f"--format={jobs.FORMAT}")
         return jobs.parse(self.run(*words, tries=1))
 
@@ -89,7 +89,7 @@ class Slurm:
         return int(match[1]) if match else None
 
     def submit(self, arguments: Sequence[str], script: bytes) -> int:
-        """The id of a new job. Raises SlurmError; after one that is `away` the job may exist."""
+        """Submit a job and return its id. Raises SlurmError; if its `away` is set, the job may exist all the same."""
         printed = self.run("sbatch", "--parsable", *arguments, data=script, tries=1)
         match = re.search(r"^(\d+)(?:;\S*)?\s*$", printed, re.MULTILINE)
         if not match:

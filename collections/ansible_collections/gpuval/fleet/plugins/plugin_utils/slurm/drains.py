@@ -24,10 +24,10 @@ from .commands import Slurm, SlurmError
 from .nodes import DRAINED
 
 DRAIN, RESUME, KEEP, FOREIGN = "DRAIN", "RESUME", "KEEP", "FOREIGN"
-#: Out of service for more than a drain.
+#: Slurm's states of nodes that are out of service for other reasons than a drain.
 OUT = frozenset({"DOWN", "FAIL", "FAILING", "ERROR"})
 REASON = re.compile(r"gpuval:(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,62}):[A-Za-z0-9._-]+")
-#: Of all changes together.
+#: Time limit of all changes of nodes together.
 ALL_SECONDS = 120.0
 NODES_AT_ONCE = 200
 FILE = "drains.json"
@@ -40,7 +40,7 @@ class SlurmNode:
 
     @property
     def run_id(self) -> str:
-        """Of the run that drained it; empty where gpuval did not."""
+        """Id of the run that drained the node; empty if gpuval did not drain it."""
         match = REASON.fullmatch(self.reason)
         return match["run"] if match and self.is_away else ""
 
@@ -55,8 +55,8 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class Drain:
-    """``state``: DRAIN or RESUME changes the node, KEEP leaves it drained, FOREIGN is the drain of others, empty is
-    none of these. ``open``: what the node is to pass before it is resumed."""
+    """What to do with a node. ``state``: DRAIN or RESUME changes the node, KEEP leaves it drained, FOREIGN: drained by
+    others, empty: nothing. ``open``: checks that the node has to pass before it is resumed."""
 
     state: str
     reason: str = ""
@@ -71,8 +71,8 @@ def decide(
     *,
     incomplete: bool = False,
 ) -> Drain:
-    """For a node of a report of ``run``; ``open_before`` is what was open until now. ``incomplete``: drain for it, too,
-    where the node itself is implicated."""
+    """Decide whether the run's verdict drains or resumes a node. ``judged``: the node in the report; ``open_before``:
+    checks it had to pass until now; ``incomplete``: drain for INCOMPLETE too if the node itself is implicated."""
     verdict = judged["verdict"]
     drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
     if node.is_away and not node.run_id:
@@ -85,7 +85,7 @@ def decide(
         still = decision.open | failed_checks.of_node(judged)
         return Drain(KEEP if node.reason == reason and drained else DRAIN, reason, still)
     if drained:
-        if not decision.stays and node.states & OUT:  # a resume would put it into service
+        if not decision.stays and node.states & OUT:  # a resume would put a broken node into service
             return Drain(FOREIGN, node.reason)
         return Drain(KEEP if decision.stays else RESUME, node.reason, decision.open)
     return Drain("")
@@ -94,7 +94,7 @@ def decide(
 def mark(
     results: Path, report: Mapping[str, Any], chosen: Collection[str] = (), *, incomplete: bool, trial: bool
 ) -> NodeVerdicts:
-    """Drain and resume the nodes of a report, or the chosen ones. Raises SlurmError where Slurm cannot be asked."""
+    """Drain and resume nodes by a report's verdicts; ``chosen``: only these. Raises SlurmError if Slurm is away."""
     slurm = Slurm()
     run, verdicts, node_by_name = report["run"], NodeVerdicts(), read(slurm)
     drain_by_name: dict[str, Drain] = {}
@@ -102,7 +102,7 @@ def mark(
     shared = Counter(judged["name"].partition(".")[0] for judged in report["nodes"])
     for judged in report["nodes"]:
         name, short = judged["name"], judged["name"].partition(".")[0]
-        if name not in node_by_name and shared[short] == 1:  # one of two domains is not Slurm's
+        if name not in node_by_name and shared[short] == 1:  # the short name is unique
             name = short
         if chosen and judged["name"] not in chosen:
             continue
@@ -133,8 +133,8 @@ def mark(
 
 
 def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> NodeVerdicts:
-    """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
-    asked."""
+    """Resume the nodes that these runs drained, without ``run_ids`` that any run drained; ``chosen``: only these nodes.
+    Raises SlurmError if Slurm is away."""
     slurm, verdicts = Slurm(), NodeVerdicts()
     node_by_name = read(slurm)
     chosen = {name if name in node_by_name else name.partition(".")[0] for name in chosen}
@@ -156,7 +156,7 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
 
 
 def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdicts) -> None:
-    """Drain and resume, nodes with the same reason at once. What could not be changed is none of ``verdicts``."""
+    """Drain and resume nodes, all nodes of one reason by one command. Removes from ``verdicts`` what failed."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, drain in drain_by_name.items():
         groups.setdefault((drain.state, drain.reason if drain.state == DRAIN else ""), []).append(name)
@@ -179,7 +179,7 @@ def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdi
 
 
 def open_of(results: Path, run_id: str) -> dict[str, Any]:
-    """What a run left on the nodes that it drained: ``nodes`` by name the open checks, ``finished_at`` its end."""
+    """Open checks of the nodes that a run drained: ``nodes``, by name, and ``finished_at``, the end of the run."""
     try:
         document = run_folder.read_json(_file(results, run_id))
         nodes = {str(name): frozenset(map(str, checks)) for name, checks in document["nodes"].items()}
@@ -189,7 +189,7 @@ def open_of(results: Path, run_id: str) -> dict[str, Any]:
 
 
 def _keep_open(results: Path, run_id: str, finished_at: str, nodes: Mapping[str, Iterable[str]]) -> None:
-    """Add what is open on these nodes. A folder of a run that is gone stays so."""
+    """Add the open checks of these nodes to the run's file; nothing if the run's folder is gone."""
     path = _file(results, run_id)
     if not path.parent.is_dir():
         return

@@ -14,17 +14,17 @@ from ..records.evidence import EvidenceRefused
 from ..records.failure_classes import row_of
 from ..runs import plans
 
-#: Of squeue: id, state, reason, comment (last, since it may hold the separator).
+#: Output format of squeue: id, state, reason, and last the comment, which may contain the separator.
 FORMAT = "%i|%T|%r|%k"
 _COMMENT = re.compile(r"gpuval:([A-Za-z0-9._-]+):([A-Za-z0-9._-]+):(\d{1,4})(?: (.*))?")
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING", "EXPEDITING"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}) | SUSPENDED
-#: Ended: the class of each state. Those of RETRYABLE prove nothing about the node: another attempt may pass.
+#: Failure class of each state of an ended job. Classes in RETRYABLE prove nothing about the node.
 ENDED = {
     "BOOT_FAIL": "slurm_node_failed",
     "CANCELLED": "slurm_cancelled",
-    "DEADLINE": "slurm_pending",  # a job that runs reaches its time limit before
+    "DEADLINE": "slurm_pending",  # the job never began: a running job reaches its time limit first
     "LAUNCH_FAILED": "slurm_node_failed",
     "NODE_FAIL": "slurm_node_failed",
     "OUT_OF_MEMORY": "slurm_out_of_memory",
@@ -36,17 +36,17 @@ ENDED = {
     "TIMEOUT": "slurm_time_limit",
 }
 RETRYABLE = frozenset({"slurm_preempted", "slurm_node_failed"})
-#: Exit codes of the job's script: the node refused the plan for the reason in the comment, no Python, or no srun.
+#: Exit codes of the job's script: the node refused the plan (reason in the job's comment), has no Python, or no srun.
 REFUSED, NO_PYTHON, NO_SRUN = 96, 127, 95
 MAX_NOTE = 8000
-#: Reasons of jobs that no end of other work lets start: a limit on each job of an association, QOS or partition.
+#: Slurm's reasons for pending jobs that can never start: a per-job limit of an association, QOS or partition.
 _OVER_LIMIT = re.compile(r"(?:Assoc|QOS)\w+PerJob(?:Limit)?|Partition(?:Time|Node)Limit")
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One attempt on one node, or a gang's, whose `node` is its leader. `note`: what a node wrote into the
-    job's comment; untrusted."""
+    """A job: one attempt on one node, or on a gang, whose leader is `node`. `note`: what a node wrote into the job's
+    comment; untrusted."""
 
     id: int
     state: str
@@ -84,12 +84,12 @@ class JobEnd:
 
     @classmethod
     def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> JobEnd:
-        """By the class of that name."""
+        """The end of a job by the name of its failure class, with the class's remedy for this node."""
         return cls(name, message, row_of(name).remedy.replace("{node}", node), refused)
 
     @property
     def launch(self) -> dict[str, str]:
-        """What the node's launch has of it."""
+        """The end as the node's launch contains it: failure class, message, remedy."""
         return {"class": self.name, "message": self.message, "remedy": self.remedy}
 
     @property
@@ -98,18 +98,18 @@ class JobEnd:
 
 
 def members_of(run: Mapping[str, Any], node: str) -> list[str]:
-    """The nodes of a node's job, leader first: its gang's in a round of gangs, else itself."""
+    """The nodes that share a job with this node, leader first: in a round of gangs its gang, else the node alone."""
     gang = plans.gang_of(run, node)
     return [member["node"] for member in gang["members"]] if gang else [node]
 
 
 def comment(run_id: str, node: str, attempt: int) -> str:
-    """What marks a job as the attempt of a run on a node."""
+    """The comment that identifies a job as one attempt of a run on a node."""
     return f"gpuval:{run_id}:{node}:{attempt}"
 
 
 def parse(text: str) -> dict[int, SlurmJob]:
-    """By id, the jobs of gpuval in squeue's output."""
+    """gpuval's jobs in squeue's output, by id."""
     jobs = {}
     for line in text.splitlines():
         job_id, state, reason, comment_text = (*line.split("|", 3), "", "", "")[:4]
@@ -120,21 +120,21 @@ def parse(text: str) -> dict[int, SlurmJob]:
 
 
 def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], SlurmJob]:
-    """By node and attempt, the newest job of each."""
+    """A run's jobs by node and attempt; of several the newest."""
     return {(job.node, job.attempt): job for _id, job in sorted(jobs.items()) if job.run_id == run_id}
 
 
-def pending(job: SlurmJob) -> str:
-    """The state of a job that waits, with Slurm's reason."""
+def describe_pending(job: SlurmJob) -> str:
+    """Text on the state of a pending job, with Slurm's reason."""
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
 
 
 def end_of(job: SlurmJob, code: int | None, *, waited: str = "") -> JobEnd:
-    """What the end of a job means that left records open. `waited`: its state as long as it was pending, with Slurm's
-    reason."""
+    """Why a job ended whose node lacks final records. `code`: exit code, None if unknown; `waited`: text of
+    `describe_pending` from the job's last pending state."""
     if job.over_limit:
         name = "slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused"
-        return JobEnd.of(name, f"{pending(job)}, which never ends: cancelled", job.node, refused=True)
+        return JobEnd.of(name, f"{describe_pending(job)}, which never ends: cancelled", job.node, refused=True)
     if code == REFUSED and job.note:
         launch = launch_errors.described(_refusal(job.note))
         return JobEnd(launch["class"], launch["message"], launch["remedy"], refused=True)
@@ -154,7 +154,7 @@ def end_of(job: SlurmJob, code: int | None, *, waited: str = "") -> JobEnd:
 
 
 def _refusal(note: str) -> dict[str, Any]:
-    """The launch that a job's note is about, as its node has written it there."""
+    """The launch that a node wrote into its job's note when it refused the plan; `note` is untrusted."""
     try:
         answer = {"directory": "", "launch": {"state": "refused", **json.loads(note)}}
         return evidence.accept_answer("launch_answer", answer)["launch"]

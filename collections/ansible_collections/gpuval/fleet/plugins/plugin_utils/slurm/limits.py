@@ -14,7 +14,7 @@ from .commands import Slurm, SlurmError
 from .nodes import fields
 from .script import JobSettings
 
-#: A job begins later than it is submitted, and must end before its reservation does.
+#: Seconds that a job is expected to wait: a job in a reservation must end before the reservation does.
 START_SECONDS = 60.0
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _EXEMPTIONS = re.compile("OverPartQOS|PartitionTimeLimit")
@@ -22,7 +22,8 @@ _DATE = "%Y-%m-%dT%H:%M:%S"
 
 
 class WallLimit(NamedTuple):
-    """``source``: what sets it, with name and value. ``holds``: False where a QOS may exempt the job."""
+    """A time limit of jobs. ``source``: the setting behind it, with name and value. ``holds``: False if a QOS may
+    exempt the job from the limit."""
 
     seconds: float = math.inf
     source: str = ""
@@ -30,17 +31,17 @@ class WallLimit(NamedTuple):
 
 
 def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
-    """The shortest one; infinite where nothing limits the job. Raises SlurmError."""
+    """The shortest time limit that Slurm sets for a job with these settings; infinite if none. Raises SlurmError."""
     named, qos, reservation = (chosen_option(settings, name) for name in ("partition", "qos", "reservation"))
     partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
-    is_listed = reservation and "," not in reservation  # Slurm takes any of several
+    is_listed = reservation and "," not in reservation  # of several reservations Slurm may use any
     reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
     chosen = [partition for partition in partitions if partition.get("PartitionName") in named.split(",")]
     chosen = chosen or [partition for partition in partitions if not named and partition.get("Default") == "YES"]
     is_limited = any((partition.get("QoS"), partition.get("MaxTime")) != ("N/A", "UNLIMITED") for partition in chosen)
     walls = _read_qos(slurm) if qos or is_limited else {}
     of_partitions = [_of_partition(partition, qos, walls) for partition in chosen]
-    limits = [max(of_partitions, default=WallLimit())]  # Slurm takes any of them
+    limits = [max(of_partitions, default=WallLimit())]  # of several partitions Slurm may use any
     end = reserved.get("EndTime", "Unknown")
     if end[:1].isdigit() and "FLEX" not in reserved.get("Flags", ""):
         begins, ends = (time.mktime(time.strptime(reserved[name], _DATE)) for name in ("StartTime", "EndTime"))
@@ -50,14 +51,14 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
 
 
 def chosen_option(settings: JobSettings, name: str) -> str:
-    """An option of sbatch: the last among the arguments, the setting, or as sbatch reads it from the environment."""
+    """The value of an sbatch option: the last in the arguments, else the setting, else sbatch's own variable."""
     listed = [one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}=")]
     return [getattr(settings, name) or os.environ.get(f"SBATCH_{name.upper()}", ""), *listed][-1]
 
 
 def _of_partition(partition: Mapping[str, str], qos: str, walls: Mapping[str, tuple[str, str]]) -> WallLimit:
-    """The QOS of the partition comes before the job's, unless that has OverPartQOS; a job's QOS may exempt it from the
-    partition's limit. Which QOS a job has by default, or of several, is not known."""
+    """The time limit of a job in a partition. The partition's QOS comes before the job's QOS, unless the latter has
+    OverPartQOS; a job's QOS may exempt the job. Unknown is which QOS a job has by default, or out of several."""
     flags = walls.get(qos, ("", ""))[1]
     holds = qos in walls or not (qos or any(_EXEMPTIONS.search(others) for _wall, others in walls.values()))
     names = (partition.get("QoS", ""), qos)[:: -1 if "OverPartQOS" in flags else 1]
@@ -71,7 +72,7 @@ def _of_partition(partition: Mapping[str, str], qos: str, walls: Mapping[str, tu
 
 @functools.lru_cache(maxsize=1)
 def _read_qos(slurm: Slurm) -> dict[str, tuple[str, str]]:
-    """By name MaxWall and flags; none where there is no accounting, or it does not answer."""
+    """MaxWall and flags of each QOS, by its name; empty if accounting is missing or does not answer."""
     try:
         text = slurm.run("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,maxwall,flags", tries=1)
     except SlurmError:
@@ -81,7 +82,7 @@ def _read_qos(slurm: Slurm) -> dict[str, tuple[str, str]]:
 
 
 def _seconds(text: str) -> float:
-    """Of ``DAYS-HOURS:MINUTES:SECONDS``; infinite for anything else, such as UNLIMITED."""
+    """Seconds of a time ``DAYS-HOURS:MINUTES:SECONDS``; infinite for anything else, such as UNLIMITED."""
     match = _TIME.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, math.inf)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

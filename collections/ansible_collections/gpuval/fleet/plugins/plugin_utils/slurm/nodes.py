@@ -12,25 +12,25 @@ from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
-#: The last field; who set it and when follows in brackets, if Slurm knows it.
+#: The node's Reason, the last field; in brackets the user who set it and the time, if Slurm knows them.
 _REASON = re.compile(r"\sReason=(?:(.*?)\s\[([^@\[\]]*)@(\d[^\[\]]*)\]|(.*))")
-#: Marks behind a state in text.
+#: Characters that scontrol appends to a node's state, and their meaning.
 _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "$": "MAINTENANCE"}
-#: A type may begin with digits, or have no others: 4090, 1g.10gb.
+#: GPUs in a gres, with optional type and count; a type may begin with digits or be a number: 1g.10gb, 4090.
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d{1,6})(?=[(,]|$)")
 _MESSAGE_CHARACTERS = 300
 _TEXTS = {"name": "NodeName", "address": "NodeAddr", "gres": "Gres", "version": "Version"}
 #: States in which slurmd does not work, and flags of a node that gets no job.
 DOWN = ("DOWN", "NOT_RESPONDING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "ERROR", "INVALID_REG")
 DRAINED = ("DRAIN", "DRAINED", "DRAINING")
-#: Variables of every host: Ansible itself runs nothing on a node of Slurm.
+#: Variables of every host of Slurm: Ansible itself runs nothing on these nodes.
 PLACED = {"ansible_connection": "local", "gpuval_placement": "slurm", "gpuval_runtime": "host"}
-#: The host variable that holds what Slurm says of the node.
+#: The host variable that holds Slurm's description of the node.
 VARIABLE = "slurm_node"
 
 
 def from_text(text: str) -> list[dict[str, Any]]:
-    """Descriptions from `scontrol show node -o`, a line for each, which all versions print alike; JSON differs."""
+    """Descriptions of nodes from the output of `scontrol show node -o`, whose format, unlike JSON, never changed."""
     descriptions = []
     for line in text.splitlines():
         reason = _REASON.search(line)
@@ -58,7 +58,8 @@ def from_text(text: str) -> list[dict[str, Any]]:
 
 
 def fields(line: str) -> dict[str, str]:
-    """`Key=Value` pairs of a line; a value may hold blanks. The first counts: comments, at its end, are free text."""
+    """`Key=Value` pairs of a line. Values may contain blanks; of a repeated key the first counts, since comments at the
+    end of the line are free text."""
     keys = list(_KEY.finditer(line))
     ends = [key.start() for key in keys[1:]] + [len(line)]
     return {key[1]: line[key.end() : end].strip() for key, end in reversed([*zip(keys, ends)])}
@@ -69,7 +70,7 @@ def _words(value: str | None) -> list[str]:
 
 
 def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
-    """Type and number of a node's GPUs by its gres; the type with the most where there are several, empty for none."""
+    """Type and number of a node's GPUs by its gres; of several types the most frequent, empty without GPUs."""
     counts: dict[str, int] = {}
     for match in _GRES.finditer(description["gres"]):
         counts[match[1] or ""] = counts.get(match[1] or "", 0) + int(match[2])
@@ -77,7 +78,7 @@ def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def finding(name: str, description: Mapping[str, Any] | None, *, reservation: str = "") -> ProbeFinding:
-    """Whether a job can be placed on the node: `reachable`, or the class of the reason, with Slurm's own."""
+    """Whether a job can be placed on the node: `reachable`, or the failure class with Slurm's reason."""
     if description is None:
         return class_finding(name, "slurm_node_missing", f"Slurm has no node {name}")
     states = description["state"]
@@ -105,12 +106,12 @@ def fleet(
     selected: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
 ) -> InventoryFleet:
-    """The hosts of an inventory, in the order of the list, or by name without one. `descriptions` are descriptions."""
+    """The hosts of an inventory, in the order of the list `expected`, or by name without a list."""
     by_name = {str(description["name"]): description for description in descriptions}
     choice = choose(by_name, expected, selected)
     most: dict[str, int] = {}
     for name in choice.names:
-        if name in by_name:  # a node that lost a GPU is held against its like
+        if name in by_name:  # compare with similar nodes, to notice a lost GPU
             model, count = gpus(by_name[name])
             most[model] = max(most.get(model, 0), count)
     hosts = []

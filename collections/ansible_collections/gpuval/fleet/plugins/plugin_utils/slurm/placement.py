@@ -25,16 +25,16 @@ from ..watch.decisions import NodeView, keep_started
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import nodes, script
 from .commands import Slurm, SlurmError
-from .jobs import ENDED, JobEnd, SlurmJob, end_of, members_of, of_run, pending
+from .jobs import ENDED, JobEnd, SlurmJob, describe_pending, end_of, members_of, of_run
 from .limits import WallLimit, chosen_option, wall_limit
 
 POLL_SECONDS = 2.0
-#: slurmctld is asked less often while it does not answer.
+#: Seconds between polls while slurmctld does not answer.
 AWAY_POLL_SECONDS = 15.0
-#: A job is submitted less often while this user may have no more.
+#: Seconds between tries to submit while the user's limit of jobs is reached.
 FULL_SECONDS = 15.0
 NODES_SECONDS = 10.0
-#: A job that squeue does not show yet, or no more.
+#: Seconds for which squeue may not show a job that was submitted.
 UNSEEN_SECONDS = 30.0
 VARIABLES = ("gpuval_node_dir", "gpuval_force", *script.VARIABLES)
 NO_STORE = (
@@ -45,8 +45,8 @@ NO_STORE = (
 
 @dataclass(frozen=True)
 class JobOrder:
-    """What is to run on one node: its plan, how its job is submitted, and the folder of gpuval on the node.
-    `requirements`: what its stages, and later ones in a gang, need there."""
+    """What to run on one node: its plan, the settings of its job, and gpuval's folder on the node. `requirements`: what
+    its stages, and later multi-node stages, need there."""
 
     plan: Mapping[str, Any]
     settings: script.JobSettings
@@ -56,24 +56,24 @@ class JobOrder:
 
 
 class SlurmPlacement(JobPlacement):
-    """A job is known by its comment, `gpuval:RUN:NODE:ATTEMPT`: a controller that resumes the run finds it.
+    """Submits and follows a run's jobs. A resuming controller finds them by the comment `gpuval:RUN:NODE:ATTEMPT`.
 
-    In a round of gangs a job is a gang's; its comment has the round's id and the leader.
+    In a round of gangs each gang has one job, whose comment names the round's id and the gang's leader.
     """
 
     def __init__(self, slurm: Slurm, *common: Any) -> None:
         super().__init__(*common)
         self._slurm = slurm
-        #: Launches to do, and when the run's time ends.
+        #: Launches to do: node, attempt, and the monotonic time at which the run ends.
         self._launches: deque[tuple[NodeView, PlannedAttempt, float]] = deque()
         self._jobs: dict[tuple[str, int], SlurmJob] = {}
         self._ends: dict[tuple[str, int], JobEnd] = {}
         self._unseen_since: dict[tuple[str, int], float] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
-        #: Why a gang has no job, for the launches of its other members.
+        #: By leader and attempt, why a gang has no job, for the launches of its other members.
         self._refused: dict[tuple[str, int], GpuvalError] = {}
         self._polled_at = self._listed_at = float("-inf")
-        #: By node, the limit that its launch waits for, and when the next one is tried.
+        #: By node, the limit that keeps its job from being submitted; then the time of the next try.
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
@@ -90,7 +90,7 @@ class SlurmPlacement(JobPlacement):
         self._list_nodes()
 
     def _list_nodes(self, seconds: float = NODES_SECONDS) -> None:
-        """Unless they were listed within these seconds. Raises SlurmError."""
+        """Read the states of Slurm's nodes, unless that was done in the last `seconds`. Raises SlurmError."""
         now = time.monotonic()
         if now - self._listed_at >= seconds:
             self._nodes, self._listed_at = {node["name"]: node for node in self._slurm.nodes()}, now
@@ -102,21 +102,21 @@ class SlurmPlacement(JobPlacement):
         self._launches.append((view, attempt, time.monotonic() + seconds))
 
     def _key(self, view: NodeView) -> tuple[str, int]:
-        """By which the job of a node's attempt is known."""
+        """Key of the job of a node's current attempt: the gang's leader or the node itself, and the attempt."""
         return self._members(view.name)[0], view.attempt
 
     def _members(self, name: str) -> list[str]:
         return members_of(self._run, name)
 
     def _launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> LaunchEnd:
-        """Submit the node's job, unless an earlier controller did, or another member of its gang.
+        """Submit the node's job, unless an earlier controller or another member of its gang has done so.
 
-        Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
+        Raises SlurmError while slurmctld is away, and while the user's limit of jobs is reached.
         """
         before = self._folder.read_launch(view.name)
         launch = {**attempt.launch(view.name, before), "machine": view.name}  # Slurm's name of the node
         try:
-            launch = self._launched(view, launch, seconds)
+            launch = self._start_job(view, launch, seconds)
         except SlurmError as error:
             if error.away or error.full:
                 raise
@@ -128,7 +128,8 @@ class SlurmPlacement(JobPlacement):
             launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
         return self._keep_launch(view, keep_started(before, launch_errors.described(launch)))
 
-    def _launched(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _start_job(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Submit the job unless it exists, and return the launch with the result. `seconds`: left of the run."""
         order, key = self._order(view.name), (self._members(view.name)[0], launch["attempt"])
         launch["nonce"] = order.plan.get("nonce", "")
         if key in self._refused:
@@ -178,8 +179,8 @@ class SlurmPlacement(JobPlacement):
         return self._slurm.submit(words, data)
 
     def _checked(self, limit: WallLimit, order: JobOrder, chosen: Collection[str]) -> WallLimit:
-        """The limit to ask for. Raises SlurmError where Slurm surely gives the job less time than its stages are
-        expected to take; where it may not, the job asks for all of the run's time."""
+        """The time limit to request. Raises SlurmError if Slurm surely gives the job less time than its stages are
+        expected to take; if only perhaps, the job requests all of the run's time."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
         needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
         text = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
@@ -193,11 +194,11 @@ class SlurmPlacement(JobPlacement):
         return WallLimit()
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> dict[str, Any]:
-        """What the job gives to the program on the node."""
+        """The parameters that the job passes to gpuval's program on the node."""
         name, number, plan = view.name, launch["attempt"], order.plan
         documents = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
         documents["folders"] = self._store.sizes(launch_inputs.folders(plan))
-        if number > 1:  # the job took models with it
+        if number > 1:  # the earlier job deleted its models
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.for_attempt(plan, launch["stages"], number)
         plan = plans.with_members(plan, self._run)
@@ -214,7 +215,7 @@ class SlurmPlacement(JobPlacement):
         }
 
     def _order(self, name: str) -> JobOrder:
-        """The plan of the first attempt is kept once it was made."""
+        """What to run on a node. The first attempt's plan is written to its file once, and read from there later."""
         order, path = self._orders(name), self._folder.plan_file(name)
         if not path.exists() or self._folder.read_launch(name).get("state") == "refused":
             run_folder.write_json(path, plans.without_members(order.plan))
@@ -224,7 +225,7 @@ class SlurmPlacement(JobPlacement):
     # -- what becomes of them
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
-        """A node reports to the store alone; that its job runs is a sign of it."""
+        """Report whether the node's job is there: a node under Slurm sends its results to the store only."""
         job = self._jobs.get(self._key(view))
         failed, message = bool(self._away) or job is None, self._away or "Slurm shows no job of it"
         self._events.append(LaunchEnd(view.name, "fetch", failed=failed, message=message))
@@ -245,15 +246,15 @@ class SlurmPlacement(JobPlacement):
             time.sleep(min(remaining, 0.5))
 
     def _launch_next(self, now: float) -> list[Event]:
-        """One at a time: each may take a time limit. One that slurmctld did not answer waits until a poll has shown
-        whether it has the job."""
+        """Start the next launch, only one, since each may last as long as a command's time limit. If slurmctld did not
+        answer, the launch waits until a poll shows whether Slurm has the job."""
         view, attempt, until = self._launches[0]
         if until <= now or now < self._full_until:
             return []
         try:
             ended = self._launch(view, attempt, until - now)
         except SlurmError as error:
-            if error.full:  # others may have another account or QOS
+            if error.full:  # other nodes may use another account or QOS
                 self._full[view.name], self._full_until = str(error), now + FULL_SECONDS
                 self._launches.rotate(-1)
             else:
@@ -280,7 +281,7 @@ class SlurmPlacement(JobPlacement):
         self._away, self._polled_at = str(error), time.monotonic()
 
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
-        """The news of a node whose job was submitted; None without any."""
+        """What is new of a node whose job was submitted; None if nothing is new."""
         launch, key = view.launch, self._key(view)
         ended = view.attempt_ended or view.not_measured_again
         if launch.get("state") not in LAUNCHED or view.busy or ended or self._away:
@@ -292,24 +293,24 @@ class SlurmPlacement(JobPlacement):
             message = f"Slurm does not remember job {launch.get('job', '')}"
             return self._closed(view, JobEnd.of("slurm_job_forgotten", message, view.name))
         self._unseen_since.pop(key, None)
-        # Of several partitions Slurm now and then shows the limit of one, though the job waits for another.
+        # With several partitions, Slurm may show the limit of one while the job waits for another.
         never_starts = job.over_limit and "," not in chosen_option(self._orders(job.node).settings, "partition")
         if never_starts and (key in self._ends or self._cancel(job)):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
         if job.waits:
-            return self._changed(view, {**launch, "message": pending(job)})
-        if job.suspended and not view.complete:  # its measurements would include the pause
+            return self._news_if_changed(view, {**launch, "message": describe_pending(job)})
+        if job.suspended and not view.complete:  # measurements would include the pause
             if key not in self._ends and self._cancel(job):
                 self._ends[key] = JobEnd.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
             return None
         if ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends:
-            # an outage that the next call ends
+            # note an outage, which ends with the next call
             self._ends[key] = end_of(job, None)
             self._outages.noted(view.name, launch, self._ends[key].message, now)
         if not job.ended or view.complete:
             finding = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
             reason = finding.message if finding.state == "slurm_node_down" and not view.complete else ""
-            return self._changed(view, self._outages.noted(view.name, {**launch, "message": ""}, reason, now))
+            return self._news_if_changed(view, self._outages.noted(view.name, {**launch, "message": ""}, reason, now))
         if now - self._ended_at.setdefault(key, now) < self.SETTLE_SECONDS:
             return None
         if key not in self._ends:
@@ -321,15 +322,15 @@ class SlurmPlacement(JobPlacement):
         return self._closed(view, self._ends[key])
 
     def _end_of(self, job: SlurmJob, waited: str) -> JobEnd:
-        """Raises SlurmError while slurmctld is away."""
+        """Why a job ended. Raises SlurmError while slurmctld is away."""
         try:
             code = self._slurm.exit_code(job.id)
         except SlurmError as error:
             if error.away:
                 raise
-            code = None  # its state says enough
+            code = None  # the job's state is enough
         end, members = end_of(job, code, waited=waited), self._members(job.node)
-        cancelled = end.name == "slurm_cancelled"  # with a drain: by a Prolog that failed, or by an operator
+        cancelled = end.name == "slurm_cancelled"  # if the node is drained too, a failed Prolog or an operator did it
         if not cancelled and (len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed")):
             return end
         self._list_nodes(POLL_SECONDS)
@@ -344,7 +345,7 @@ class SlurmPlacement(JobPlacement):
         return JobEnd.of(name, message, away[0])
 
     def _cancel(self, job: SlurmJob, *options: str) -> bool:
-        """Whether slurmctld took it."""
+        """Cancel a job. Returns whether slurmctld accepted that."""
         try:
             self._slurm.cancel([job.id], *options)
         except SlurmError as error:
@@ -353,18 +354,18 @@ class SlurmPlacement(JobPlacement):
         return True
 
     def _closed(self, view: NodeView, end: JobEnd) -> NodeNews | None:
-        """The attempt ended and stages lack a final record."""
+        """Close an attempt whose job ended while stages lack a final record, and return the news of the node."""
         view.attempt_ended = True
         if end.refused and not view.records:
-            return self._changed(view, {**view.launch, **end.launch, "state": "refused"})
-        return self._changed(view, {**view.launch, "message": "", "contact": end.launch})
+            return self._news_if_changed(view, {**view.launch, **end.launch, "state": "refused"})
+        return self._news_if_changed(view, {**view.launch, "message": "", "contact": end.launch})
 
     @staticmethod
-    def _changed(view: NodeView, launch: dict[str, Any]) -> NodeNews | None:
+    def _news_if_changed(view: NodeView, launch: dict[str, Any]) -> NodeNews | None:
         return NodeNews(view.name, launch) if launch != view.launch else None
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
-        """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
+        """One more attempt for a node whose job was preempted, or that failed and is back; None for a gang."""
         attempt = view.attempt
         end = self._ends.get(self._key(view))
         open_stages = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
@@ -383,7 +384,7 @@ class SlurmPlacement(JobPlacement):
         return PlannedAttempt(attempt + 1, open_stages) if finding.state == findings.REACHABLE else None
 
     def withdraw(self, view: NodeView) -> bool:
-        """Cancel a job that is pending."""
+        """Drop the node's launch, or cancel its pending job. Returns whether the node now has no job."""
         if any(waiting is view for waiting, *_ in self._launches):
             self._launches = deque(item for item in self._launches if item[0] is not view)
             return True
@@ -391,14 +392,14 @@ class SlurmPlacement(JobPlacement):
         job = self._jobs.get(self._key(view))
         if job is None or not job.waits or self._away or not self._cancel(job, "--state=PENDING"):
             return False
-        self._poll(time.monotonic())  # it may have begun meanwhile
+        self._poll(time.monotonic())  # the job may have begun meanwhile
         return self._jobs.get(self._key(view), job).state == "CANCELLED"
 
     def close(self) -> None:
-        """Nothing of it stays on the controller; jobs that run go on."""
+        """Do nothing: the controller holds nothing open, and running jobs continue."""
 
     def finish(self) -> None:
-        """Cancel jobs that no controller will wait for, and keep why nodes had none that ran."""
+        """Cancel jobs that no controller will wait for, and write into the launches why nodes had no running job."""
         self._poll(time.monotonic())
         complete = {view.name for view in self._views.values() if view.complete}
         complete -= {self._key(view)[0] for view in self._views.values() if not view.complete}
@@ -415,7 +416,7 @@ class SlurmPlacement(JobPlacement):
         for view in self._views.values():
             job = self._jobs.get(self._key(view))
             if job and job.waits and view.launch.get("state") in LAUNCHED and not view.complete:
-                self._failed(view, "slurm_pending", pending(job))
+                self._failed(view, "slurm_pending", describe_pending(job))
 
     def _failed(self, view: NodeView, name: str, message: str) -> None:
         reason = JobEnd.of(name, message, view.name).launch
@@ -423,7 +424,7 @@ class SlurmPlacement(JobPlacement):
 
 
 def directory_of(chosen: object) -> str:
-    """The folder of gpuval on the nodes, where jobs run as the user of this controller, by gpuval_node_dir."""
+    """gpuval's folder on the nodes: `chosen` (gpuval_node_dir), else the default for the jobs' user."""
     if chosen:
         return str(chosen).rstrip("/")
     return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH

@@ -27,7 +27,7 @@ CLEAN_POLL_SECONDS = 1.0
 
 
 class SlurmScheduler(JobScheduler):
-    """Slurm's commands on the controller. It holds nothing open between runs."""
+    """Runs gpuval's steps on a Slurm cluster, by Slurm's commands on the controller; keeps no connection open."""
 
     name = "slurm"
     title = row_name = "Slurm"
@@ -68,7 +68,7 @@ class SlurmScheduler(JobScheduler):
         return NodeProbes(findings, seconds, summary_of_cluster(findings, seconds))
 
     def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
-        """A step in the node's job, which needs no login on the node."""
+        """Open a shell, or show logs, by a step in the node's job, which needs no login on the node."""
         run = folder.read_run()
         run_id, attempt = run["run_id"], folder.read_launch(node).get("attempt", 1)
         job = of_run(self._slurm.jobs(), run_id).get((members_of(run, node)[0], attempt))
@@ -95,7 +95,7 @@ class SlurmScheduler(JobScheduler):
             raise SlurmError(f"{error}: check that slurmctld runs and that this user may ask it") from None
 
     def mark(self) -> NodeVerdicts:
-        """The verdicts as drains."""
+        """Drain and resume nodes by a run's verdicts."""
         options, trial = self._options, self._action.check_mode
         if options.state == "absent":
             return drains.release(options.marked_by, options.nodes, trial=trial)
@@ -104,17 +104,17 @@ class SlurmScheduler(JobScheduler):
         return drains.mark(folder.results, report, options.nodes, incomplete=incomplete, trial=trial)
 
     def clean(self) -> dict[str, Any]:
-        """Cancel the jobs that runs have left, and see that they have ended."""
+        """Cancel the jobs that runs have left, and wait until they have ended."""
         options, trial = self._options, self._action.check_mode
         self._name_killed(options.run_ids)
-        jobs = remaining = self._open(options.run_ids)
+        jobs = remaining = self._open_jobs(options.run_ids)
         if trial:
             remaining = {}
         else:
             self._slurm.cancel(sorted(jobs))
         until = time.monotonic() + options.deadline_seconds
         while remaining and time.monotonic() < until:
-            remaining = self._open(options.run_ids)
+            remaining = self._open_jobs(options.run_ids)
             if remaining:
                 time.sleep(CLEAN_POLL_SECONDS)
         self._mark_cleaned(remaining)
@@ -137,7 +137,7 @@ class SlurmScheduler(JobScheduler):
         }
 
     def _name_killed(self, run_ids: Sequence[str]) -> None:
-        """Name the folders that jobs without their last records may have left: a clean of Slurm sees no node."""
+        """Warn of folders that killed jobs may have left on nodes: a clean of Slurm cannot look at nodes."""
         results = self._options.results_dir
         if results is None:
             return
@@ -150,7 +150,7 @@ class SlurmScheduler(JobScheduler):
                     f"jobs that were killed may have left {path}: remove it on {some_of(names)}"
                 )
 
-    def _open(self, run_ids: Sequence[str]) -> dict[int, SlurmJob]:
-        """By id, the jobs of the runs that have not ended."""
+    def _open_jobs(self, run_ids: Sequence[str]) -> dict[int, SlurmJob]:
+        """The jobs of these runs, by default of all, that have not ended; by id."""
         jobs = self._slurm.jobs().values()
         return {job.id: job for job in jobs if not job.ended and (not run_ids or job.run_id in run_ids)}

@@ -20,22 +20,22 @@ from ..runs import plans
 from ..ssh import node_program
 from . import jobs
 
-#: What sbatch takes by default (max_script_size).
+#: Maximum bytes of a script that sbatch accepts by default (max_script_size).
 MAX_BYTES = 4 << 20
 MARK = "#GPUVAL"
 NAME_CHARACTERS = 60
-#: Of jobs on idle nodes.
+#: Nice value of jobs on idle nodes: all other jobs start first.
 NICE = 10_000
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "/usr/bin/python3")
 _CHOICES = ("partition", "account", "qos", "reservation")
 VARIABLES = tuple(f"gpuval_slurm_{name}" for name in (*_CHOICES, "output", "arguments"))
-#: Options that gpuval sets itself.
+#: sbatch options that users may not set, since gpuval sets them.
 OWN = (
     *("--exclusive", "--nodelist", "--time", "--deadline", "--comment", "--job-name", "--parsable", "--wrap"),
     *("--array", "--export"),
 )
 
-#: A member's end ends no other: the gang itself says who was lost.
+#: srun options for a gang: the end of one member does not end the others, which report the lost member themselves.
 _STEP = (
     *("--ntasks-per-node=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--mpi=none"),
     *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
@@ -67,7 +67,7 @@ sys.exit(main_in_job(runner, stream, refuse))
 
 @dataclass(frozen=True)
 class JobSettings:
-    """How jobs of a node are submitted."""
+    """Settings by which a node's jobs are submitted: partition, account, QOS and the like."""
 
     partition: str = ""
     account: str = ""
@@ -78,7 +78,7 @@ class JobSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> JobSettings:
-        """From the variables of a node. Raises SettingError."""
+        """The settings in a node's variables. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in _CHOICES}
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
@@ -100,9 +100,9 @@ def arguments(
     *,
     idle: bool = False,
 ) -> list[str]:
-    """Options of sbatch. `nodes`: several for a gang, leader first. `seconds`: what is left of the run's time, which
-    becomes the job's time limit in minutes, unless Slurm gives it less (`wall`). `idle`: all other work comes first.
-    Slurm removes a job that has not begun by then, also without a controller."""
+    """Options of sbatch. `nodes`: several for a gang, leader first. `seconds`: left of the run; it becomes the job's
+    time limit, unless Slurm's own limit `wall` (seconds) is less. `idle`: all other jobs start first. Slurm removes a
+    job that has not begun by the end of the run, also without a controller."""
     minutes = max(1, int(-(-seconds // 60) if wall >= seconds else wall // 60))
     chosen = {name: getattr(settings, name) for name in _CHOICES}
     return [
@@ -128,8 +128,8 @@ def arguments(
 
 
 def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, comment: str, gpus: int = 0) -> bytes:
-    """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
-    in Slurm. Raises PlanError for one that Slurm would not take."""
+    """The batch script of a job. `parameters`: of one node, or in `members` of each member of a gang. `gpus`: number of
+    GPUs of each member in Slurm. Raises PlanError if the script is too large for Slurm."""
     members = parameters.get("members", ())
     values = {
         "PYTHONS": " ".join(map(shlex.quote, PYTHONS)),
@@ -140,7 +140,7 @@ def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, commen
     }
     shell = _template("job", values)
     if members:
-        # A step of an exclusive job has only the GPUs that it asks for.
+        # Even in an exclusive job, a step gets only the GPUs that it requests.
         options = [f"--nodes={len(members)}", f"--ntasks={len(members)}", *_STEP]
         options += [f"--gres=gpu:{gpus}"] if gpus else []
         values = {"NO_SRUN": str(jobs.NO_SRUN), "OPTIONS": " ".join(options), "SHELL": shlex.quote(shell)}
@@ -156,7 +156,8 @@ def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, commen
 
 
 def _template(name: str, values: Mapping[str, str]) -> str:
-    """The shell script of that name. Nodes have Slurm's commands where this machine has them, if not in their PATH."""
+    """The shell script NAME.sh, filled in. It finds Slurm's commands on the node in PATH, else where this machine has
+    them."""
     shell = "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
     srun = shutil.which("srun")
     for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **values}.items():

@@ -20,7 +20,7 @@ from ..records.launch_errors import NAMED, classify
 from .known_hosts import HostKey, KnownHost, host_id, parse_key
 
 REACHABLE = "reachable"
-#: In the order of the summary; other states come last.
+#: States of findings in the order of the summary; all other states come last.
 STATES = (
     *(REACHABLE, "wrong_host_key", "unknown_host_key", "login_denied", "booting", "unknown_name", "refused"),
     *("no_route", "timeout", "hung", "no_ssh", "jump_host", "ssh_error"),
@@ -40,16 +40,16 @@ class ProbeFinding:
     seconds: float = 0.0
     #: Fingerprint of the key that the node presented.
     fingerprint: str = ""
-    #: The key was unknown before, and is pinned now.
+    #: Whether the key was unknown before, and is pinned now.
     new: bool = False
-    #: Key lines to pin as (name, marker, key); not for the record.
+    #: Lines of known_hosts to pin, as (name, marker, key); not part of the record.
     pins: tuple[tuple[str, str, HostKey], ...] = field(default=(), repr=False)
-    #: Names whose other pins are removed.
+    #: Names in known_hosts whose other pins are removed.
     replaced: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def reason(self) -> dict[str, str]:
-        """What the node's launch has of it."""
+        """The finding as the node's launch contains it: failure class, message, remedy."""
         return {"class": self.state, "message": self.message, "remedy": self.remedy}
 
     def document(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class ProbeFinding:
 
 
 def class_finding(node: str, name: str, message: str) -> ProbeFinding:
-    """What a scheduler says against a node, with the remedy of the class of that name."""
+    """The finding why a scheduler cannot use a node. `name`: the failure class, which has the remedy."""
     return ProbeFinding(name, one_line(message, MESSAGE_CHARACTERS), row_of(name).remedy.replace("{node}", node))
 
 
@@ -75,13 +75,13 @@ class ProbeError(Exception):
         self.finding = finding
 
 
-#: Keys that ssh tries where none is configured.
+#: Key files that ssh tries if none is configured.
 _DEFAULT_KEY = re.compile(r"~/\.ssh/id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)")
 
 
 @dataclass(frozen=True)
 class Where:
-    """A node as ssh sees it: the effective settings of `ssh -G` behind Ansible's own."""
+    """How ssh reaches a node: the effective settings by `ssh -G`, with Ansible's options before them."""
 
     node: str
     host: str
@@ -93,7 +93,7 @@ class Where:
 
     @property
     def name(self) -> str:
-        """How known_hosts files name it."""
+        """The node's name in known_hosts files."""
         return self.alias.lower() or host_id(self.host, self.port)
 
     @property
@@ -102,13 +102,13 @@ class Where:
 
     @property
     def is_bound(self) -> bool:
-        """Whether ssh connects from an address that is configured."""
+        """Whether the configuration sets the source address or interface of connections."""
         values = [self.settings.get(name, ("none",))[0] for name in ("bindaddress", "bindinterface")]
         return any(value not in ("none", "") for value in values)
 
     @property
     def own_keys(self) -> list[str]:
-        """The key files that are configured, without those that ssh tries in any case."""
+        """The configured key files, without those that ssh tries by default."""
         return [name for name in self.settings.get("identityfile", ()) if not _DEFAULT_KEY.fullmatch(name)]
 
     def login(self, *options: str) -> str:
@@ -121,12 +121,12 @@ class Where:
 
 
 def _quoted(word: str) -> str:
-    """A word for the shell, which knows the home only without quotes."""
+    """A word quoted for the shell, except a leading ~/, which the shell expands only without quotes."""
     return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
 
 
 def effective(text: str) -> dict[str, tuple[str, ...]]:
-    """What `ssh -G` printed: the values of each keyword, in order."""
+    """Parse the output of `ssh -G`: the values of each keyword, in order."""
     settings: dict[str, tuple[str, ...]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         key, _, value = line.partition(" ")
@@ -163,7 +163,7 @@ def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
 
 NOTHING = KnownHost()
 SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
-#: What ssh says of a host key that it does not accept.
+#: ssh's message about a host key that it does not accept.
 KEY_REFUSED = "Host key verification failed"
 CHANGED = (
     "another machine answers at this address, or the node was reinstalled. Only if the fingerprint is the node's own "
@@ -173,14 +173,14 @@ CHANGED = (
 
 @dataclass(frozen=True)
 class Policy:
-    """What is known of a node's host key before the probe."""
+    """What is known of a node's host key before the probe, and whether a new key is accepted."""
 
     pinned: KnownHost = NOTHING
-    #: From the operator's own known_hosts files.
+    #: Keys from the operator's own known_hosts files.
     own: KnownHost = NOTHING
-    #: The same for the name without a port, which OpenSSH accepts too: it can confirm a key, never reject one.
+    #: As `own`, for the host name without port. OpenSSH accepts these too: they can confirm a key, but never reject it.
     plain: KnownHost = NOTHING
-    #: From the inventory: keys as in a .pub file, or SHA256 fingerprints.
+    #: Keys declared in the inventory, as in a .pub file, or SHA256 fingerprints.
     declared: tuple[str, ...] = ()
     accept_new: bool = True
 
@@ -190,13 +190,13 @@ class Policy:
 
     @property
     def kinds(self) -> list[str]:
-        """Key types to request first."""
+        """Types of the known keys, which ssh requests first."""
         if self.declared:
             return [text.split()[0] for text in self.declared if not text.startswith("SHA256:")]
         return [entry.key.kind for entry in self.pinned.keys or (*self.own.keys, *self.plain.keys)]
 
     def trusted_keys(self, at: Where) -> list[HostKey]:
-        """The keys known before with which the node may answer."""
+        """The known keys with which the node may answer: declared, pinned or the operator's."""
         declared = [parse_key(text) for text in self.declared if not text.startswith("SHA256:")]
         entries = (*self.pinned.keys, *self.own.keys, *self.plain.keys)
         keys = dict.fromkeys([*declared, *(entry.key for entry in entries)])
@@ -204,7 +204,7 @@ class Policy:
 
     @property
     def is_first_contact(self) -> bool:
-        """Whether any key is accepted: none is known, declared or revoked."""
+        """Whether any host key is accepted, since none is known, declared or revoked."""
         hosts = (self.pinned, self.own, self.plain)
         return self.accept_new and not self.declared and not any(host or host.revoked for host in hosts)
 
@@ -215,7 +215,7 @@ class Policy:
 
 
 def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
-    """Declared host keys, checked. Raises HostKeyError."""
+    """Check declared host keys and return them in normal form. Raises HostKeyError."""
     checked = []
     for text in texts:
         line = " ".join(str(text).split())
@@ -226,7 +226,7 @@ def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def trust(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
-    """Whether a presented host key is the node's own: the finding `reachable`, or why not."""
+    """Whether the host key that a node presents can be trusted: the finding `reachable`, or the reason against it."""
     revoked = [entry for known in (policy.pinned, policy.own) for entry in known.revoked if entry.key == shown]
     if revoked:
         return _wrong(shown, at, f"that is revoked in {revoked[0].place}", "do not use the machine at this address")
@@ -272,12 +272,12 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> ProbeFinding
 
 
 def _finding(state: str, message: str) -> ProbeFinding:
-    """With the remedy that a launch that fails alike has."""
+    """A finding with the remedy of the failure class `state`."""
     return ProbeFinding(state, message, NAMED[state].steps)
 
 
 def of_socket_error(error: OSError, at: Where, seconds: float) -> ProbeFinding:
-    """Why the TCP connection failed."""
+    """The finding why a TCP connection failed. `seconds`: its time limit."""
     if isinstance(error, socket.gaierror):
         return _finding("unknown_name", f"the name {at.host} cannot be resolved: {error.strerror}")
     if isinstance(error, ConnectionRefusedError):
@@ -290,6 +290,7 @@ def of_socket_error(error: OSError, at: Where, seconds: float) -> ProbeFinding:
 
 
 def hung(at: Where, seconds: float, doing: str) -> ProbeFinding:
+    """The finding for a server that accepts TCP and then does not proceed; `doing`: such as "sends no SSH banner"."""
     return _finding("hung", f"{at.address} accepts TCP but {doing} within {seconds:g} s")
 
 
@@ -298,7 +299,7 @@ def no_ssh(at: Where, received: bytes) -> ProbeFinding:
     return _finding("no_ssh", f"{at.address} is no SSH server: it sends {shown!r}")
 
 
-#: What ssh says of it, also between the banner and the host key.
+#: ssh's messages when the server closes the connection, also between banner and host key.
 CLOSED = re.compile(r"Connection (?:closed|reset) by |: Broken pipe")
 
 
@@ -311,13 +312,13 @@ def closed(at: Where) -> ProbeFinding:
 
 
 def shows(line: str, key: HostKey) -> bool:
-    """Whether a line of ssh's log says that the server has this key, by itself or in a certificate."""
+    """Whether a line of ssh's log shows that the server presented this key, by itself or in a certificate."""
     match = re.match(r"debug1: Server host (?:key|certificate): \S+ (SHA256:[^\s,]+)", line)
     return match is not None and match[1] == key.fingerprint
 
 
 def unfinished_step(log: str) -> str:
-    """What an ssh that was killed at its time limit waited for, from its log."""
+    """The step at which an ssh was killed at its time limit, from its log, such as `completes no key exchange`."""
     if not re.search(r"\ndebug1: Server host (?:key|certificate): ", log):
         return "completes no key exchange"
     return "runs no command after the login" if "\ndebug1: Sending command: " in log else "completes no login"
@@ -336,7 +337,7 @@ def key_file_problem(name: str) -> str:
             begin = file.read(100)
             state = os.fstat(file.fileno())
     except OSError:
-        return ""  # as ssh says
+        return ""  # ssh reports such a file itself
     if _PUBLIC_KEY.match(begin):
         return f"{name} is the public key: give the private key, without .pub"
     is_open = state.st_uid == os.getuid() and bool(state.st_mode & 0o077)
@@ -361,7 +362,7 @@ _NOISE = re.compile(
 
 
 def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
-    """Why OpenSSH failed, from its stderr. The host key was judged before, where it was visible."""
+    """The finding why OpenSSH failed, from its stderr. A visible host key has been checked before."""
     lines = [line.strip() for line in stderr.replace("\r", "\n").splitlines() if line.strip()]
     errors = [line for line in lines if not _NOISE.match(line)] or lines
     last = one_line(errors[-1] if errors else "ssh exited without output", 300)
@@ -391,7 +392,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
 
 
 def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path) -> list[str]:
-    """The lines for the operator: counts, then each state with its nodes, first messages and remedies."""
+    """The summary of a probe over SSH: counts, then each state with its nodes, first messages and remedies."""
     reachable = sum(finding.state == REACHABLE for finding in findings.values())
     lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]
     groups: dict[str, list[str]] = {state: [] for state in STATES}
@@ -417,12 +418,12 @@ def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path
 
 
 def fewer_gpus(findings: Mapping[str, ProbeFinding]) -> list[str]:
-    """The nodes that work can be placed on, but that offer fewer GPUs than expected."""
+    """The nodes that are reachable, but offer fewer GPUs than expected."""
     return [name for name, finding in findings.items() if finding.state == REACHABLE and finding.message]
 
 
 def summary_of_cluster(findings: Mapping[str, ProbeFinding], seconds: float) -> list[str]:
-    """The lines for the operator: counts, then each class with its nodes, the first messages and the remedy."""
+    """The summary of a probe by a scheduler: counts, then each failure class with its nodes, messages and remedy."""
     ready = sum(finding.state == REACHABLE for finding in findings.values())
     rest = summary(findings, seconds, Path())[1:]
     lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]

@@ -58,7 +58,7 @@ class KnownHostsEntry:
 
 
 def host_id(host: str, port: int) -> str:
-    """How known_hosts names a host."""
+    """The name of a host in known_hosts: `host`, or `[host]:port` for another port than 22."""
     host = host.lower()
     return host if port == DEFAULT_PORT else f"[{host}]:{port}"
 
@@ -72,7 +72,7 @@ def is_address(text: str) -> bool:
 
 
 def parse_key(text: str) -> HostKey:
-    """A key as in a .pub file: type and base64; a comment may follow."""
+    """The key in a line of a .pub file: type and base64, perhaps with a comment. Raises HostKeyError."""
     kind, _, rest = text.strip().partition(" ")
     try:
         blob = base64.b64decode((rest.split() or [""])[0], validate=True)
@@ -85,7 +85,7 @@ def parse_key(text: str) -> HostKey:
 
 
 def parse(text: str, file: Path) -> list[KnownHostsEntry]:
-    """The entries of a file; like OpenSSH, lines that make no sense are passed over."""
+    """The entries of a known_hosts file; invalid lines are ignored, as by OpenSSH."""
     entries = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -98,7 +98,7 @@ def parse(text: str, file: Path) -> list[KnownHostsEntry]:
 
 
 def read(files: Iterable[Path]) -> list[KnownHostsEntry]:
-    """Entries of all files that are there and can be read."""
+    """The entries of those known_hosts files that exist and are readable."""
     entries: list[KnownHostsEntry] = []
     for file in files:
         with contextlib.suppress(OSError):
@@ -107,10 +107,10 @@ def read(files: Iterable[Path]) -> list[KnownHostsEntry]:
 
 
 def matches(patterns: str, name: str) -> bool:
-    """Whether a host field names `name` (as made by host_id)."""
+    """Whether the host field of an entry (`patterns`) matches `name`, which is from host_id."""
     if patterns.startswith("|"):
         return _matches_hash(patterns, name)
-    # only * and ? are wildcards; fnmatch's brackets stand for themselves in `[host]:port`
+    # Only * and ? are wildcards: brackets, as in `[host]:port`, are escaped for fnmatch.
     matching = [
         pattern
         for pattern in patterns.lower().split(",")
@@ -132,7 +132,7 @@ def _matches_hash(field: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class KnownHost:
-    """What files say of one host."""
+    """The entries of known_hosts files about one host: keys, certificate authorities, revoked keys."""
 
     keys: tuple[KnownHostsEntry, ...] = ()
     authorities: tuple[KnownHostsEntry, ...] = ()
@@ -143,7 +143,7 @@ class KnownHost:
 
 
 def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str = "") -> KnownHost:
-    """What the entries say of a host. An alias (HostKeyAlias) is used as it is, without a port."""
+    """The entries that match a host; `alias` (HostKeyAlias) is looked up instead of host and port."""
     name = alias.lower() if alias else host_id(host, port)
     found: dict[str, list[KnownHostsEntry]] = {"": [], CA: [], REVOKED: []}
     for entry in entries:
@@ -153,7 +153,7 @@ def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str 
 
 
 def inventory_name(sources: Iterable[str], project: Path) -> str:
-    """The file name for the pins of an inventory: the same from run to run, another one for another inventory."""
+    """The file name for the pins of an inventory: stable from run to run, and different for each inventory."""
     names = (_source_name(source, project) for source in sources)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "_", "+".join(names)).strip("._") or "inventory"
     if len(name) > 100:
@@ -174,7 +174,7 @@ def _source_name(source: str, project: Path) -> str:
 
 
 class Pins:
-    """The known_hosts file of an inventory. It is the controller's own: mode 0600, changed under a lock, atomically."""
+    """The pinned host keys of an inventory, in a known_hosts file (mode 0600) that changes atomically, under a lock."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -189,7 +189,7 @@ class Pins:
             raise HostKeyError(f"{self.path} cannot be read: {why}. It holds the pinned host keys.") from None
 
     def make(self) -> None:
-        """See that the file is there and readable by this user alone."""
+        """Create the file if it is missing, and let only this user read it."""
         with self._locked():
             if not self.path.exists():
                 files.replace(self.path, b"", files.PRIVATE)
@@ -197,7 +197,7 @@ class Pins:
                 self.path.chmod(0o600)
 
     def add(self, new: Iterable[tuple[str, str, HostKey]], replaced: Iterable[str] = ()) -> int:
-        """Add (name, marker, key) and drop other lines of the names `replaced`. Returns how many were added."""
+        """Add lines (name, marker, key), and remove other lines of the names `replaced`. Returns the number added."""
         lines = dict.fromkeys(" ".join(filter(None, (marker, name, str(key)))) for name, marker, key in new)
         gone = set(replaced)
         with self._locked():
@@ -221,19 +221,19 @@ class Pins:
 
 
 def pin_file(state_dir: Path, sources: Iterable[str]) -> Path:
-    """The pins of an inventory. The state folder stands beside the project's inventories."""
+    """Path of the pinned host keys of an inventory, whose `sources` are relative to the state folder's parent."""
     return state_dir / "known_hosts" / inventory_name(sources, state_dir.parent)
 
 
 def kex_file(pins: Path) -> Path:
-    """The options for a fast key exchange that the last probe found."""
+    """Path of the file with the options for a fast key exchange, which the last probe wrote."""
     return pins.with_name(f".{pins.name}.kex")
 
 
 def ssh_arguments(pins: Path, own: str) -> str:
-    """ssh_args of a connection: host key options before the operator's, since the first value of an option counts.
+    """ssh_args of a connection: host key options, then the operator's `own`, since the first value of an option counts.
 
-    Before the first probe there are no pins, and ssh uses the operator's own known_hosts. It always checks.
+    Before the first probe there are no pins, and ssh uses the operator's known_hosts. ssh always checks host keys.
     """
     words = ["-o", "StrictHostKeyChecking=yes"]
     if pins.is_file():

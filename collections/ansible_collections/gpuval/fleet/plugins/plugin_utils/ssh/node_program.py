@@ -17,11 +17,12 @@ from ...module_utils.placement import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
 OUTPUT_CHARACTERS = 800
-#: An answer has some hundred, the greeting of a login some thousand.
+#: Maximum characters of a program's answer, which has some hundred; a login's greeting has some thousand.
 MAX_ANSWER_CHARACTERS = 1 << 20
 NOT_FOUND = 127
 
-#: Also an old Python takes it, so as to say that it is too old. The folder it begins in must not lend it modules.
+#: Start of the program, which also runs on an old Python, to report that it is too old. It removes the current folder
+#: from sys.path, which must not provide modules.
 _BEGIN = f"""\
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -52,26 +53,26 @@ main(runner, stream)
 
 
 def command(interpreter: str, candidates: Sequence[str]) -> str:
-    """The shell command that begins the program with an interpreter, or the first there is of the candidates."""
-    # without line breaks, backslashes and single quotes: shells that people log in with take those differently
+    """The shell command that runs the program with `interpreter`, or if empty with the first of `candidates` found."""
+    # Without line breaks, backslashes and single quotes, which login shells treat differently.
     source = base64.b64encode(_BEGIN.encode()).decode()
     program = shlex.quote(f'exec(__import__("base64").b64decode("{source}"))')
-    if interpreter:  # as Ansible takes it: it may hold ~ or arguments
+    if interpreter:  # not quoted: as for Ansible, it may contain ~ or arguments
         return f"{interpreter} -c {program}"
     names = " ".join(shlex.quote(name) for name in candidates)
-    # A shim of pyenv is found and then says that it is not there: the next one has its turn.
+    # A pyenv shim is found by `command -v` but fails to run: then try the next candidate.
     turn = f'command -v "$python" >/dev/null 2>&1 || continue; "$python" -c {program}; code=$?'
     search = f"for python in {names}; do {turn}; [ $code = {NOT_FOUND} ] || exit $code; done"
     return f"{search}; echo No python interpreters found >&2; exit {NOT_FOUND}"
 
 
 def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> bytes:
-    """What goes to its standard input."""
+    """The bytes for the program's standard input: the runner, the parameters as JSON, the workloads."""
     return b"".join((f"{len(runner)}\n".encode(), runner, json.dumps(parameters).encode(), b"\n", workloads))
 
 
 def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
-    """The program's answer as a module's result; ``failed`` with its output where there is no answer."""
+    """The result of the program in the form of a module's result; ``failed`` with its output if it gave no answer."""
     if len(output) > MAX_ANSWER_CHARACTERS:
         return {"failed": True, "msg": f"the node's answer has {len(output):,} characters: no launch prints so much"}
     for line in reversed(output.splitlines()):

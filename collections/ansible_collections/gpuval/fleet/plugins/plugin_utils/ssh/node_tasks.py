@@ -22,16 +22,16 @@ from ..core.ansible_internal import PlayWorker, show_message
 from ..core.processes import Parent
 from ..core.step_options import load_step
 
-#: A worker that still runs this long after its deadline is killed.
+#: Seconds after its deadline at which a worker that still runs is killed.
 SLACK_SECONDS = 10
-#: Each takes some 100 MB (much of it shared); with few cores more of them bring nothing.
+#: Maximum number of workers: each uses some 100 MB, much of it shared, and few cores cannot use more.
 MAX_WORKERS = 12
 END_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """How a task on a node ended. `message` is Ansible's, when it failed."""
+    """The end of a task on a node. `message`: Ansible's, if the task failed."""
 
     node: str
     kind: str
@@ -52,7 +52,7 @@ class _Running:
 
 
 class NodeTasks:
-    """At most `limit` tasks at once; further ones wait their turn in order."""
+    """Runs tasks on nodes, at most `limit` at once; further tasks wait in order."""
 
     def __init__(self, action: Any, task_vars: Mapping[str, Any], limit: int) -> None:
         self._worker = PlayWorker(action, task_vars)
@@ -65,14 +65,14 @@ class NodeTasks:
 
     @property
     def busy(self) -> set[str]:
-        """Nodes with a task under way or waiting for its turn."""
+        """Nodes with a task that runs or waits."""
         waiting = (node for node, *_task in self._waiting)
         return {*self._running, *waiting, *(outcome.node for outcome in self._not_begun)}
 
     def submit(self, node: str, kind: str, file: Path, arguments: Mapping[str, Any], seconds: float) -> None:
-        """Run the one task of a task file on a node, with further arguments of its action, within so many seconds.
+        """Run the only task of a task file on a node, within `seconds`. `arguments`: further arguments of its action.
 
-        They are values, not templates: Ansible takes some milliseconds to render one, on each node.
+        Arguments are values, not templates: Ansible needs some milliseconds to render a template for each node.
         """
         if file not in self._files:
             self._files[file] = self._worker.read_tasks(file)
@@ -85,7 +85,7 @@ class NodeTasks:
         self._start_waiting()
 
     def wait(self, seconds: float) -> list[TaskOutcome]:
-        """Wait at most this long for tasks to end; returns those that ended, at once when there are any."""
+        """Wait until tasks have ended, at most `seconds`, and return their outcomes."""
         until = time.monotonic() + seconds
         while True:
             ended, self._not_begun = self._not_begun, []
@@ -98,7 +98,7 @@ class NodeTasks:
                 time.sleep(max(0.0, until - time.monotonic()))
 
     def use_interpreter(self, node: str, path: str) -> None:
-        """Let further tasks on the node use this Python."""
+        """Set the Python that further tasks on the node use."""
         self._worker.set_facts(node, {"discovered_interpreter_python": path})
 
     def close(self) -> None:
@@ -114,13 +114,13 @@ class NodeTasks:
             node, kind, definition, seconds = self._waiting.popleft()
             try:
                 self._running[node] = self._start(node, kind, definition, seconds)
-            except Exception as error:  # one node's variables, or no memory for a worker: the others go on
+            except Exception as error:  # wrong variables of a node, or no memory for a worker: other nodes continue
                 message = f"the controller could not start the task: {type(error).__name__}: {error}"
                 self._not_begun.append(TaskOutcome(node, kind, failed=True, message=message))
 
     def _start(self, node: str, kind: str, definition: dict[str, Any], seconds: float) -> _Running:
         if step := definition.get("gpuval.fleet.node", {}).get("step"):
-            load_step(step, "node_steps")  # before the fork: each worker would import it
+            load_step(step, "node_steps")  # import before the fork, since otherwise each worker imports
         reader, writer = multiprocessing.Pipe(duplex=False)
         process = self._worker.start(node, definition, writer)
         writer.close()
@@ -129,7 +129,7 @@ class NodeTasks:
     def _collect(self, seconds: float) -> list[TaskOutcome]:
         pipes = [running.pipe for running in self._running.values()]
         ready = wait(pipes, timeout=seconds) if pipes else []
-        now = time.monotonic()  # to end workers takes time, which the others are not late by
+        now = time.monotonic()  # read once: ending a worker takes time, which does not make other workers late
         ended = []
         for node, running in list(self._running.items()):
             is_over = running.pipe in ready and not self._hear(node, running)
@@ -146,7 +146,7 @@ class NodeTasks:
         return ended
 
     def _hear(self, node: str, running: _Running) -> bool:
-        """Read one message; False after the last one."""
+        """Read one message of a worker. Returns False after the last message."""
         try:
             kind, content = running.pipe.recv()
         except (EOFError, OSError):
@@ -159,7 +159,7 @@ class NodeTasks:
 
 
 def _end(process: Any) -> None:
-    """End a worker that is done or late: terminate it, then kill it with its children."""
+    """End a worker that is done or late: first SIGTERM, then SIGKILL for the worker and its children."""
     process.join(0.5)
     if process.is_alive():
         process.terminate()

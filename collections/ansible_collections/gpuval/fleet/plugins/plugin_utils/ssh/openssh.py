@@ -26,7 +26,7 @@ from .findings import ProbeError, ProbeFinding, Where
 
 @dataclass(frozen=True)
 class SshEnd:
-    """A finished ssh; `code` is None if it was killed at its limit of `seconds`. `log`: what LogLevel adds."""
+    """The result of an ssh call. `code`: None if killed at its time limit `seconds`. `log`: lines added by LogLevel."""
 
     code: int | None
     stdout: str
@@ -35,13 +35,13 @@ class SshEnd:
     seconds: float
 
 
-#: The ssh processes at work.
+#: PIDs of the running ssh processes.
 _running: set[int] = set()
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM reach no ssh, which has its own session: they end each before they end this process."""
+    """Within the context, Ctrl-C and SIGTERM first end all running ssh, which have sessions of their own."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -51,7 +51,7 @@ def ended_by_signals() -> Iterator[None]:
         if callable(handler):
             handler(number, frame)
 
-    is_main = threading.current_thread() is threading.main_thread()  # no other thread may have a handler
+    is_main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
     replaced = [number for number, handler in before.items() if is_main and callable(handler)]
     for number in replaced:
         signal.signal(number, end)
@@ -71,9 +71,9 @@ _LOG_LINE = re.compile(r"^(?:debug\d: |Authenticated |Transferred: |Bytes per se
 
 
 def run_ssh(command: list[str], seconds: float, environment: Mapping[str, str] | None = None) -> SshEnd:
-    """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it.
+    """Run ssh in a session of its own, so that ssh cannot prompt on the terminal, and its proxies end with it.
 
-    After `seconds` it is killed. `environment` is added to that of this process.
+    ssh is killed after `seconds`. `environment` is added to this process's environment.
     """
     try:
         process = subprocess.Popen(
@@ -105,14 +105,14 @@ def run_ssh(command: list[str], seconds: float, environment: Mapping[str, str] |
 
 @cache
 def _plain_settings() -> Mapping[str, tuple[str, ...]]:
-    """The settings of ssh that no configuration changes."""
+    """ssh's default settings, without any configuration file."""
     return findings.effective(run_ssh(["ssh", "-F", "none", "-G", "localhost"], 10).stdout)
 
 
 def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
-    """Options for a fast key exchange, where the operator has not chosen one.
+    """ssh options for a fast key exchange; none if the operator's `settings` choose the key exchange.
 
-    OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms; the others stay as fallback.
+    OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms. Other algorithms remain as fallback.
     """
     plain = _plain_settings()
     default = plain.get("kexalgorithms")
@@ -125,7 +125,7 @@ def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
 
 
 def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
-    """The command line of Ansible's ssh connection from its options, without those for host keys."""
+    """The command-line options of Ansible's ssh connection, without options for host keys. `get` reads an option."""
     words: list[str] = shlex.split(str(get("ssh_args") or ""))
     if get("port") is not None:
         words += ["-o", f"Port={get('port')}"]
@@ -138,20 +138,20 @@ def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
     return tuple(words)
 
 
-#: Prints the password or passphrase that ssh asks for.
+#: Script that prints the password or passphrase for which ssh asks.
 ASKPASS = Path(__file__).with_name("askpass.sh")
 #: macOS has no files in memory.
 IN_MEMORY = hasattr(os, "memfd_create")
-#: Time limit of reading a key, which a strong passphrase makes slow.
+#: Time limit in seconds to read a key, which is slow with a strong passphrase.
 READ_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class LoginSecrets:
-    """What a node's variables hold to log in with; each empty where ssh finds it by itself."""
+    """The secrets in a node's variables with which to log in; each is empty if ssh finds it by itself."""
 
     password: str = field(default="", repr=False)
-    #: ansible_ssh_private_key and its passphrase: the key itself, for which Ansible runs an agent.
+    #: Content of the private key (ansible_ssh_private_key), for which Ansible runs an agent, and its passphrase.
     private_key: str = field(default="", repr=False)
     passphrase: str = field(default="", repr=False)
 
@@ -160,7 +160,7 @@ class LoginSecrets:
 
     @contextlib.contextmanager
     def offered(self) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-        """Options and environment variables with which ssh uses them, while the context lasts."""
+        """Options and environment variables by which ssh uses the secrets, valid within the context."""
         if not self:
             yield {"BatchMode": "yes", "NumberOfPasswordPrompts": "0"}, {}
             return
@@ -175,7 +175,7 @@ class LoginSecrets:
             yield options, environment
 
     def explained(self, denied: ProbeFinding, at: Where, stderr: str) -> ProbeFinding:
-        """The finding of a refused login, in terms of these variables."""
+        """The finding `denied` of a refused login, explained by the variables that hold the secrets."""
         if not self.private_key:
             is_partial = "with partial success" in stderr
             detail = "the password alone is not enough" if is_partial else "password and keys were refused"
@@ -199,7 +199,7 @@ NO_SECRETS = LoginSecrets()
 
 @contextlib.contextmanager
 def _file_in_memory(text: str) -> Iterator[str]:
-    """The name of a file with that text; where the system has files in memory, it ends with this process."""
+    """Path of a temporary file with this text, in memory if the system can; valid within the context."""
     with os.fdopen(os.memfd_create("gpuval"), "w") if IN_MEMORY else tempfile.NamedTemporaryFile("w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)

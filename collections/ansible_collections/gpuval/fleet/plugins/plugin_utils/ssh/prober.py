@@ -29,13 +29,13 @@ from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
 from .known_hosts import CA, DEFAULT_PORT, HostKeyError, KnownHost, Pins, pin_file
 from .openssh import NO_SECRETS, LoginSecrets, SshEnd, ended_by_signals, kex_options, run_ssh, ssh_options
 
-#: Concurrent connections, and concurrent ssh processes.
+#: Maximum concurrent connections, and maximum concurrent ssh processes.
 AT_ONCE, CLIENTS = 128, 16
-#: Each step after the TCP connection may take this multiple of the connect timeout.
+#: Time limit of each step after the TCP connection, as a multiple of the connect timeout.
 PATIENCE = 3
-#: Time limit of `true` after the login; a busy node starts a shell slowly.
+#: Seconds that the command `true` may take after the login; a busy node starts a shell slowly.
 COMMAND_SECONDS = 30
-#: Connections of Ansible that are OpenSSH.
+#: Names of Ansible connections that use OpenSSH.
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 #: Options of ssh that a probe turns off.
 OFF = (
@@ -47,15 +47,15 @@ RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 @dataclass(frozen=True)
 class SshTarget:
-    """A node and Ansible's own settings of its connection."""
+    """A node to probe, with Ansible's settings of its connection."""
 
     node: str
-    #: False: no SSH connection (local, docker, ...), so nothing to probe.
+    #: False for other connections (local, docker, ...), which are not probed.
     ssh: bool = True
     connection: str = "ssh"
     host: str = ""
     executable: str = "ssh"
-    #: What Ansible puts on ssh's command line, in its order.
+    #: Options that Ansible puts on ssh's command line, in the same order.
     options: tuple[str, ...] = ()
     secrets: LoginSecrets = NO_SECRETS
     declared: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Prober:
             finding = self._probe(target)
         except ProbeError as failed:
             finding = failed.finding
-        except Exception as error:  # one failing probe must not end the others
+        except Exception as error:  # a failed probe must not end other probes
             text = f"the probe itself failed: {type(error).__name__}: {error}"
             finding = ProbeFinding("ssh_error", text, f"try it by hand: ansible -m ping -i INVENTORY {target.node}")
         return replace(finding, seconds=time.monotonic() - began)
@@ -106,7 +106,7 @@ class Prober:
         with self._clients:
             return self._by_openssh(target, at, self._policy(at, target))
 
-    # --- what is known before ---
+    # --- known before the connection ---
 
     def _effective(self, target: SshTarget) -> Where:
         with self._clients:
@@ -138,7 +138,7 @@ class Prober:
     # --- directly ---
 
     def _connect(self, at: Where) -> socket.socket:
-        """A connection to the first address that takes one, within the timeout."""
+        """Connect to the first address of the node that accepts a TCP connection within the timeout."""
         deadline = time.monotonic() + self.timeout
         families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
         family = families.get(at.settings.get("addressfamily", ("any",))[0], 0)
@@ -170,9 +170,9 @@ class Prober:
     # --- by OpenSSH ---
 
     def _by_openssh(self, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
-        """Log in by ssh with a known_hosts file of its own. Credentials go only to a host that may be trusted: where
-        neither its keys are known nor a first contact is allowed, ssh looks at the key before. A proxy would be given
-        the secrets of the node, too: with those no login is tried through one."""
+        """Log in by ssh with a temporary known_hosts file. Only a trusted host gets credentials: if its keys are
+        unknown and no new key is accepted, ssh first reads the key without a login. With the node's secrets no login
+        through a proxy is tried, since the proxy would get them too."""
         with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
             file = Path(folder) / "known_hosts"
             if policy.by_authority:
@@ -198,7 +198,7 @@ class Prober:
 
     @staticmethod
     def _shown(done: SshEnd, file: Path, policy: Policy, at: Where) -> ProbeFinding | None:
-        """Whether the key that the node has shown, and that is in the file, is its own; None if there is none."""
+        """The finding on the host key that the node presented, which ssh wrote into `file`; None if it wrote none."""
         keys, log = [entry.key for entry in known_hosts.read([file])], done.log.splitlines()
         shown = [key for key in keys if any(findings.shows(line, key) for line in log)]
         return findings.trust(shown[0], policy, at) if shown else None
@@ -206,7 +206,7 @@ class Prober:
     def _other_kinds(
         self, target: SshTarget, at: Where, policy: Policy, file: Path, finding: ProbeFinding
     ) -> ProbeFinding:
-        """The finding for another key of the node, if one of those is declared."""
+        """Try the node's other types of host keys: the finding of the first that can be trusted, else `finding`."""
         tried = {entry.key.kind for entry in known_hosts.read([file])}
         for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"):
             if kind in tried:
@@ -230,7 +230,7 @@ class Prober:
         return replace(finding, message=f"{finding.message}, known by a certificate authority", pins=pins)
 
     def _result(self, done: SshEnd, target: SshTarget, at: Where, trusted: ProbeFinding | None) -> ProbeFinding:
-        """The finding of an ssh that has ended. `trusted` is that of the host key, None if it was not verified."""
+        """The finding of an ended ssh. `trusted`: the finding on the host key, None if the key was not verified."""
         if done.code == 0:
             finding = ProbeFinding(REACHABLE, f"{at.user}@{at.address}")
         elif done.code is None:
@@ -246,13 +246,14 @@ class Prober:
                 finding = target.secrets.explained(finding, at, done.log)
         if trusted is None:
             return finding
-        # the host key was verified even where the login failed: it is pinned too
+        # Pin the verified host key even if the login failed.
         return replace(
             finding, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced
         )
 
     def _ssh(self, target, at, file, strict, login=True, kinds=None, only=False) -> SshEnd:
-        """Run ssh, which asks first for keys of the `kinds`, by default those in the file."""
+        """Run ssh on the node with the known_hosts `file`. `kinds`: types of host keys to request first, by default
+        those in the file; `only`: request no others."""
         if kinds is None:
             kinds = [entry.key.kind for entry in known_hosts.read([file]) if not entry.marker]
         options = {
@@ -262,7 +263,7 @@ class Prober:
             "ControlPath": "none",
             "ClearAllForwardings": "yes",
             **dict.fromkeys(OFF, "no"),
-            # the banner comes within it, too
+            # this timeout includes the banner
             "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
             "ConnectionAttempts": "1",
             "LogLevel": "DEBUG1",
@@ -270,18 +271,18 @@ class Prober:
         }
         if not login:
             options["PreferredAuthentications"] = "none"
-        if "knownhostscommand" in at.settings:  # older ssh does not know it
+        if "knownhostscommand" in at.settings:  # unknown to older versions of ssh
             options["KnownHostsCommand"] = "none"
         names = [name for kind in kinds for name in ((*RSA, kind) if kind == "ssh-rsa" else (kind,))]
         if names:
             options["HostKeyAlgorithms"] = ("" if only else "^") + ",".join(dict.fromkeys(names))
         with (target.secrets if login else NO_SECRETS).offered() as (secret_options, environment):
             words = [word for key, value in (options | secret_options).items() for word in ("-o", f"{key}={value}")]
-            with self._lock:  # it runs ssh, once
+            with self._lock:  # the first call runs ssh
                 words += kex_options([at.settings])
             words += target.options
             seconds = self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0)
-            words.append("-v")  # -q in Ansible's options takes the LogLevel back
+            words.append("-v")  # overrides a -q in Ansible's options
             return run_ssh([target.executable, "-n", "-T", *words, target.host, "true"], seconds, environment)
 
 
@@ -305,18 +306,18 @@ def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
         grown, received = len(peeked) > len(received), peeked
         if len(peeked) >= 512 or (received.startswith((b"HTTP/", b"220", b"\x15\x03", b"RFB "))):
             raise ProbeError(findings.no_ssh(at, received))
-        if not grown:  # other lines may precede a banner
+        if not grown:  # other lines may come before the banner
             if time.monotonic() > deadline - 0.5:
                 raise ProbeError(findings.no_ssh(at, received))
             time.sleep(0.1)
 
 
 def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> SshTarget:
-    """The target of a host with these variables; the default is that of play, command line and configuration."""
+    """The target of a host with these variables. `default_connection`: of play, command line and configuration."""
     connection = str(variables.get("ansible_connection") or default_connection or "ssh")
     if connection not in SSH:
         return SshTarget(node=name, ssh=False, connection=connection)
-    connection_loader.get("ssh", class_only=True)  # makes its options known
+    connection_loader.get("ssh", class_only=True)  # loads the definitions of its options
     known = constants.config.get_plugin_vars("connection", "ssh")
     given = {key: variables[key] for key in known if "[" not in key and key in variables}
     chosen = constants.config.get_plugin_options("connection", "ssh", variables=given)
@@ -340,7 +341,7 @@ def from_variables(name: str, variables: Mapping[str, Any], default_connection: 
 
 
 def pin(pins: Pins, probed: Mapping[str, ProbeFinding]) -> bool:
-    """Keep the host keys that a probe accepted. Returns whether any is new."""
+    """Pin the host keys that a probe accepted. Returns whether any of them is new."""
     pins.make()
     new = [key for finding in probed.values() for key in finding.pins]
     replaced = [name for finding in probed.values() for name in finding.replaced]
@@ -350,7 +351,7 @@ def pin(pins: Pins, probed: Mapping[str, ProbeFinding]) -> bool:
 def probe_again(
     target: SshTarget, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
 ) -> ProbeFinding:
-    """Probe a node that was unreachable once more; its host key may be unknown yet. Raises ``HostKeyError``."""
+    """Probe a node again that was unreachable; its host key may still be unknown. Raises ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = Prober(pins, timeout, accept_new).probe(target)
     if target.ssh:

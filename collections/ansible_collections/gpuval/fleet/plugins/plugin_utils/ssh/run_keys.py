@@ -25,10 +25,10 @@ try:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     CRYPTOGRAPHY_ERROR = None
-except ImportError as error:  # reported with the name of the library, where keys are made; removing them needs none
+except ImportError as error:  # reported when keys are made; to remove keys needs no library
     CRYPTOGRAPHY_ERROR = error
 
-#: Where a container finds the folder, mounted read-only.
+#: Mount point of the node's `ssh` folder in containers, read-only.
 INSIDE = "/opt/gpuval/ssh"
 LOCK_SECONDS = 30
 RESOLVE_SECONDS = 10
@@ -68,7 +68,7 @@ class RunKeys:
         return self._pair(self.folder / "hosts" / node)
 
     def remove(self) -> bool:
-        """Whether there was anything to remove."""
+        """Remove all keys of the run. Returns whether there were any."""
         if not self.folder.exists():
             return False
         shutil.rmtree(self.folder)
@@ -76,7 +76,7 @@ class RunKeys:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nodes are served in parallel; the first makes the keys for all."""
+        """Lock the keys within the context: nodes are handled in parallel, and the first makes the keys for all."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self.folder / "lock"
         late = RunKeysError(f"another gpuval has held {lock} for {LOCK_SECONDS} s: end it")
@@ -84,7 +84,7 @@ class RunKeys:
             yield
 
     def resolved(self, names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """Addresses of the nodes; names are looked up once for all nodes. Raises RunKeysError."""
+        """Numeric addresses of the nodes. Names are looked up once, then read from a file. Raises RunKeysError."""
         file = self.folder / "addresses.json"
         with contextlib.suppress(OSError, ValueError, KeyError):
             cached = json.loads(file.read_text())
@@ -106,7 +106,7 @@ class RunKeys:
 
 
 def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Numeric addresses for each node's names and addresses: from= goes by what a connection comes from."""
+    """Numeric addresses for each node's names and addresses, since from= in authorized_keys compares addresses."""
 
     def look_up(name: str) -> list[str] | str:
         if is_address(name):
@@ -136,7 +136,7 @@ def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, list[str]], port: int) -> dict[str, str]:
-    """The files of a node's `ssh` folder. Paths in them are those inside a container."""
+    """The files of a node's `ssh` folder, as text by name. Paths in their content are valid inside containers."""
     login, host = keys.login(), keys.host(node)
     return {
         "gpuval.json": json.dumps({"schema": "gpuval.keys/1", "run_id": run_id, "node": node}) + "\n",
@@ -155,7 +155,7 @@ def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, li
 
 
 def authorized(public: str, run_id: str, addresses: Mapping[str, list[str]]) -> str:
-    """The authorized_keys line for the run's nodes only, without forwarding or terminal."""
+    """The authorized_keys line that lets only the run's nodes log in, without forwarding or terminal."""
     sources = list(dict.fromkeys(address for listed in addresses.values() for address in listed))
     return f'restrict,from="{",".join(sources)}" {public} gpuval-{run_id}\n'
 

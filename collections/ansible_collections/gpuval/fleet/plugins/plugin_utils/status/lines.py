@@ -16,7 +16,7 @@ from ..runs.state import WORKING
 from ..watch.decisions import clock
 from .status import BAD, STATES, Ahead, NodeStatus, Status
 
-#: A table of more nodes shows only those that matter, and of these at most so many.
+#: Maximum number of rows in the table; with more nodes, it shows only nodes that need attention.
 WHOLE_TABLE_NODES = 40
 MAX_ROWS = 100
 MESSAGE_CHARACTERS = 110
@@ -45,7 +45,7 @@ def conclusion(status: Status) -> str:
 
 
 def head_lines(status: Status) -> list[str]:
-    """The run, its controller, the progress of each stage, waiting nodes, the expected end."""
+    """Lines on the run, its controller, the progress of each stage, waiting nodes, and the expected end."""
     run, moment = status.known.run, status.known.moment
     lines = [
         f"run {run['run_id']}, profile {one_line(run['profile'], 40)}, {len(run['nodes'])} node(s), opened "
@@ -66,7 +66,7 @@ def head_lines(status: Status) -> list[str]:
 
 
 def gang_lines(status: Status) -> list[str]:
-    """The gangs, the current round and its progress, the nodes left out; nothing for a run without gangs."""
+    """Lines on the gangs, the current round and its progress, and the nodes left out; none for a run without gangs."""
     if (gangs := status.known.gangs) is None:
         return []
     formed = some_of(f"{name} of {len(members)} nodes" for name, members in gangs["gangs"].items())
@@ -113,7 +113,7 @@ def _watch_line(status: Status) -> str:
 
 
 def _resume(status: Status) -> str:
-    """What resumes a run whose controller is lost; a reader of the store alone does not know its command."""
+    """Text on how to resume a run whose controller is lost; a reader of the store alone does not know the command."""
     controller = status.known.controller
     return controller.resume if controller and controller.resume else "its command resumes it"
 
@@ -144,7 +144,7 @@ def count_lines(status: Status) -> list[str]:
 
 
 def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) -> list[str]:
-    """A line for each node; of many nodes those that matter, unless `complete`."""
+    """A table with a line for each node; of many nodes only those that need attention, unless `complete`."""
     rows = list(nodes)
     notes = []
     if not complete and len(rows) > WHOLE_TABLE_NODES:
@@ -157,7 +157,9 @@ def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) 
             notes.append(f"{hidden} node(s) without problems are not shown (ALL=1 shows all)")
     if not rows:
         return notes
-    remedies = {node.remedy: node.name for node in reversed(rows) if node.remedy}  # each once, with its first node
+    remedies = {
+        node.remedy: node.name for node in reversed(rows) if node.remedy
+    }  # each remedy once, with its first node
     notes = [f"{name}: {one_line(text.replace('{node}', name), 1200)}" for text, name in remedies.items()][::-1] + notes
     head = ("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")
     return [*table([head, *(_row(node, status.known.moment) for node in rows)]), *notes]
@@ -202,8 +204,8 @@ def done_line(status: Status, node: NodeStatus, stage: str) -> str:
 
 
 def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines: bool) -> list[str]:
-    """Changes since an earlier look: stages that began or ended, nodes that fell silent or were given up. With `lines`
-    a successful stage is shown by its own line."""
+    """Lines on the changes from status `before` to `after`: stages that began or ended, nodes that became silent or
+    lost. With `lines` a successful stage has its own line."""
     old = {node.name: node for node in before.nodes}
     texts = []
     for node in nodes:
@@ -224,7 +226,7 @@ def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines
 
 
 def round_changes(before: Status, after: Status) -> list[str]:
-    """Changes of the gangs since an earlier look: a round that began, and its nodes' stages."""
+    """Lines on the changes of gangs from status `before` to `after`: a new round, and stages of its nodes."""
     if after.round is None:
         return []
     run, texts = after.round.known.run, []

@@ -17,12 +17,12 @@ from ..store import stored_runs
 from ..store.stored_runs import Damaged, read_all
 from .status import StoredStatus
 
-#: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
+#: Common prefix of all keys read, below the run's folder: records/, report/, run.json, run_watch.json.
 COMMON = "r"
 
 
 class StatusReader:
-    """Of one run, as often as is asked."""
+    """Reads the status of one run from the store, again and again; only changed objects are read."""
 
     def __init__(self, store: Store, run: Mapping[str, Any]) -> None:
         self._store = store
@@ -31,9 +31,9 @@ class StatusReader:
         self._seen: dict[str, str] = {}
         self._briefs: dict[str, dict[str, StageBrief]] = {}
         self._refused: dict[str, list[str]] = {}
-        #: By the name of its schema.
+        #: Documents of the run by the name of their schema, each with the time at which it was stored.
         self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
-        #: gpuval.gangs/1, and the entry that it was read from.
+        #: The document gpuval.gangs/1, and the store's entry from which it was read.
         self._gangs: tuple[dict[str, Any], Entry] | None = None
         self._round: StatusReader | None = None
         self._progress = f"{self._folder}/{publishing.PROGRESS_FILE}"
@@ -44,8 +44,8 @@ class StatusReader:
         }
 
     def look(self) -> StoredStatus:
-        """What the store has now, of the run and of the newest round of its gangs. Raises RunError, StoreError; what
-        was read before is kept then."""
+        """The current status of the run, and of the newest round of its gangs. Raises RunError, StoreError, and keeps
+        what was read before."""
         stored = self._look()
         if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
             return stored
@@ -83,7 +83,7 @@ class StatusReader:
             self._use_progress(listed)
         self._forget((set(self._seen) | set(self._refused)) - set(listed))
         changed = [entry for key, entry in listed.items() if self._seen.get(key) != entry.stamp]
-        # run.json first: it names the nodes that joined
+        # Read run.json first: it names the nodes that joined.
         changed.sort(key=lambda entry: entry.key not in self._schemas)
         limits = (stored_runs.MAX_DOCUMENT_BYTES, MAX_RECORD_BYTES)
         for entry, raw in read_all(self._store, changed, lambda entry: limits[self._is_record(entry.key)]):
@@ -106,7 +106,7 @@ class StatusReader:
         self._drop(entry.key)
         try:
             self._accept(entry, raw)
-        except Damaged as error:  # what was read before counts, and it is read again
+        except Damaged as error:  # keep what was read before, and read the object again
             self._refused[entry.key] = [f"refused: {error}"]
             return
         self._seen[entry.key] = entry.stamp
@@ -117,7 +117,7 @@ class StatusReader:
             run = stored_runs.take_run(raw, self._folder)
             if run["run_id"] != self._run["run_id"]:
                 raise run_folder.RunError(f"the folder {self._folder} has another run now: {run['run_id']}")
-            if run["nodes"].keys() != self._run["nodes"].keys():  # records of nodes that have joined are read again
+            if run["nodes"].keys() != self._run["nodes"].keys():  # read records again, for nodes that have joined
                 self._forget(set(self._refused))
             self._run = run
         elif schema:
@@ -136,11 +136,11 @@ class StatusReader:
             ]
 
     def _use_progress(self, listed: Mapping[str, Entry]) -> None:
-        """Use the controller's summary of the records that it read, where they have not changed since."""
+        """Use the controller's summary of records for those records that have not changed since."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         try:
             summary = stored_runs.read_document(raw or b"", "progress", self._progress)
-        except Damaged:  # or gone: then the records themselves are read
+        except Damaged:  # or gone: read the records themselves
             return
         if summary["run_id"] != self._run["run_id"]:
             return

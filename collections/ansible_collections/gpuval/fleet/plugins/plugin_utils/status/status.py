@@ -16,23 +16,23 @@ from ..records.documents import FAILED_STATES, FINAL_STATES, LAUNCHED
 from ..runs.folder import DEADLINE_SLACK_SECONDS
 from ..runs.state import BEFORE_WORK, LOST_SECONDS, Seen
 
-#: In the order in which nodes are shown: those that need attention first.
+#: States of nodes in the order of the table: nodes that need attention first.
 STATES = ("failed", "not started", "lost", "incomplete", "silent", "running", "waiting", "done")
 ACCEPTED = ("PASS", "PARTIAL")
 BAD = frozenset({"failed", "not started", "lost", "incomplete", "silent"})
 _OF_VERDICT = {"FAIL": "failed", "INCOMPLETE": "incomplete", "PASS": "done"}
 
-#: A node is silent after so many heartbeats without one, if that is longer than the run's own limit.
+#: Number of missed heartbeats after which a node is silent, unless the run's own limit is longer.
 SILENT_HEARTBEATS = 3
 DEFAULT_HEARTBEAT_SECONDS, DEFAULT_SILENCE_SECONDS = 10.0, 90.0
-#: After the end of its watch a controller may collect and judge for this long.
+#: Seconds for which a controller may collect and judge after the end of its watch.
 JUDGING_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
 class StoredStatus:
-    """All that the store has of a run. `moment`: the store's time. `watch`: gpuval.watch/1, and when it was stored;
-    `verdict`: gpuval.verdict/1. `briefs` by node and stage; `refused`: records that are no evidence."""
+    """What the store has of a run. `moment`: the store's time; `watch`: gpuval.watch/1; `watch_modified`: when it was
+    stored; `verdict`: gpuval.verdict/1; `briefs`: by node and stage; `refused`: records that are no evidence."""
 
     run: Mapping[str, Any]
     moment: datetime
@@ -41,17 +41,17 @@ class StoredStatus:
     watch_modified: datetime | None = None
     verdict: Mapping[str, Any] | None = None
     refused: Sequence[str] = ()
-    #: gpuval.gangs/1, and when it was stored; its newest round, which is a run of its own.
+    #: The document gpuval.gangs/1, when it was stored, and the newest round of gangs, which has a run id of its own.
     gangs: Mapping[str, Any] | None = None
     gangs_modified: datetime | None = None
     round: StoredStatus | None = None
-    #: The state of the run and its controllers, where run.json keeps them.
+    #: The state of the run and its controllers, if run.json contains it.
     controller: Seen | None = None
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Expected seconds left; a lower bound, not `exact`, where a stage has no expected duration."""
+    """Expected seconds until an end; if not `exact`, a lower bound, since a stage has no expected duration."""
 
     seconds: float
     exact: bool = True
@@ -59,8 +59,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node. `age`: seconds since its last heartbeat or its launch, None without both. `ahead` is None where no end
-    can be expected."""
+    """The status of a node. `age`: seconds since its last heartbeat or its launch, None without both; `ahead`: time to
+    its expected end, None if none can be expected."""
 
     name: str
     state: str
@@ -72,7 +72,7 @@ class NodeStatus:
     message: str
     stages: Mapping[str, str]
     attempts: Mapping[str, int]
-    #: Of a launch that failed; ``{node}`` stands for the name.
+    #: The remedy for a failed launch; ``{node}`` stands for the node's name.
     remedy: str = ""
 
     @property
@@ -86,8 +86,8 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The run: `nodes` in the order in which they are shown. `left`: seconds to the deadline; `end`: the expected one;
-    `heartbeat_age`: seconds since its controller's last heartbeat."""
+    """The status of a run. `nodes`: in the order of the table; `left`: seconds to the deadline; `end`: expected end of
+    the run; `heartbeat_age`: seconds since the controller's last heartbeat."""
 
     known: StoredStatus
     nodes: tuple[NodeStatus, ...]
@@ -96,7 +96,7 @@ class Status:
     end: Ahead | None
     watched: bool
     heartbeat_age: float | None
-    #: The newest round of its gangs.
+    #: Status of the newest round of the run's gangs.
     round: Status | None = None
 
     @property
@@ -110,7 +110,7 @@ class Status:
 
     @property
     def over(self) -> bool:
-        """Nothing more is expected: the run has ended, or no node works and no controller watches."""
+        """Whether nothing more is expected: the run has ended, or no node works and no controller watches."""
         if self.ended or self.never_started:
             return True
         if (self.known.controller and self.known.controller.name in BEFORE_WORK) or self.at_gangs:
@@ -120,19 +120,19 @@ class Status:
 
     @property
     def overdue(self) -> bool:
-        """Its deadline has passed: no controller resumes it. Gangs have until the deadline of their last round."""
+        """Whether the run's deadline has passed, so that no controller resumes it; with gangs, their last round's."""
         controller, nodes = self.known.controller, self.known.run["nodes"].values()
         together = any(node.get("gang_stages") for node in nodes)
         return self.left < 0 and (not together or (controller is not None and controller.overdue))
 
     @property
     def never_started(self) -> bool:
-        """It failed before any node began."""
+        """Whether the run failed before any node began."""
         return self.known.controller is not None and self.known.controller.never_started
 
     @property
     def judging(self) -> bool:
-        """Its controller's watch has ended; it may still collect and judge."""
+        """Whether the watch has ended while the controller may still collect and judge."""
         watch = self.known.watch
         ages = [age for age in (self.heartbeat_age or 0.0, self.gangs_age) if age is not None]
         has_ended = watch is not None and watch["state"] == "ended"
@@ -149,24 +149,24 @@ class Status:
 
     @property
     def at_gangs(self) -> bool:
-        """Its gangs are at work: they have not ended, and their controller sent a heartbeat recently."""
+        """Whether gangs are at work: they have not ended, and their controller sent a heartbeat recently."""
         age, gangs = self.gangs_age, self.known.gangs
         is_open = not self.ended and gangs is not None and not gangs["ended_at"]
         return is_open and age is not None and age < JUDGING_SECONDS and not _deserted(self.known)
 
     @property
     def accepted(self) -> bool:
-        """It is still on, or it passed."""
+        """Whether the run still works, or has passed."""
         return self.verdict in ACCEPTED if self.over else True
 
 
 def _deserted(stored: StoredStatus) -> bool:
-    """No controller works on it any more: its process on this host is gone."""
+    """Whether no controller works on the run any more: the controller's process on this host is gone."""
     return stored.controller is not None and stored.controller.attended is False
 
 
 def final_verdict(stored: StoredStatus) -> Mapping[str, Any] | None:
-    """The verdict of a run that has ended; one from before its end does not count."""
+    """The verdict of a run that has ended; a verdict from before the end does not count."""
     ended, verdict = stored.run["finished_at"], stored.verdict
     return verdict if ended and verdict and verdict["judged_at"] >= ended else None
 
@@ -206,7 +206,7 @@ def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
     briefs = stored.briefs.get(name, {})
     watched = (stored.watch or {}).get("nodes", {}).get(name, {})
     launch = watched.get("launch") or {}
-    # a waiting node has no plan yet, and gets one like the others
+    # A waiting node has no plan yet, and will get a plan like other nodes.
     plans = (stored.watch or {}).get("plans", [])[watched.get("plan") or 0 :]
     plan: Mapping[str, Any] = plans[0] if plans else {"stages": {}, "heartbeat_seconds": DEFAULT_HEARTBEAT_SECONDS}
     expected, heartbeat = plan["stages"], plan["heartbeat_seconds"]
@@ -307,7 +307,7 @@ def _message(state: str, launch: Mapping[str, Any], brief: StageBrief | None, ve
 def _ahead(
     state: str, states: Mapping[str, str], expected: Mapping[str, float | None], stage: str, elapsed: float | None
 ) -> Ahead | None:
-    """The time that a node still needs; also of a failed one, whose other stages may continue."""
+    """The time that a node still needs; also for a failed node, whose other stages may continue."""
     open_stages = [name for name, reached in states.items() if reached not in FINAL_STATES]
     if state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
         return None
@@ -321,11 +321,12 @@ def _ahead(
 
 
 def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
-    """The nodes, with the expected ends of waiting ones after those at work: `places` at once, 0 is all."""
+    """The nodes with the expected ends of waiting nodes, which start after those at work. `places`: nodes at work
+    at the same time, 0: all."""
     working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
     exact = all(ahead.exact for ahead in working)
-    # a silent node keeps its place for an unknown time
+    # A silent node occupies its place for an unknown time.
     free = [ahead.seconds for ahead in working] + [0.0] * max(0, places - len(working) - hidden)
     heapq.heapify(free)
     ordered = []
@@ -344,8 +345,8 @@ def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
 
 
 def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:
-    """The nodes of these names, which may have ``*`` and ``?``; all without any. Raises KeyError for a name without a
-    node."""
+    """The nodes that match these names, which may contain ``*`` and ``?``; without names all nodes. Raises KeyError for
+    a name that no node matches."""
     if not patterns:
         return status.nodes
     for name in patterns:
@@ -355,5 +356,5 @@ def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:
 
 
 def _seconds(moment: datetime, earlier: datetime) -> float:
-    """Seconds from `earlier` to `moment`; 0 for what was written while the store was listed."""
+    """Seconds from `earlier` to `moment`; 0 if `earlier` is later, as for objects written during the listing."""
     return max(0.0, (moment - earlier).total_seconds())
