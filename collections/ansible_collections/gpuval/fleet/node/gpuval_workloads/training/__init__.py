@@ -1,1 +1,1 @@
-"""Training from scratch, one process per device: ``python -m gpuval_workloads.training``."""
+"""Trains a model from scratch, one process per device: ``python -m gpuval_workloads.training``."""

@@ -1,4 +1,4 @@
-"""Decide how many processes train, start them, hand over what they found."""
+"""Starts the ranks of a training and adopts their result."""
 
 from __future__ import annotations
 

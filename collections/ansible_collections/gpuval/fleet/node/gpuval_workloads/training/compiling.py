@@ -1,7 +1,7 @@
-"""Compile the model's layers where that pays, within bounded time; where it fails, train without and say so.
+"""Compiles the model's layers within bounded time; if that fails, the training runs without and says so.
 
-One forward and backward pass on every rank by itself, before gradients are exchanged: a rank whose compiler fails or
-takes too long leaves no rank waiting in a collective, and all fall back together.
+Every rank alone runs a forward and backward pass before gradients are exchanged: a rank whose compiler fails or takes
+too long leaves no rank waiting in a collective, and all fall back together.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ COMPILE_LIMIT_SECONDS = 240.0
 
 
 class _Expired(BaseException):
-    """The time is up. No Exception, so that no handler inside the compiler takes it for a failure of its own."""
+    """The time limit is reached. Not an Exception, so that no handler inside the compiler catches it."""
 
 
 def compile_layers(
     model: nn.Module, next_loss: Callable[[], Tensor], ranks: Ranks, limit_seconds: float = COMPILE_LIMIT_SECONDS
 ) -> tuple[float, str]:
-    """Compile the layers on all ranks; return the seconds it took, and why it was given up ("" where it was not).
+    """Compile the layers on all ranks; return the seconds, and why compilation was given up ("" if it was not).
 
-    Layer by layer, so that gradients are exchanged while the backward pass goes on. Given up, the model is as before.
+    Layers are compiled one by one, so that gradients are exchanged during the backward pass. If compilation is given
+    up, the model is as before.
     """
     ranks.say(f"compiling the layers, for {limit_seconds:.0f} s at most")
     started = time.perf_counter()
@@ -43,10 +44,10 @@ def compile_layers(
                 ranks.synchronize()
         except _Expired:
             problem = f"not done after {limit_seconds:.0f} s"
-        except Exception as error:  # a compiler may raise whatever it likes; without it the training still runs
+        except Exception as error:  # a compiler may raise any error; the training runs without it
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
         model.zero_grad(set_to_none=True)
-        ranks.empty_cache()  # the training lays its memory out anew
+        ranks.empty_cache()  # the training allocates its memory anew
         problems = ranks.gather(problem)
     seconds = time.perf_counter() - started
     for rank, rank_problem in enumerate(problems):
@@ -58,17 +59,17 @@ def compile_layers(
 
 
 def undo(model: nn.Module) -> None:
-    """Let the layers run as they are written again."""
+    """Undo the compilation: the layers run as written."""
     for layer in model.get_submodule("layers").children():
-        layer._compiled_call_impl = None  # what Module.compile() set; it offers no way back
+        layer._compiled_call_impl = None  # set by Module.compile(), which cannot be undone otherwise
     torch._dynamo.reset()
 
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise ``_Expired`` in the main thread when the time is up, and again each second until it gets through.
+    """Raise ``_Expired`` in the main thread after ``seconds``, and again each second until it ends the work.
 
-    Python drops an exception that meets a finalizer or a weak reference's callback, and compilers are full of them.
+    Python drops an exception in a finalizer or a weak reference's callback, which compilers use a lot.
     """
 
     def expire(*_: object) -> None:

@@ -19,7 +19,7 @@ _GB = 10**9
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A training as asked for. None means: decide by the device."""
+    """The settings of a training. None means: decide by the device."""
 
     model: str = "llama"
     size: str = "auto"
@@ -69,7 +69,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
 
 
 def llama_size(config: TrainingConfig, is_gpu: bool, memory_bytes: int) -> str:
-    """Return the size asked for, or the one that fills the device: 1b trains in 60 GB at its default batch."""
+    """Return the configured model size, or the one that fills the device: 1b needs 60 GB at its default batch."""
     if config.size != "auto":
         return config.size
     if not is_gpu:
@@ -78,9 +78,9 @@ def llama_size(config: TrainingConfig, is_gpu: bool, memory_bytes: int) -> str:
 
 
 def llama_batch_size(config: TrainingConfig, size: str, is_compiled: bool, memory_bytes: int) -> int:
-    """Return the sequences per step asked for, or as many as the device's memory holds with speed to gain.
+    """Return the configured number of sequences per step, or the fastest that fits into the device's memory.
 
-    Compiled, the 1b keeps less for its backward pass: 24 fit in 140 GB and gave 471 TFLOP/s against 450 with 8.
+    A compiled 1b keeps less for its backward pass: 24 fit in 140 GB and gave 471 TFLOP/s against 450 with 8.
     """
     if config.batch_size:
         return config.batch_size
@@ -88,7 +88,7 @@ def llama_batch_size(config: TrainingConfig, size: str, is_compiled: bool, memor
 
 
 def wants_compile(config: TrainingConfig, is_nvidia: bool) -> bool:
-    """Return whether to compile: as asked, or where it is known to work and the training is long enough to gain."""
+    """Return whether to compile: as configured, else if it is known to work and the training is long enough."""
     if config.validation_only or config.compile == "never":
         return False
     if config.compile == "always":
@@ -98,12 +98,12 @@ def wants_compile(config: TrainingConfig, is_nvidia: bool) -> bool:
 
 
 def resnet18_batch_size(config: TrainingConfig, is_gpu: bool) -> int:
-    """Return the images per step asked for, or what keeps the device busy."""
+    """Return the configured number of images per step, or a number that keeps the device busy."""
     return config.batch_size or (2048 if is_gpu else 32)
 
 
 def gpu_setups(config: TrainingConfig, is_nvidia: bool, memory_bytes: int) -> list[str]:
-    """Return the setups that a GPU of that memory may report: where compiling fails, training goes on without."""
+    """Return the setup texts that a GPU with this memory may report: compiled, or eager if compilation fails."""
     dtype, setups = precision(config, is_gpu=True), []
     for is_compiled in (True, False) if wants_compile(config, is_nvidia) else (False,):
         size, batch = None, [resnet18_batch_size(config, is_gpu=True)]
@@ -116,13 +116,13 @@ def gpu_setups(config: TrainingConfig, is_nvidia: bool, memory_bytes: int) -> li
 
 
 def setup_text(model: str, size: str | None, batch: Sequence[int], dtype: str, is_compiled: bool) -> str:
-    """Return what decides how fast the model trains, as one text; ``batch``: samples, or sequences and their length."""
+    """Return all that determines a training's speed as one text; ``batch``: samples, or sequences and their length."""
     name = f"{model}-{size}" if size else model
     return f"{name} {'x'.join(map(str, batch))} {dtype} {'compiled' if is_compiled else 'eager'}"
 
 
 def precision(config: TrainingConfig, is_gpu: bool) -> str:
-    """Return bf16 or fp32, as asked or by the device."""
+    """Return bf16 or fp32, as configured or by the device."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if is_gpu else "fp32"
@@ -130,9 +130,9 @@ def precision(config: TrainingConfig, is_gpu: bool) -> str:
 
 @dataclass(frozen=True)
 class TrainingBounds:
-    """When a training ends, and how many steps to take before looking again; rank 0 decides for all.
+    """Decides when a training ends, and the number of steps until the next decision; rank 0 decides for all.
 
-    Whatever comes first: so many steps (warm-up included) or seconds after the warm-up. At least one is set.
+    The first limit counts: ``max_steps`` (with warm-up), or ``seconds`` after the warm-up. At least one is set.
     """
 
     warmup_steps: int
@@ -148,13 +148,13 @@ class TrainingBounds:
         return cls(warmup if max_steps is None else min(warmup, max_steps - 1), max_steps, seconds)
 
     def next_window(self, steps_done: int, measured_seconds: float, step_seconds: float) -> int:
-        """Return how many steps to take before all ranks compare notes again; 0 ends the training.
+        """Return the number of steps until all ranks exchange their losses again; 0 ends the training.
 
         ``steps_done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a
         recent step's time. At least one step follows the warm-up, however late it is.
         """
         if steps_done < self.warmup_steps:
-            # The very first may compile kernels for minutes: show it.
+            # The first step may compile kernels for minutes: report after it.
             return self.warmup_steps - steps_done if steps_done else 1
         window = MAX_WINDOW_STEPS
         if step_seconds > 0:

@@ -1,6 +1,6 @@
-"""What is learnt: CIFAR-10 from the data set's own files, or data generated so that a model can learn it at once.
+"""Training data: CIFAR-10 from its files, or generated data that a model learns fast.
 
-Every rank holds a shard of its own, of equal length, and goes through it in a new order in every epoch.
+Every rank has its own shard, of equal length, and reads it in a new order in every epoch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MARKOV_ENTROPY = -sum(p * math.log(p) for p in MARKOV_PROBABILITIES)
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's examples: ``inputs`` and ``targets`` of equal length, and where they come from."""
+    """One rank's examples: ``inputs`` and ``targets`` of equal length, and their source in words."""
 
     inputs: Tensor
     targets: Tensor
     source: str
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Return the whole batches in one pass. Raises ``WorkloadFailure`` when there is not one."""
+        """Return the number of complete batches in one epoch. Raises ``WorkloadFailure`` if there is none."""
         steps = len(self.inputs) // batch_size
         if steps == 0:
             raise WorkloadFailure(
@@ -47,7 +47,7 @@ class Shard:
         return steps
 
     def batches(self, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches without end, each epoch in an order of its own; a last one that is not whole is left out."""
+        """Yield batches without end, each epoch in a new order; an incomplete last batch is left out."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(len(self.inputs), generator=generator).to(self.inputs.device)
@@ -62,8 +62,8 @@ class Shard:
 def markov_text(vocabulary: int, sequence_length: int, sequences: int, seed: int, rank: int) -> Shard:
     """Return text of a random first-order Markov chain: every symbol has 4 likely followers.
 
-    The chain depends on the seed alone, what is drawn from it on the rank too. The loss starts at ln(vocabulary), falls
-    to ln(symbols) once a model knows which symbols occur, then towards ``MARKOV_ENTROPY`` (0.91) with the followers.
+    The chain depends on the seed alone, the drawn text also on the rank. The loss starts at ln(vocabulary), falls to
+    ln(symbols) once a model knows which symbols occur, then towards ``MARKOV_ENTROPY`` (0.91) as it learns followers.
     """
     symbols = min(vocabulary, MARKOV_SYMBOLS)
     chain, draw = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1 + rank)
@@ -80,7 +80,7 @@ def markov_text(vocabulary: int, sequence_length: int, sequences: int, seed: int
 
 
 def generated_images(count: int, seed: int, rank: int) -> Shard:
-    """Return images of 10 classes in CIFAR-10's form (bytes): a coarse pattern of the class under noise."""
+    """Return images of 10 classes in CIFAR-10's form (bytes): a coarse pattern for each class, with noise."""
     patterns = torch.randn(CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
     patterns = torch.nn.functional.interpolate(patterns, size=IMAGE_SIZE, mode="nearest")
     draw = torch.Generator().manual_seed(seed + 1 + rank)
@@ -97,7 +97,7 @@ def cifar10(directory: Path, rank: int, world_size: int) -> Shard:
     """Return a rank's share of CIFAR-10's 50,000 training images, from its Python or its binary files.
 
     ``directory`` is ``cifar-10-batches-py`` or ``cifar-10-batches-bin``, or holds one of them. Raises
-    ``WorkloadFailure`` when neither is there, or when a file is not what it should be.
+    ``WorkloadFailure`` when both are missing, or a file is malformed.
     """
     forms = (("cifar-10-batches-py", "", read_pickle), ("cifar-10-batches-bin", ".bin", read_binary))
     for (folder, suffix, read), is_inside in product(forms, (True, False)):
@@ -125,8 +125,8 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
 def read_pickle(path: Path) -> tuple[Tensor, Tensor]:
     """Return images and labels of a pickled dictionary with ``data`` (a NumPy array of bytes) and ``labels``.
 
-    Nothing of what the pickle names is imported or called: stand-ins take the place of the only things that
-    CIFAR-10's files need. Raises ``WorkloadFailure`` when it names anything else or is malformed.
+    Nothing that the pickle names is imported or called: stand-ins replace the few names that CIFAR-10's files need.
+    Raises ``WorkloadFailure`` for any other name or a malformed pickle.
     """
     try:
         content = _CifarUnpickler(io.BytesIO(_read(path)), encoding="bytes").load()
@@ -135,7 +135,7 @@ def read_pickle(path: Path) -> tuple[Tensor, Tensor]:
         return _checked(path, images, torch.tensor(labels, dtype=torch.int64))
     except WorkloadFailure:
         raise
-    except Exception as error:  # a hostile or torn pickle can raise whatever it likes
+    except Exception as error:  # a hostile or damaged pickle can raise any error
         raise WorkloadFailure(f"{path} is not a batch of CIFAR-10 ({error}): unpack the data set again") from error
 
 

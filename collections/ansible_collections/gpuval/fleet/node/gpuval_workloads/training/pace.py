@@ -1,8 +1,8 @@
-"""How long a rank works in each step, and how long it waits for the others: the slow one is the one that never waits.
+"""Measures how long a rank computes in each step and how long it waits for others: the slow rank never waits.
 
-Gradients are exchanged while the backward pass goes on, and the backward pass ends by waiting for the exchange. What a
-rank does by itself ends with its own last gradient, that of the model's first parameter, and goes on with the
-optimizer. Nothing here makes the device wait: on a GPU the marks are events in its queue.
+Gradients are exchanged during the backward pass, which ends with a wait for the exchange. A rank's own work ends with
+its last gradient, that of the model's first parameter, and continues with the optimizer. Nothing here makes the device
+wait: on a GPU, the marks are events in its queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOW_RATIO = 1.05
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step: in all, working, and waiting for the others' gradients (and for what the links take)."""
+    """Seconds of one step: in all, of compute, and of waiting for the others' gradients (with the transfer time)."""
 
     seconds: float
     compute: float
@@ -30,7 +30,7 @@ class StepTime:
 
 
 class StepPace:
-    """Marks the steps of a window, from its making on."""
+    """Measures the steps of a window of steps, which begins at creation."""
 
     def __init__(self, accelerator: TorchDevices) -> None:
         self._clock = Clock(accelerator)
@@ -39,7 +39,7 @@ class StepPace:
         self._steps: list[list] = [[]]
 
     def mark(self) -> None:
-        """Mark that this rank's own backward pass is through; then that all ranks' gradients are there."""
+        """Mark the end of this rank's own backward pass; at the second call, the arrival of all ranks' gradients."""
         self._steps[-1].append(self._mark())
 
     def step_done(self) -> None:
@@ -63,16 +63,16 @@ class StepPace:
 
 
 def on_last_gradient(model: nn.Module, call: Callable[[], None]) -> RemovableHandle:
-    """Let ``call`` be called in every backward pass when the model's last gradient is there.
+    """Register ``call`` for every backward pass, when the model's last gradient is ready.
 
-    The first parameter takes part in the forward pass first, so its gradient comes last. The hook runs as soon as the
-    gradient is added up; DistributedDataParallel's own, which starts the exchange of the last bucket, comes after it.
+    The first parameter is the first in the forward pass, so its gradient is the last. The hook runs once the gradient
+    is accumulated, before DistributedDataParallel's hook, which starts the exchange of the last bucket.
     """
     return next(model.parameters()).register_post_accumulate_grad_hook(lambda _: call())
 
 
 def slowest(compute_seconds: Sequence[float]) -> tuple[int, float]:
-    """Return which part works longest on a step, and its time as a ratio of the median part's."""
+    """Return the index of the rank that computes longest, and the ratio of its time to the median."""
     index = max(range(len(compute_seconds)), key=lambda part: compute_seconds[part])
     middle = median(compute_seconds)
     return index, compute_seconds[index] / middle if middle > 0 else 1.0

@@ -1,8 +1,7 @@
-"""A model together with the data it learns and what a step of it counts for; and how its weights are updated.
+"""The task of a training: model, data, items and FLOPs of a step; and the update of weights.
 
-The loss takes one course for one seed, by a slow start and bounded gradients. Without either the optimisation is
-chaotic: the order of a device's sums decides from the fifth step on where it goes. docs/design/loss.md has the
-measurements.
+With warm-up of the learning rate and bounded gradients, the loss has the same course for the same seed. Otherwise the
+optimisation is chaotic: from the fifth step on it depends on the order of a device's sums (docs/design/loss.md).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ IMAGE_STD = (63.0, 62.1, 66.7)
 
 @dataclass
 class Task:
-    """What the loop needs: ``items`` are tokens or samples, per batch of one rank, as are the FLOPs."""
+    """The task of the training loop. ``item`` is token or sample; items and FLOPs are per batch of one rank."""
 
     model: nn.Module
     batches: Iterator[tuple[Tensor, Tensor]]
@@ -49,16 +48,16 @@ class Task:
     environment: dict
 
     def setup(self) -> str:
-        """Return what decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
+        """Return all that determines the training's speed as one text: floors of a GPU model are for one such setup."""
         values = self.environment
         batch = [values[key] for key in ("batch_size_per_process", "sequence_length") if key in values]
         return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
 def build_task(config: TrainingConfig, ranks: Ranks, is_compiled: bool = False) -> Task:
-    """Return the task on this rank's device; the weights are the same on every rank, the data its own.
+    """Return the task on this rank's device, with equal weights on every rank and the rank's own data.
 
-    ``is_compiled`` says what the model will be: it decides how large a batch fits.
+    ``is_compiled``: whether the model will be compiled, which determines the batch size.
     """
     dtype = precision(config, ranks.accelerator.is_gpu)
     task = _llama(config, ranks, dtype, is_compiled) if config.model == "llama" else _resnet18(config, ranks, dtype)
@@ -82,7 +81,7 @@ def _llama(config: TrainingConfig, ranks: Ranks, dtype: str, is_compiled: bool) 
     shard = data.markov_text(shape.vocabulary, length, sequences, config.seed, ranks.rank).to(ranks.device)
     with ranks.device:
         model = Llama(shape, length)
-    # bf16 weights and optimizer state, no fp32 copy: the least memory traffic per step, and enough for a loss to fall.
+    # bf16 weights and optimizer state without fp32 copy: least memory traffic per step, and the loss still falls.
     model = model.to(torch.bfloat16 if dtype == "bf16" else torch.float32)
     model.initialize(torch.Generator(ranks.device).manual_seed(config.seed))
     return Task(
@@ -142,7 +141,7 @@ def _resnet18(config: TrainingConfig, ranks: Ranks, dtype: str) -> Task:
 def _prepared(
     batches: Iterator[tuple[Tensor, Tensor]], device: torch.device, layout: torch.memory_format
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Make bytes into what the model takes: centred, scaled, half of the batches mirrored."""
+    """Yield batches of image bytes as the model's inputs: centred, scaled, half of the batches mirrored."""
     mean = torch.tensor(IMAGE_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(IMAGE_STD, device=device).view(3, 1, 1)
     for number, (images, labels) in enumerate(batches):
@@ -160,13 +159,13 @@ def adamw(task: Task, accelerator: TorchDevices) -> torch.optim.Optimizer:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
-    """Set the learning rate of a step, the first of which is 1."""
+    """Set the learning rate for a step; the first step is 1."""
     for group in optimizer.param_groups:
         group["lr"] = task.learning_rate * min(1.0, step / WARMUP_STEPS)
 
 
 def update(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
-    """Take one step with gradients of bounded norm. The device is not waited for."""
+    """Update the weights for a step, with clipped gradients, without waiting for the device."""
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), MAX_GRADIENT_NORM)
     set_rate(optimizer, task, step)
     optimizer.step()
@@ -174,7 +173,7 @@ def update(optimizer: torch.optim.Optimizer, task: Task, step: int) -> None:
 
 
 def course(task: Task, world_size: int) -> str:
-    """Return what decides the course of the loss, as one text: losses compare where it is the same."""
+    """Return all that determines the course of the loss as one text: losses are comparable if it is equal."""
     values = task.environment
-    setup = task.setup().rpartition(" ")[0]  # eager and compiled take one course
+    setup = task.setup().rpartition(" ")[0]  # eager and compiled have the same course
     return f"{setup} x{world_size} seed {values['seed']} rate {task.learning_rate:g}, {values['data']}"

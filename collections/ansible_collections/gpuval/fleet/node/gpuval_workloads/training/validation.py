@@ -23,7 +23,7 @@ DEFAULT_CHECK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Gradients:
-    """One backward pass on all ranks: elements that are no number, elements that differ between ranks, its seconds."""
+    """The gradients of one backward pass on all ranks: non-finite elements, elements that differ, and seconds."""
 
     nonfinite_count: int
     mismatch_count: int
@@ -33,7 +33,7 @@ class Gradients:
 def validate(
     ranks: Ranks, result: WorkloadResult, model: nn.Module, next_loss: Callable[[], Tensor], seconds: float | None
 ) -> None:
-    """Run the checks of the diagnostics and one forward and backward pass; what is wrong fails the result."""
+    """Run the checks of the diagnostics and one forward and backward pass; wrong values fail the result."""
     devices = result.environment["devices"]
     for device in devices:
         ranks.say(f"gpu:{device['index']} {device['name']}, {device['memory_bytes'] / GIB:.1f} GiB")
@@ -62,7 +62,7 @@ def validate(
 
 
 def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) -> Gradients:
-    """Take one forward and backward pass; compare the gradients of all ranks, which have to be the same bit by bit."""
+    """Run one forward and backward pass and compare the gradients of all ranks, which must be equal bit by bit."""
     watch = Stopwatch(ranks.accelerator)
     loss = next_loss()
     loss.backward()
@@ -79,7 +79,7 @@ def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) ->
 
 
 def differing(tensor: Tensor) -> Tensor:
-    """Return how many elements of this rank's tensor are not rank 0's, bit by bit; NaNs too are compared as bits."""
+    """Return how many elements of this rank's tensor differ from rank 0's; all, also NaNs, are compared as bits."""
     bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
     first_rank_bits = bits.clone()
     dist.broadcast(first_rank_bits.view(torch.uint8), src=0)
@@ -87,7 +87,7 @@ def differing(tensor: Tensor) -> Tensor:
 
 
 def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]]) -> list[str]:
-    """Return what is wrong, each with the part that it is wrong on."""
+    """Return the problems in words, each with its GPU."""
     complaints = []
     if gradients.nonfinite_count:
         complaints.append(f"{gradients.nonfinite_count} gradient values are not finite")
@@ -98,7 +98,7 @@ def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]
         for figure in figures:
             precision = re.fullmatch(r"diagnostics_matmul_(\w+)_error_ratio", figure.name)
             value = math.nan if figure.value is None else figure.value
-            if precision and not value <= ERROR_LIMITS[precision[1]]:  # NaN is no match either
+            if precision and not value <= ERROR_LIMITS[precision[1]]:  # NaN fails, too
                 limit = ERROR_LIMITS[precision[1]]
                 complaints.append(f"{where}: {precision[1]} product off by {value:.2g}, limit {limit:g}")
         complaints += [f"{where}: {figure.value} x {_WRONG[figure.name]}" for figure in wrong(figures)]

@@ -51,7 +51,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 
 def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Task:
-    """Return the task, its layers compiled where that is wanted and works."""
+    """Return the task, with compiled layers if configured and possible."""
     is_compiled = wants_compile(config, ranks.accelerator.kind == "cuda" and torch.version.hip is None)
     task = build_task(config, ranks, is_compiled)
     if not is_compiled:
@@ -64,7 +64,7 @@ def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Tas
         return task
     ranks.say(f"not compiled ({problem}); training goes on without")
     result.environment["compile_problem"] = problem
-    del task  # what fits compiled may not fit without: free it before building anew
+    del task  # the batch may not fit without compilation: free the memory, build anew
     gc.collect()
     ranks.empty_cache()
     return build_task(config, ranks)
@@ -84,7 +84,7 @@ def parallel(model: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def poison(model: nn.Module) -> None:
-    """Put a NaN where every loss depends on it: the last layer."""
+    """Inject a NaN into the last layer, on which every loss depends."""
     with torch.no_grad():
         list(model.parameters())[-1].view(-1)[0] = float("nan")
 
@@ -98,10 +98,10 @@ def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
 
 @dataclass
 class TrainingLoop:
-    """The loop and its bookkeeping.
+    """The training loop, with its losses, times and figures.
 
-    Steps run in windows of about a second. Within a window nothing waits for the device; at its end the ranks
-    exchange their losses (the only copy to the host) and rank 0 says how many steps come next, so all stop together.
+    Steps run in windows of about a second. Within a window nothing waits for the device. At its end, the ranks exchange
+    their losses (the only copy to the host), and rank 0 sets the number of next steps, so that all stop together.
     """
 
     config: TrainingConfig
@@ -144,7 +144,7 @@ class TrainingLoop:
         self._report()
 
     def _take(self, window: int) -> list[StepTime]:
-        """Take so many steps; return the times of each on this rank. A loss that is no number fails the result."""
+        """Run a window of steps; return this rank's times of each. A loss that is not finite fails the result."""
         self.pace = StepPace(self.ranks.accelerator)
         self.ranks.follow(self.pace.events)
         losses = []
@@ -174,7 +174,7 @@ class TrainingLoop:
         return int(number)
 
     def _judge(self, by_rank: Tensor) -> None:
-        """Take the losses of a window (rank by step) down, up to the first that is not finite."""
+        """Record the losses of a window (rank by step), up to the first that is not finite."""
         bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()  # by step, then by rank
         self.nonfinite = len(bad)
         good = bad[0][0] if bad else by_rank.shape[1]
@@ -208,7 +208,7 @@ class TrainingLoop:
             self.result.write()
 
     def _add_figures(self) -> None:
-        """Put what rank 0 knows by itself into the result."""
+        """Add the figures that rank 0 knows alone to the result."""
         add = self.result.add_metric
         add("training_duration_seconds", time.perf_counter() - self.started, "seconds")
         add("training_steps_count", len(self.losses), "count")
@@ -226,7 +226,7 @@ class TrainingLoop:
             add(f"training_{self.task.item}_per_second", self._rate(), f"{self.task.item}/s")
 
     def _report(self) -> None:
-        """Gather every rank's figures; rank 0 completes the result with them."""
+        """Gather all ranks' figures; rank 0 completes the result with them."""
         self._add_figures()
         rank_report: dict[str, float | None] = {"peak_memory": None, "seconds": None}
         if self.ranks.accelerator.kind == "cuda":
@@ -264,7 +264,7 @@ class TrainingLoop:
             )
 
     def _remarks(self, compute_seconds: list[float]) -> str:
-        """Name the part that the others wait for, and say when compiling was given up."""
+        """Return remarks: the rank that others wait for, and why compilation was given up."""
         remarks = ""
         if compute_seconds:
             fastest = min(compute_seconds)

@@ -1,1 +1,1 @@
-"""The vendors' own test tools, where the node or the image has them: ``python -m gpuval_workloads.vendor_tools``."""
+"""Runs the vendors' test tools that the node or the image has: ``python -m gpuval_workloads.vendor_tools``."""

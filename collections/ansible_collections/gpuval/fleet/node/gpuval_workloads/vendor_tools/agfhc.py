@@ -1,4 +1,4 @@
-"""AGFHC, AMD's GPU field health check: its console output and the results.json of a run.
+"""Runs AGFHC, AMD's GPU field health check, and reads its console output and results.json.
 
 ``PASS: test-1-1 [..]`` or (``--simple-output``) ``test  passed`` for every test, a summary ``Tests: 5 Total, 5
 Executed, 0 Skipped``, and at the end ``Program exiting with return code AGFHC_SUCCESS [0]``, without which nothing
@@ -14,7 +14,7 @@ from ..common.tool_output import json_objects, plain, shortened, whole
 from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, ToolTask, scope_of, settle
 
 BINARY = "agfhc"
-#: Recipes of the whole node by level, and the seconds that AMD says they take, with a tenth and their start-up more.
+#: Recipes for the whole node by level, and their seconds by AMD, plus a tenth and the start.
 RECIPES = {1: ("all_lvl1", 360.0), 2: ("all_lvl2", 700.0), 3: ("all_lvl3", 2040.0), 4: ("all_lvl4", 4020.0)}
 
 _RETURN = re.compile(r"\breturn code (AGFHC_\w+) \[(-?\d+)\]")
@@ -26,7 +26,7 @@ _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "ab
 
 
 def judge(text: str) -> ToolAnswer:
-    """Return what the console output proves. Never raises."""
+    """Return the answer that AGFHC's console output proves. Never raises."""
     text = plain(text)
     tests: dict[str, str] = {}
     failures: list[str] = []
@@ -36,7 +36,7 @@ def judge(text: str) -> ToolAnswer:
         if word:
             outcome = _OUTCOMES[word.lower()[:4]]
             name = re.sub(r"-\d+-\d+$", "", test)[:48]
-            if tests.get(name) != "fail":  # one bad iteration is not made good by another
+            if tests.get(name) != "fail":  # a failed iteration counts, even if others pass
                 tests[name] = outcome
         names_gpu = scope_of(line) != NODE and "fail" in line.lower()
         if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or names_gpu)):
@@ -60,7 +60,7 @@ def judge(text: str) -> ToolAnswer:
 
 
 def failed_tests(text: str) -> int | None:
-    """Return how many tests results.json counts as failed, None where it does not say."""
+    """Return the number of failed tests in the text of AGFHC's results.json, None without one."""
     waiting: list[object] = list(json_objects(plain(text)))
     for _ in range(10_000):
         if not waiting:
@@ -76,7 +76,7 @@ def failed_tests(text: str) -> int | None:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the recipe of the level, or the longest below it that the time allows."""
+    """Run the recipe of the level, or the longest lower one that the time allows."""
     fitting = [level for level, (_, seconds) in RECIPES.items() if level <= job.level and seconds <= job.seconds_left()]
     if not fitting:
         return ToolAnswer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")

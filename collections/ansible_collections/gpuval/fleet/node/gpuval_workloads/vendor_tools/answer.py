@@ -1,4 +1,4 @@
-"""The run of one tool: its time, its folder, its calls; and its answer, in one form for all of them."""
+"""The run of one vendor tool: its time, folder and calls; and its answer, in one form for all tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ToolFigure:
-    """A metric of the record: base unit last in its name."""
+    """A metric for the record; its name ends in the base unit."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ class ToolFigure:
 
 @dataclass(frozen=True)
 class ToolFault:
-    """A fault that a tool reports, and where: ``gpu:3``, or the node where it names no GPU."""
+    """A fault that a tool reports, and its scope: ``gpu:3``, or the node if the tool names no GPU."""
 
     scope: str
     text: str
@@ -45,10 +45,10 @@ class ToolFault:
 
 @dataclass
 class ToolAnswer:
-    """``pass``: it ran to its end and found nothing. ``fail``: it named faults. ``unanswered``: it gave no answer that
-    counts (``reason`` says why): never a pass. ``left_out``: it was not started, for the reason given. ``skipped``: it
-    ran and tested no hardware, or not that of all GPUs. ``inapplicable``: this node has nothing for it to test.
-    ``not_run``: tests asked for that it did not run, beside those that it did."""
+    """A tool's answer. Verdicts: ``pass``: the tool completed without faults. ``fail``: it named faults.
+    ``unanswered``: it gave no valid answer (see ``reason``), never a pass. ``left_out``: not started (see ``reason``).
+    ``skipped``: it tested no hardware, or not that of all GPUs. ``inapplicable``: this node has nothing for it to test.
+    The field ``not_run`` has requested tests that did not run, beside those that did."""
 
     verdict: str
     reason: str = ""
@@ -57,7 +57,7 @@ class ToolAnswer:
     notes: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
     figures: list[ToolFigure] = field(default_factory=list)
-    #: Name, unit, message sizes in bytes and the figure of each.
+    #: Curves: name, unit, message sizes in bytes and the figure of each.
     curves: list[tuple[str, str, list[int], list[float]]] = field(default_factory=list)
 
     @classmethod
@@ -70,15 +70,15 @@ class ToolAnswer:
 
 
 def scope_of(line: str) -> str:
-    """Return the GPU that a line names by its index, else the node."""
+    """Return the scope of the GPU whose index a line names, else the node's."""
     gpu = _GPU.search(line)
     return f"gpu:{int(gpu[1])}" if gpu else NODE
 
 
 def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None = None) -> ToolAnswer:
-    """Return the answer, which fails where the tool's output has the text of an error beside its results.
+    """Return the answer, turned into a fail if the tool's output also reports a hardware error.
 
-    ``also`` matches the tool's own form of an error. It counts beside complete results alone.
+    ``also`` matches the tool's own form of an error, which counts only beside complete results.
     """
     lines = error_lines(output, complete=answer.verdict in (PASS, SKIPPED), also=also)
     if answer.verdict != FAIL and lines:
@@ -88,8 +88,8 @@ def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None =
 
 @dataclass
 class ToolTask:
-    """What a tool is given: where executables are, the GPUs there should be, how thorough to be, and its deadline (of
-    the monotonic clock)."""
+    """The input of a tool's run: search of executables, expected number of GPUs, level of tests, and deadline on the
+    monotonic clock."""
 
     tool: str
     search: command.ExecutableSearch
@@ -102,7 +102,7 @@ class ToolTask:
         return self.deadline - time.monotonic()
 
     def executable(self, name: str) -> Path:
-        """Return the path of an executable, which was found before the tool was started."""
+        """Return the path of an executable, which must exist."""
         return self.search.find(name) or Path(name)
 
     def call(
@@ -114,7 +114,7 @@ class ToolTask:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> command.ProgramEnd:
-        """Run a command for at most so long and keep its output as a file beside the result."""
+        """Run a command for at most ``seconds`` and write its output to a file in the tool's folder."""
         title = name or self.tool
         print(f"{title}: {' '.join(map(str, arguments))} (at most {seconds:.0f} s)", flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class ToolTask:
         return ended
 
     def read(self, name: str) -> str:
-        """Return the text of a file that the tool wrote into its folder; empty where there is none."""
+        """Return the text of a file that the tool wrote into its folder; empty for a missing file."""
         try:
             with (self.folder / name).open("rb") as stream:
                 return stream.read(MAX_FILE_BYTES).decode("utf-8", "replace")
@@ -143,8 +143,8 @@ class ToolTask:
 
 
 def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
-    """Return the answer, held against the program's output; no pass counts of a program that ended badly, and one
-    without an answer gets the reason."""
+    """Return the answer, checked against the program's output and end: a program that ended badly cannot pass, and an
+    invalid answer gets the reason."""
     answer, doubt = hold_against(answer, ended.output), ""
     if ended.code != 0 or ended.timed_out or ended.problem:
         doubt = ended.how()
@@ -160,7 +160,7 @@ def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
 
 
 def why(ended: command.ProgramEnd, reason: str) -> str:
-    """Return why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
+    """Return why a program gave no answer: how it ended if badly, what its output lacks, its last error."""
     lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
     parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
     if ended.code is None:

@@ -1,7 +1,7 @@
-"""nccl-tests and rccl-tests: bandwidth, time and right results of each collective over all GPUs of the node.
+"""Runs nccl-tests or rccl-tests: bandwidth, time and correctness of each collective over all GPUs of the node.
 
-The table is read by its header, never by counting columns: versions and options (-I, -S, -C, per-iteration reports) add
-some. Bandwidth is that of the largest size; "Avg bus bandwidth" mixes all sizes and is not looked at. #wrong N/A means
+The table is read by its header, never by position: versions and options (-I, -S, -C, per-iteration reports) add
+columns. The bandwidth is that of the largest size; "Avg bus bandwidth" mixes all sizes and is ignored. #wrong N/A means
 that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/util.cu.
 """
 
@@ -35,8 +35,8 @@ BINARIES = {
     "sendrecv": "sendrecv_perf",
 }
 SMALLEST = "8"
-#: The largest size: what does not end in time with one, GPUs on PCIe for instance, is tried with the next. The tool
-#: itself lowers it to what the memory holds, and says so.
+#: Largest sizes to try: a run that does not end in time with one, as on PCIe, is repeated with the next. The tool
+#: itself lowers the size to what the memory holds, and reports that.
 LARGEST = ("8G", "1G", "128M")
 
 NEAR = 20
@@ -59,7 +59,7 @@ _REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
 class CollectiveMeasurement:
     """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted).
 
-    ``is_checked``: it has a count, or the deviation that older versions print instead.
+    ``is_checked``: results were checked, by a count or the deviation that older versions print instead.
     """
 
     seconds: float | None
@@ -81,7 +81,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class CollectivesTable:
-    """What one run printed. ``complete``: up to its summary; ``problem``: why what is there cannot be understood."""
+    """The table that one run printed. ``complete``: with its summary; ``problem``: why the table cannot be parsed."""
 
     rows: tuple[CollectiveRow, ...] = ()
     ranks: int | None = None
@@ -112,7 +112,7 @@ class CollectivesTable:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a header puts things: first index of each block, names and factors of all columns."""
+    """The columns of a header: first index of each block, names and unit factors of all columns."""
 
     names: tuple[str, ...]
     factors: tuple[float | None, ...]
@@ -121,7 +121,7 @@ class _Columns:
 
 
 def parse(text: str) -> CollectivesTable:
-    """Read the output of one run. Never raises."""
+    """Return the table in the output of one run. Never raises."""
     text = plain(text)
     lines = text.splitlines()
     columns: _Columns | None = None
@@ -170,7 +170,7 @@ def _header(lines: list[str], index: int) -> _Columns | None:
     units = list(re.finditer(r"\([^)\s]*\)", below.replace("#", " ", 1)))
     unit_by_end = {unit.end(): unit.group() for unit in units}
     measured = [match for match in re.finditer(r"\S+", line) if match.group() not in _WITHOUT_UNIT]
-    if len(units) == len(measured):  # in order; else a unit ends where its name does
+    if len(units) == len(measured):  # in order; else a unit ends at the column of its name
         unit_by_end = {match.end(): unit.group() for match, unit in zip(measured, units)}
     ends = {match.end() for match in measured}
     factors = tuple(
@@ -182,7 +182,7 @@ def _header(lines: list[str], index: int) -> _Columns | None:
 
 
 def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
-    """Read one row; None when it has not the header's columns: cut short, or torn by another line."""
+    """Return one row; None if it does not fit the header's columns: cut off, or mixed with another line."""
     starts, names, blocks = columns.starts, columns.names, {}
     if len(fields) == len(names) - 1 and "redop" in names:
         redop = names.index("redop")  # some versions leave it empty for collectives that reduce nothing
@@ -191,7 +191,7 @@ def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
     if len(fields) != len(names):
         return None
     for title, start, end in zip(columns.titles, starts, [*starts[1:], len(names)]):
-        # Of columns of one name the first counts.
+        # Of columns with equal names the first counts.
         cells = dict(zip(names[start:end][::-1], list(zip(fields, columns.factors))[start:end][::-1]))
         if number(fields[start]) is None and fields[start] != "N/A":
             return None
@@ -214,7 +214,7 @@ def _scaled(text: str, factor: float | None) -> float | None:
 
 
 def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: str) -> ToolAnswer:
-    """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
+    """Return the answer that a table proves for one collective. ``ranks`` is the requested number."""
     largest = table.largest
     if table.problem or largest is None:
         return ToolAnswer.none(table.problem or "its table has no rows")
@@ -241,7 +241,7 @@ def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: s
     rate = largest.main.bus_bytes_per_second if largest.main else None
     if largest.main is None or rate is None:
         return ToolAnswer.none("no bandwidth at its largest size")
-    # 0 is what the smallest sizes round to, and no bandwidth is below it.
+    # The smallest sizes round to 0; a bandwidth below 0 is impossible.
     is_impossible = any(
         (block.bus_bytes_per_second or 0) < 0 or (block.seconds is not None and block.seconds <= 0)
         for block in table.blocks
@@ -286,7 +286,7 @@ def _curve(table: CollectivesTable, name: str) -> tuple[str, str, list[int], lis
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run every collective that is there, one after another, over all GPUs."""
+    """Run all available collectives, one after another, over all GPUs."""
     searched = {collective: job.search.find(binary) for collective, binary in BINARIES.items()}
     path_by_collective = {collective: path for collective, path in searched.items() if path}
     if job.gpus is None:
@@ -308,7 +308,7 @@ def run(job: ToolTask) -> ToolAnswer:
 
 
 def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_left: int) -> tuple[ToolAnswer, bool]:
-    """Run one collective, ``tools_left`` of them to go with this one; what it says and whether it was stopped."""
+    """Run one collective, of ``tools_left`` that remain; return its answer, and whether it was stopped."""
     seconds = job.seconds_left() * 2 / (tools_left + 1)
     if seconds < 1:
         return ToolAnswer.none(f"{collective}: no time was left for it"), False
@@ -321,7 +321,7 @@ def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_lef
 
 
 def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
-    """Put the answers for several collectives together: errors and unchecked results are summed."""
+    """Return one answer for several collectives: errors and unchecked results are summed."""
     figures: dict[str, ToolFigure] = {}
     for figure in (figure for answer in answers for figure in answer.figures):
         earlier = figures.get(figure.name)

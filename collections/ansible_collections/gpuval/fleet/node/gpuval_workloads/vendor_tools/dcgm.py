@@ -1,4 +1,4 @@
-"""DCGM's active diagnostics, ``dcgmi diag -r LEVEL -j``, in both layouts of its JSON.
+"""Runs DCGM's active diagnostics, ``dcgmi diag -r LEVEL -j``, and reads both layouts of its JSON.
 
 DCGM 2 and 3: ``DCGM GPU Diagnostic``, results by ``gpu_ids`` ("0,1"), texts as warnings and info. DCGM 4: ``DCGM
 Diagnostic``, results by ``entity_group`` and ``entity_id``, warnings with numbers of error, category and severity, and
@@ -31,9 +31,9 @@ LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 STATUSES = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "notrun": "skip"}
 SHOWN = 3
 
-#: Tests of the installation, not of the hardware, stand in this category; in one without categories it is this test.
+#: Category of the tests of the installation, not of hardware; and their name in the layout without categories.
 SOFTWARE = ("deployment", "software")
-#: EUD, of an own package that most nodes lack.
+#: EUD tests, of a separate package that most nodes lack.
 OPTIONAL = re.compile(r"(?:cpu[_ ])?eud\b|eud_test", re.IGNORECASE)
 
 _GPU_GROUP = 1  # DCGM_FE_GPU
@@ -59,8 +59,8 @@ _OF_A_GPU = re.compile(r"^(?:GPU \d+ )+")
 
 @dataclass(frozen=True)
 class DcgmResult:
-    """One result: the test, the GPU (None: the node, or something that is no GPU, named in ``entity``), its status
-    (pass, fail, warn, skip, or as written where it is none of them), DCGM's words and error numbers."""
+    """A result of DCGM: test, GPU (None: the node, or the ``entity`` that is no GPU), status (pass, fail, warn, skip,
+    or as written for any other), DCGM's texts and error numbers."""
 
     test: str
     gpu: int | None
@@ -79,7 +79,7 @@ class DcgmResult:
 def _read(text: str) -> tuple[list[DcgmResult], str]:
     """Return the results and DCGM's version, other text before and after the JSON allowed.
 
-    Raises ``LookupError`` that says why there are none that count.
+    Raises ``LookupError`` that says why there are no valid results.
     """
     text = plain(text)
     documents = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
@@ -110,7 +110,7 @@ def _findings(test: dict) -> list[DcgmResult]:
     summary = test.get("test_summary")
     if isinstance(summary, dict):
         status = _status(summary)
-        # Of the test as a whole; of interest where no result has it of a part.
+        # The status of the whole test counts if no single result has it.
         if (status not in ("pass", "skip") and all(finding.status != status for finding in results)) or not results:
             results.append(_finding(name, None, status, summary))
     return results or [DcgmResult(name, None, "no result")]
@@ -150,9 +150,9 @@ def _status(result: dict) -> str:
 
 
 def judge(text: str, gpus: int | None, level: int = 2) -> ToolAnswer:
-    """Return what the output of ``dcgmi diag -j`` proves; ``gpus`` is how many the node is to have. Never raises.
+    """Return the answer that the output of ``dcgmi diag -j`` proves; ``gpus`` is the expected number. Never raises.
 
-    Level 1 has no test of the hardware; of the others one without any proves nothing.
+    Level 1 tests no hardware; at other levels, an output without a hardware test proves nothing.
     """
     try:
         findings, version = _read(text)
@@ -239,5 +239,5 @@ def run(job: ToolTask) -> ToolAnswer:
         remedy = "start nv-hostengine on the node (systemctl start nvidia-dcgm)"
         return ToolAnswer.left_out(f"no host engine answers dcgmi: {remedy}")
     if answer.verdict == PASS and answer.notes and (ended.code or 0) > 0:
-        return answer  # a warning alone makes dcgmi end with another code than 0
+        return answer  # dcgmi's exit code is not 0 after a mere warning
     return settle(ended, answer)

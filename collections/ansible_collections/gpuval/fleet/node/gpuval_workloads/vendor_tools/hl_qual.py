@@ -1,4 +1,4 @@
-"""hl_qual, Intel's qualification tool for Gaudi: the functional test on all devices.
+"""Runs hl_qual, Intel's qualification tool for Gaudi: the functional test on all devices.
 
 Its report ends with a banner ``hl qual report``, the verdict of the run on the line below it; before that ``Test result
 summary`` has a line for each device, its third part (after ``: ``) PASSED or FAILED. That much is known from scripts of
@@ -23,7 +23,7 @@ BINARY = "hl_qual"
 SHORTEST_SECONDS, START_SECONDS = 30, 60
 SCRIPT = "manage_network_ifs.sh"
 CALL_SECONDS = 30.0
-#: Links need up to a minute.
+#: Seconds to wait for links, which need up to a minute, and between checks.
 SETTLE_SECONDS, PAUSE_SECONDS = 60.0, 5.0
 
 _BANNER = re.compile(r"\bhl[ _]qual report\b", re.IGNORECASE)
@@ -36,8 +36,8 @@ _MODEL = re.compile(r"gaudi\d?")
 
 
 def judge(text: str, gpus: int | None) -> ToolAnswer:
-    """Return what the output or the report file proves; ``gpus`` is how many the node is to have. Never raises."""
-    lines = plain(text).split("\n")[:-1]  # the last has no line end: it may be cut short
+    """Return the answer that the output or the report file proves; ``gpus`` is the expected number. Never raises."""
+    lines = plain(text).split("\n")[:-1]  # the last line has no line end: it may be cut off
     passed: bool | None = None  # the run's own verdict
     devices: list[tuple[str, bool]] = []
     in_summary = False
@@ -77,7 +77,7 @@ def _scope(line: str) -> str:
 
 
 def count_ports(text: str) -> dict[int, int]:
-    """Return how many ports are up, by the device's index; devices without any are not there."""
+    """Return the number of ports that are up, by device index; devices without ports are left out."""
     ports: dict[int, int] = {}
     device = None
     for index, up in _STATUS.findall(text):
@@ -89,7 +89,7 @@ def count_ports(text: str) -> dict[int, int]:
 
 
 class GaudiPorts:
-    """The ports of a node, as they are when this is made. Without the script nothing is done."""
+    """The Gaudi network ports of a node, with their state at creation. Without Intel's script, does nothing."""
 
     def __init__(self, job: ToolTask, folder: Path) -> None:
         self._job, self._script = job, folder / SCRIPT
@@ -101,7 +101,7 @@ class GaudiPorts:
             self._call("--up")
 
     def lost(self) -> list[ToolFault]:
-        """Return a fault for each device that has fewer ports up than before, once links had time to come up."""
+        """Return a fault for each device with fewer ports up than before, after waiting for links."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             now = self._count() if self._before else {}

@@ -1,4 +1,4 @@
-"""Find the tools that fit the node, run one after another within the stage's time, hand over what they say."""
+"""Finds the vendor tools for the node, runs them one after another within the stage's time, reports their answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TITLES = {UNANSWERED: "no answer", SKIPPED: "incomplete", LEFT_OUT: "left out", 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: whose accelerators it is for, what its executables are called, its part of the time, how it is run."""
+    """A vendor tool: vendor of the accelerators, names of executables, share of the time (``weight``), function."""
 
     name: str
     vendor: str
@@ -62,7 +62,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _tools(text: str) -> list[str]:
-    """Return the tools asked for, none for those that fit the node and are there."""
+    """Return the requested tools in an option's text; empty for auto: all that fit the node and are available."""
     names = [] if text == "auto" else text.replace(",", " ").split()
     if text != "auto" and (not names or set(names) - {tool.name for tool in TOOLS}):
         raise argparse.ArgumentTypeError(f"want auto or some of {NAMES}, not {text!r}")
@@ -74,7 +74,7 @@ def _folders(text: str) -> list[Path]:
 
 
 def vendor(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Return ``nvidia``, ``amd``, ``gaudi`` or ``cpu``: as GPUVAL_ACCELERATOR says, else by the devices there are."""
+    """Return ``nvidia``, ``amd``, ``gaudi`` or ``cpu``: by GPUVAL_ACCELERATOR, else by the node's devices."""
     declared = environ.get("GPUVAL_ACCELERATOR") or "auto"
     if declared != "auto":
         return declared
@@ -82,7 +82,7 @@ def vendor(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def gpu_count(environ: Mapping[str, str], name: str, root: Path = Path("/")) -> int | None:
-    """Return how many GPUs the node is to have, GPUVAL_GPU_COUNT, else how many devices there are; None: unknown."""
+    """Return the expected number of GPUs, GPUVAL_GPU_COUNT, else the number of devices; None if unknown."""
     text = (environ.get("GPUVAL_GPU_COUNT") or "").strip()
     if text.isdecimal():
         return int(text)
@@ -97,9 +97,9 @@ def gpu_count(environ: Mapping[str, str], name: str, root: Path = Path("/")) -> 
 
 
 def main(result: WorkloadResult) -> None:
-    """Run the tools. A tool that names a fault is a ``WorkloadFailure``; one that gave no answer is counted in
-    ``vendor_tools_failed_count`` and named in the message, as is what did not run. ``vendor_tools_answered_count`` is
-    left out where evidence is missing: a tool skipped its tests of the hardware, or something required did not run."""
+    """Run the tools. Raises ``WorkloadFailure`` if a tool names a fault. Tools without an answer are counted in
+    ``vendor_tools_failed_count`` and named in the message, like tests that did not run. ``vendor_tools_answered_count``
+    is left out if evidence is missing: a tool skipped its hardware tests, or a required test did not run."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
@@ -120,7 +120,7 @@ def main(result: WorkloadResult) -> None:
         if options.tools or not present
     }
     count = gpu_count(os.environ, kind)
-    # What the tools print is in the log of the stage too, which outlasts this folder.
+    # The tools' output is also in the stage's log, which outlives this folder.
     folder = Path(os.environ.get("GPUVAL_WORK_DIR") or tempfile.mkdtemp(prefix="gpuval-"), "vendor_tools")
     for index, tool in enumerate(present):
         seconds_left = start + options.seconds - time.monotonic()
@@ -158,7 +158,7 @@ def _conclude(result: WorkloadResult, answers: dict[str, ToolAnswer], is_require
     if not verdicts[SKIPPED] and not (is_required and not_run):
         result.add_metric("vendor_tools_answered_count", answered, "count")
     result.environment["not_run"] = {name: tests[:MAX_NOT_RUN] for name, tests in not_run.items()}
-    # What went wrong comes first: the message may be cut.
+    # Problems come first: the message may be cut.
     order = (FAIL, UNANSWERED, SKIPPED, LEFT_OUT, INAPPLICABLE, PASS)
     in_order = sorted(answers.items(), key=lambda item: order.index(item[1].verdict))
     result.message = "; ".join(f"{name}: {_words(answer)}" for name, answer in in_order)[:MAX_MESSAGE]

@@ -1,4 +1,4 @@
-"""The ROCm Validation Suite, ``rvs -r LEVEL``: its log and the summary table at its end, and its JSON log.
+"""Runs the ROCm Validation Suite, ``rvs -r LEVEL``, and reads its log, the summary table at the end, its JSON log.
 
 Log lines: ``[RESULT] [seconds.micros] [action] [GPU:: id] ... met: TRUE`` or ``pass: FALSE`` (before 1.2: ``[action]
 module id ...``). The summary names the GPUs (id, index, PCI address) and every action's result. Only a whole summary
@@ -31,8 +31,8 @@ _NOT_RUN = ("SKIP", "SKIPPED", "NOT RUN", "NOTRUN", "N/A", "NA")
 
 @dataclass
 class RvsReport:
-    """What RVS printed. ``gpus``: its GPU id to (index, PCI address); ``actions``: (name, module, result) of the
-    summary; ``verdicts``: (action, GPU id or None, passed, the line)."""
+    """The parsed output of RVS. ``gpus``: (index, PCI address) by RVS's GPU id; ``actions``: (name, module, result) in
+    the summary; ``verdicts``: (action, GPU id or None, passed, the line)."""
 
     actions: list[tuple[str, str, str]] = field(default_factory=list)
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class RvsReport:
         return f"gpu:{self.gpus[gpu][0]}" if gpu in self.gpus else NODE
 
     def named(self, gpu: str | None) -> str:
-        """Name a GPU in words, with its PCI address where the summary gave it."""
+        """Return a GPU's name for messages, with its PCI address if the summary has it."""
         return "" if gpu is None else f"GPU id {gpu} at {self.gpus[gpu][1]}" if gpu in self.gpus else f"GPU id {gpu}"
 
 
 def parse(text: str) -> RvsReport:
-    """Read the console output or log of RVS. Never raises."""
+    """Return the parsed console output or log of RVS. Never raises."""
     report = RvsReport()
     cells: list[str] = []
     in_actions = False
@@ -75,7 +75,7 @@ def parse(text: str) -> RvsReport:
 
 
 def _gpus(report: RvsReport, above: list[str], row: list[str]) -> list[str]:
-    """Add the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
+    """Add the GPUs in two rows of the overview: names and ids, and below them indices and addresses."""
     for name, cell in zip(above, row):
         gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(cell)
         if gpu and where:
@@ -109,8 +109,8 @@ def _log_line(report: RvsReport, line: str) -> None:
 
 
 def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
-    """Return the verdicts of the JSON log that are not a pass: by module and action, records with ``gpu_id`` and
-    ``pass``. Some versions leave a comma after the last action. It has no summary, so it never proves a pass."""
+    """Return the verdicts in the JSON log that are not a pass: by module and action, it has records with ``gpu_id`` and
+    ``pass``. Some versions print a comma after the last action. Without a summary, the JSON never proves a pass."""
     failures = []
     documents = json_objects(without_trailing_commas(plain(text)))
     for module in (module for document in documents for module in document.values()):
@@ -123,7 +123,7 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
 
 
 def judge(report: RvsReport, gpus: int | None) -> ToolAnswer:
-    """Return what the log proves; ``gpus`` is how many the node is to have."""
+    """Return the answer that RVS's report proves; ``gpus`` is the expected number."""
     failed = [verdict for verdict in report.verdicts if not verdict[2]]
     faults = [
         ToolFault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
@@ -161,7 +161,7 @@ def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
 
 
 def run(job: ToolTask) -> ToolAnswer:
-    """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
+    """Run the tests of the level that RVS has for this GPU (RVS 1.3 and later)."""
     command: list[str | Path] = [job.executable(BINARY), "-r", str(job.level), "-j", job.folder / "rvs.json"]
     ended = job.call(command, job.seconds_left())
     report = parse(ended.output)

@@ -37,7 +37,7 @@ class Attention(nn.Module):
             for projection in (self.wq, self.wk, self.wv)
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        # Written out rather than left to enable_gqa: with that, some back ends have no fused kernel.
+        # Without enable_gqa, for which some back ends have no fused kernel.
         k, v = (repeat_heads(x, self.shape.heads // self.shape.kv_heads) for x in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(y.transpose(1, 2).reshape(batch, length, -1))
@@ -66,7 +66,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """A decoder; returns the mean cross entropy of the next token, in nats."""
+    """A decoder; ``forward`` returns the mean cross entropy of the next token, in nats."""
 
     cos: Tensor
     sin: Tensor
@@ -83,7 +83,7 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw the weights anew: normal, those that write to the residual stream narrower with depth (as GPT-2)."""
+        """Set random weights: normal, as in GPT-2 narrower with depth for layers that feed the residual stream."""
         narrow = INIT_STD / (2 * len(self.layers)) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
@@ -101,12 +101,12 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         logits = self.logits(tokens).flatten(0, 1)
-        precise = torch.promote_types(logits.dtype, torch.float32)  # a float64 twin stays float64
+        precise = torch.promote_types(logits.dtype, torch.float32)  # float64 stays float64
         return F.cross_entropy(logits.to(precise), targets.flatten())
 
 
 def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of every position's angles, each of shape (length, head_dim), halves alike."""
+    """Return cosine and sine of every position's angles, each of shape (length, head_dim), with equal halves."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     angle = torch.outer(torch.arange(length, dtype=torch.float32), frequency)
     angle = torch.cat([angle, angle], dim=-1)
@@ -114,13 +114,13 @@ def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Ten
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (i, i + head_dim / 2) of x (batch, heads, length, head_dim) by its position's angle."""
+    """Rotate each pair (i, i + head_dim / 2) of x (batch, heads, length, head_dim) by its position's angle."""
     x_low, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, x_low], dim=-1) * sin
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Give every query head of a group its own view of the group's keys or values."""
+    """Return keys or values repeated for each query head of their group, as views."""
     if times == 1:
         return x
     batch, heads, length, head_dim = x.shape

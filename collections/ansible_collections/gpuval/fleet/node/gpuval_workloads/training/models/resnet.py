@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """A classifier of images; returns the mean cross entropy of the labels, in nats."""
+    """A classifier of images; ``forward`` returns the mean cross entropy of the labels, in nats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ResNet18(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw the weights anew: He normal for convolutions, the norms as identity."""
+        """Set random weights: He normal for convolutions, identity for norms."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.out_channels * module.kernel_size[0] ** 2

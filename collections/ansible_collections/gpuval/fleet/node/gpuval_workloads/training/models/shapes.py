@@ -1,7 +1,7 @@
-"""The dimensions of the models, as data, and by formula their parameters and the arithmetic of a training step.
+"""The dimensions of the models, as data, and formulas for their parameters and the FLOPs of a training step.
 
-No PyTorch needed. Model FLOPs count what the mathematics needs (a multiply-add is 2), never what a kernel happens to
-repeat, so that TFLOP/s compare between machines and software. A backward pass is twice its forward pass.
+Needs no PyTorch. Model FLOPs count the operations of the mathematics (a multiply-add is 2), without a kernel's repeats,
+so that TFLOP/s compare between machines and software. A backward pass is twice its forward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCKS_PER_STAGE = 2
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """The dimensions of a Llama, and how it is trained by default (per process)."""
+    """The dimensions of a Llama, and default settings of its training (per process)."""
 
     dim: int
     layers: int
@@ -38,7 +38,7 @@ class LlamaShape:
         return self.dim // self.heads
 
 
-# Above rates of 0.2 / dim the loss of the larger shapes depends on how sums are rounded (docs/design/loss.md).
+# With learning rates above 0.2 / dim, the larger shapes' loss depends on rounding of sums (docs/design/loss.md).
 SIZES = {
     "tiny": LlamaShape(128, 2, 4, 2, 352, 256, 128, 16, 3e-3),
     "small": LlamaShape(768, 12, 12, 4, 2048, 32000, 1024, 16, 2e-4),
@@ -63,19 +63,19 @@ def convolution_shapes() -> list[tuple[int, int, int, int]]:
 
 
 def llama_parameters(shape: LlamaShape) -> int:
-    """Return the number of parameters, input embedding and (untied) head included."""
+    """Return a Llama's number of parameters, input embedding and (untied) head included."""
     attention = 2 * shape.dim * shape.head_dim * (shape.heads + shape.kv_heads)
     layer_and_norms = attention + 3 * shape.dim * shape.ffn_dim + 2 * shape.dim
     return shape.layers * layer_and_norms + 2 * shape.dim * shape.vocabulary + shape.dim
 
 
 def llama_flops(shape: LlamaShape, sequence_length: int, tokens: int) -> int:
-    """Return the model FLOPs of training on so many tokens: ``6 (N - N_embedding) + 12 L d s`` for each.
+    """Return the model FLOPs of training on ``tokens``: ``6 (N - N_embedding) + 12 L d s`` for each token.
 
     N are all parameters, L the layers, d the width of all heads together, s the sequence length. 6 N is 2 forward and 4
     backward for each weight; 12 L d s are the products of queries with keys and of scores with values. The causal mask,
-    which spares half of the latter, is not deducted: the convention of PaLM (Chowdhery et al. 2022, appendix B) and of
-    torchtitan, whose figures these compare with.
+    which halves these products, is not deducted: the convention of PaLM (Chowdhery et al. 2022, appendix B) and
+    torchtitan, with whose figures these are comparable.
     """
     weights = llama_parameters(shape) - shape.vocabulary * shape.dim
     attention = 12 * shape.layers * shape.heads * shape.head_dim * sequence_length
@@ -83,12 +83,12 @@ def llama_flops(shape: LlamaShape, sequence_length: int, tokens: int) -> int:
 
 
 def resnet18_macs() -> int:
-    """Return the multiply-adds of one image's forward pass, convolutions and head."""
+    """Return the multiply-adds of ResNet-18's forward pass for one image, in convolutions and head."""
     return sum(cin * cout * (kernel * size) ** 2 for cin, cout, kernel, size in convolution_shapes()) + (
         WIDTHS[-1] * CLASSES
     )
 
 
 def resnet18_flops(images: int) -> int:
-    """Return the model FLOPs of training on so many images: 2 per multiply-add, forward once and backward twice."""
+    """Return the model FLOPs of training ResNet-18 on ``images``: 2 per multiply-add, once forward, twice backward."""
     return 6 * resnet18_macs() * images
