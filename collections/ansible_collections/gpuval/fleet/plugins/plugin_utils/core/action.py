@@ -21,13 +21,13 @@ from .text import some_of
 
 
 def injected_settings(values: Mapping[str, Any]) -> list[str]:
-    """Names of settings that a host's facts override: what a node says of itself, made variables by Ansible."""
+    """Names of settings that a host's facts override: Ansible turns facts, which nodes report, into variables."""
     facts = values.get("ansible_facts") or () if constants.config.get_config_value("INJECT_FACTS_AS_VARS") else ()
     return answers.settings_among(facts)
 
 
 class Console:
-    """Ansible's display as actions use it: each text is one line, whatever a node put into it."""
+    """Ansible's display for actions: prints each text as one line, even if a node put line breaks into it."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -47,12 +47,12 @@ class Console:
 
 
 def _folded(text: str) -> str:
-    """A line that Ansible may fold anywhere: no part of it can pass for the final block."""
+    """The text as a line that Ansible may fold anywhere: no part of it looks like the final block."""
     return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")
 
 
 def _printed(value: Any) -> Any:
-    """A result that Ansible prints, with each text in it as one line."""
+    """A task's result with each text as one line, as Ansible prints it."""
     if isinstance(value, str):
         return console_line(pasteable(value))
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def _printed(value: Any) -> Any:
 
 
 class ControllerAction(OutputLimit, ActionBase):
-    """An action that works on the controller alone: options are checked, expected failures become one clear message."""
+    """Base of actions that run on the controller: checks options, turns expected failures into one clear message."""
 
     _requires_connection = False
     _display: Any
@@ -123,7 +123,7 @@ class ControllerAction(OutputLimit, ActionBase):
             return {"failed": True, "msg": str(error)}
 
     def execute_on_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The same, unchecked: whatever the node answers."""
+        """As `ask_node`, but returns the node's answer unchecked."""
         module = "node" if answers.is_node_step(name) else name
         module_arguments = {"step": name, "arguments": json.dumps(arguments, default=str)} if module == "node" else None
         answer: dict[str, Any] = self._execute_module(

@@ -40,11 +40,11 @@ except ModuleNotFoundError:
 
 __all__ = ["Origin", "OutputLimit", "PlayWorker", "is_set_by_task", "show_message", "task_id"]
 
-#: Compiled templates that are kept; a run's arguments have some hundred.
+#: Maximum number of compiled templates to keep; a run's arguments have some hundred.
 MAX_TEMPLATES = 2000
 #: Of a module; the largest answer, what `fetch_evidence` brings at once, has a third of that.
 MAX_OUTPUT_CHARACTERS = 128 << 20
-#: What is used of a task's result.
+#: Keys of a task's result that are used.
 RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed")
 
 display = Display()
@@ -79,15 +79,15 @@ class PlayWorker:
         return variables
 
     def set_facts(self, node: str, facts: Mapping[str, Any]) -> None:
-        """Give further tasks on the node these facts."""
+        """Set facts of a node for further tasks on it."""
         self._manager.set_host_facts(self._host(node), facts)
 
     def read_tasks(self, file: Path) -> list[dict[str, Any]]:
-        """The tasks of a file, with its templates."""
+        """The tasks in a file, with their templates not yet rendered."""
         return list(self._worker._loader.load_from_file(str(file), cache="none", trusted_as_template=True))
 
     def start(self, node: str, definition: Mapping[str, Any], results: Connection) -> Any:
-        """Start a process that runs a task on a node and sends what it shows and its result to `results`."""
+        """Start a process that runs a task on a node. It sends displayed messages and the result to `results`."""
         loader = self._worker._loader
         parents = {"block": self._task._parent, "role": self._task._role}
         task = Task.load(definition, **parents, variable_manager=self._manager, loader=loader)
@@ -130,7 +130,7 @@ def _load(action: str) -> None:
 
 
 def compile_once() -> None:
-    """From now on this process, and those that it forks, compile a template once.
+    """Make this process, and processes that it forks, compile each template only once.
 
     Ansible compiles a template each time it is used. Without this, the worker of a launch compiles 69 templates in
     58 ms of processor time, an eighth of what a node costs the controller.
@@ -158,7 +158,7 @@ def compile_once() -> None:
 
 
 class _ResultQueue:
-    """Replaces a worker's queue to Ansible's main process: its messages go to the action."""
+    """Replaces a worker's queue to Ansible's main process: the worker's messages go to the action."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -195,11 +195,11 @@ class OutputLimit:
 
 
 def task_id(task: Task) -> str:
-    """What a task and its results have in common: they are not the same object."""
+    """The id that a task shares with its results, whose task is another object."""
     return str(task._uuid)
 
 
 def show_message(message: Sequence[Any]) -> None:
-    """Show what a worker has shown."""
+    """Display a message that a worker sent (method of Ansible's display, words, options)."""
     method, words, options = message
     getattr(display, method)(*words, **options)

@@ -15,7 +15,7 @@ from .errors import GpuvalError
 from .escape import clean_text, one_line
 from .paths import COLLECTION, PLUGINS, ROLES
 
-#: What every answer may hold beside what is documented. Messages are shown as they come.
+#: Keys that every answer may have besides the documented ones.
 STATES = ("changed", "failed", "unreachable")
 MESSAGES = ("msg", "module_stdout", "module_stderr")
 MAX_MESSAGE = 4000
@@ -27,7 +27,7 @@ FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"}
 
 
 class InvalidAnswerError(GpuvalError):
-    """An answer that the module or step never gives."""
+    """An invalid answer, which the module or step itself never gives."""
 
 
 @cache
@@ -37,7 +37,7 @@ def is_node_step(name: str) -> bool:
 
 @cache
 def declared(name: str) -> dict[str, Any]:
-    """What a step of nodes returns by its signature, or a module of the collection by its RETURN."""
+    """Fields that an answer may have: of a node step by its signature, of a module by its RETURN documentation."""
     if is_node_step(name):
         step = getattr(import_module(f"{PLUGINS}.module_utils.node_steps.{name}"), name)
         contents: dict[str, Any] = _declared_field(get_type_hints(step)["return"])["contains"]
@@ -55,7 +55,7 @@ def _declared_field(hint: Any) -> dict[str, Any]:
 
 
 def accept(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be used of the answer of a step or module. Raises InvalidAnswerError."""
+    """The valid, documented part of the answer of a step or module. Raises InvalidAnswerError."""
     accepted: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
     accepted |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
     warnings = answer.get("warnings")
@@ -89,7 +89,7 @@ def _value(value: Any, field: Mapping[str, Any], path: str) -> Any:
 
 @cache
 def _prefixes() -> tuple[str, ...]:
-    """How names of settings begin: those of all roles, and of the collection."""
+    """Prefixes of the names of settings: of all roles, and of the collection."""
     return ("gpuval_", *(f"{role.name}_" for role in ROLES.iterdir()))
 
 

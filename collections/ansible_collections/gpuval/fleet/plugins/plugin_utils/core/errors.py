@@ -21,12 +21,12 @@ class SettingError(GpuvalError, ValueError):
 
 
 def subject_of(error: BaseException | None) -> str:
-    """What failed, where an error or what caused it knows that; else empty."""
+    """The subject that failed, from the attribute `subject` of an error or of its causes; empty without one."""
     return getattr(error, "subject", "") or (subject_of(error.__cause__ or error.__context__) if error else "")
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, less the number and the path that the message names already."""
+    """The reason why a file cannot be read, without error number and path."""
     return getattr(error, "strerror", None) or str(error)
 
 

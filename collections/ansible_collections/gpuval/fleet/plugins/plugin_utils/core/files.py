@@ -14,7 +14,7 @@ from pathlib import Path
 
 PRIVATE = 0o600
 TURN_SECONDS = 0.05
-#: What file systems without locks say: NFS without lockd, Lustre without `-o flock`.
+#: Error numbers of file systems without locks: NFS without lockd, Lustre without `-o flock`.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -62,8 +62,8 @@ def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) 
 
 @contextmanager
 def locked(path: Path, seconds: float, late: Exception | None) -> Iterator[None]:
-    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then. Without
-    `late`, and on a file system without locks, the work is done all the same."""
+    """Hold a lock file within the context. Waits up to `seconds`, then raises `late` if another process holds the lock.
+    Without `late`, and on a file system without locks, continues without the lock."""
     with path.open("a") as stream:
         deadline = time.monotonic() + seconds
         while True:

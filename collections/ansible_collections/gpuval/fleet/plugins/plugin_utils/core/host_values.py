@@ -45,5 +45,5 @@ def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[s
 
 
 def templar_of(action: Any, values: Mapping[str, Any]) -> Any:
-    """What templates with those variables, and with those of stages below them: `.template(value)`."""
+    """A templar for these variables, with the stages' defaults below them: `.template(value)` renders a value."""
     return action._templar.copy_with_new_env(available_variables=stages.with_variables(action._templar, values))

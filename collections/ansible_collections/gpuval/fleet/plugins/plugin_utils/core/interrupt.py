@@ -21,7 +21,7 @@ GRACE_SECONDS = 5
 
 
 def end_at_interrupt() -> None:
-    """From now on these signals end this process, after its workers and with what `atexit` has registered."""
+    """Make ENDING_SIGNALS end this process after its workers, and run the functions registered with `atexit`."""
     controller, interrupt_workers = os.getpid(), signal.getsignal(signal.SIGINT)
     if not callable(interrupt_workers):  # not Ansible's, which also raises: nothing to replace
         return

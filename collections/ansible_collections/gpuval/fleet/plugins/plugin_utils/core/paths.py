@@ -17,7 +17,7 @@ PLUGINS = "ansible_collections.gpuval.fleet.plugins"
 
 @functools.cache
 def version() -> str:
-    """The collection's, from MANIFEST.json of an installed one, else from galaxy.yml."""
+    """The collection's version: from MANIFEST.json if it is installed, else from galaxy.yml."""
     file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := COLLECTION / name).exists())
     text = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
     return text[1] if text else "unknown"

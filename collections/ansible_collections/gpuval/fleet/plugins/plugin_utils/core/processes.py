@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ansible.errors import AnsibleError
 
-#: Judging fewer nodes is not worth a process.
+#: Minimum number of nodes for which a further process pays off.
 MIN_NODES = 48
 
 Item = TypeVar("Item")
@@ -71,6 +71,6 @@ class Parent:
         self._pid = os.getppid()
 
     def check(self) -> None:
-        """Raise AbandonedError once it is gone."""
+        """Raise AbandonedError if the parent process is gone."""
         if os.getppid() != self._pid:
             raise AbandonedError("ansible-playbook has ended without its worker")

@@ -67,7 +67,7 @@ def validate(name: str, document: Any, *, what: str) -> None:
 
 
 def problems(name: str, document: Any, *, what: str) -> list[Invalid]:
-    """All that is wrong with the document: one problem for each place, and for each unknown key."""
+    """All places where the document breaks the schema: one problem for each, and one for each unknown key."""
     try:
         errors = _found(name, document, what)
     except Invalid as error:
@@ -95,7 +95,7 @@ def _rank(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
 
 
 def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.ValidationError) -> list[Invalid]:
-    """What one error means, in words; of unknown keys one for each."""
+    """The message for one validation error; for unknown keys a message for each key."""
     path, value = tuple(best.instance_path), document
     for key in path:  # a key of digits comes as a number
         value = value[str(key)] if isinstance(value, Mapping) else value[key]
@@ -128,7 +128,7 @@ def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
 
 
 def plain(value: Any) -> Any:
-    """The value with those of subclasses, such as Ansible's strings that know their origin, as built-in ones."""
+    """The value with built-in types in place of subclasses, such as Ansible's strings with an origin."""
     if isinstance(value, Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

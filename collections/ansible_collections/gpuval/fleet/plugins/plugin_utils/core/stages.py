@@ -26,7 +26,7 @@ class Profile:
 
     @property
     def effort(self) -> tuple[float, int]:
-        """Its deadline in seconds, 0 for the usual one, and its number of stages."""
+        """Sort key: the profile's deadline in seconds, 0 for the usual one, and its number of stages."""
         return self.settings.get("gpuval_deadline_seconds", 0), len(self.stages) + len(self.gang_stages)
 
 
@@ -50,7 +50,7 @@ def variables(profile: str) -> dict[str, Any]:
 
 
 def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a host, with those of stages that it does not set."""
+    """The variables of a host, with the stages' defaults for those that the host does not set."""
     return {**variables(str(templar.template(values.get("gpuval_profile")))), **values}
 
 

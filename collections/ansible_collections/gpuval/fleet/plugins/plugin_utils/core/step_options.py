@@ -119,7 +119,7 @@ def group_spec(group: Any) -> dict[str, Any]:
 
 
 def step_arguments(step: Step, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the step is called with: options that its spec accepted, as its parameters."""
+    """The keyword arguments to call a step with, from options that its spec accepted."""
     return {
         name: group_of(hint, options) if _is_group(hint) else _value(hint, options[name])
         for name, hint, _default in _parameters(step)
@@ -127,7 +127,7 @@ def step_arguments(step: Step, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of(group: Any, options: Mapping[str, Any]) -> Any:
-    """The dataclass of accepted options."""
+    """An instance of the dataclass `group`, filled with accepted options."""
     hints = get_type_hints(group, include_extras=True)
     return group(**{each.name: _value(hints[each.name], options[each.name]) for each in fields(group)})
 

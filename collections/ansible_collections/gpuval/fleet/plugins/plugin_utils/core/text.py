@@ -10,14 +10,14 @@ from typing import Any
 
 
 def some_of(elements: Iterable[object], most: int = 8, between: str = ", ") -> str:
-    """The first ``most``, and how many more there are: ``a, b and 3 more``."""
+    """The first ``most`` of some things, and the number of the others: ``a, b and 3 more``."""
     words = [str(thing) for thing in elements]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
 
 
 def listed(value: Any) -> list[str]:
-    """A setting that is a list, which text with commas may stand for, as ``-e`` gives it."""
+    """The items of a setting that is a list, or a text with commas, as from ``-e``."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
     return [str(part).strip() for part in parts if str(part).strip()]
 

@@ -9,7 +9,7 @@ from urllib.request import HTTPRedirectHandler
 
 
 class NoRedirects(HTTPRedirectHandler):
-    """What is signed, or has a token, goes to one host alone."""
+    """Follows no redirects: requests that are signed, or have a token, go to one host only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -15,7 +15,7 @@ from .errors import GpuvalError, reason_of
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-#: What YAML takes plain words for.
+#: Tags that YAML gives to plain words: booleans, numbers, dates.
 ORDINARY = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp"))
 
 
@@ -55,12 +55,12 @@ class VerbatimLoader(StrictLoader):
 
 
 def load(text: str) -> Any:
-    """What a text holds. Raises yaml.YAMLError."""
+    """The content of a YAML text. Raises yaml.YAMLError."""
     return yaml.load(text, Loader=SafeLoader)  # noqa: S506  (the safe loader, in C where there is one)
 
 
 def shipped(path: Path, schema: str) -> dict[str, Any]:
-    """A file of the collection, or of an extension. Raises YamlError, or schemas.Invalid where it breaks its schema."""
+    """The content of a YAML file of the collection or an extension. Raises YamlError, or schemas.Invalid."""
     document: dict[str, Any] = parse(path, read(path))
     schemas.validate(schema, document, what=str(path))
     return document
@@ -75,7 +75,7 @@ def read(path: Path) -> str:
 
 
 def parse(path: Path, text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
-    """What the text of a file holds, in which no key may stand twice. Raises YamlError."""
+    """The content of a file's YAML text, in which no key may occur twice. Raises YamlError."""
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
@@ -84,7 +84,7 @@ def parse(path: Path, text: str, loader: type[StrictLoader] = StrictLoader) -> A
 
 
 def problem_of(error: yaml.YAMLError) -> str:
-    """What is wrong, in YAML's words, and what to do where those name no cause."""
+    """The problem in a YAML error, with a remedy if YAML's message names no cause."""
     problem = str(getattr(error, "problem", error))
     if "cannot start any token" in problem:
         return f"{problem}: indent with spaces instead of tabs, and quote a value that begins with @, % or a backtick"
@@ -92,8 +92,8 @@ def problem_of(error: yaml.YAMLError) -> str:
 
 
 def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:
-    """The line of the part that keys and indices lead to, or of a key in it; that of the part around one that is
-    absent."""
+    """The line of the YAML node at ``path`` (keys and indices), or of ``key`` in it; if absent, of the node around
+    it."""
     node: Any = yaml.compose(text, Loader=SafeLoader)
     line = node.start_mark.line if node else 0
     for step in [*path, *([key] if key else [])]:

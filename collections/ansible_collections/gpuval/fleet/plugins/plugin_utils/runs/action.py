@@ -14,14 +14,14 @@ from .folder import LATEST, RunFolder, ensure_of, of_others, read_object, resolv
 
 
 class RunOptions(StepOptions):
-    """Options of steps that work on a run; without an id it is the latest one of the inventory."""
+    """Options of steps that work on a run; without a run id, on the latest run of the inventory."""
 
     run_id: str = ""
     results_dir: Path = Path("results")
 
 
 class RunAction(ControllerAction):
-    """An action that may work on a run."""
+    """An action that may work on a run of this command's inventory."""
 
     #: That of this command: without a run id it is about a run of this inventory.
     inventory: Sequence[str] = ()
@@ -43,13 +43,13 @@ class RunAction(ControllerAction):
         return folder
 
     def own_folder(self, options: RunOptions) -> RunFolder:
-        """The same; raises RunError for a run of another inventory."""
+        """The run's folder, as from `folder`; raises RunError for a run of another inventory."""
         folder = self.folder(options)
         ensure_of(folder, self.inventory)
         return folder
 
     def name_newer(self, run_id: str, chosen: RunFolder) -> None:
-        """Display which runs of other inventories are newer than the folder of the latest run of this one."""
+        """Display which runs of other inventories are newer than `chosen`, the latest run of this inventory."""
         if run_id not in ("", LATEST):
             return
         since = state.opened_at(read_object(chosen.run_file))

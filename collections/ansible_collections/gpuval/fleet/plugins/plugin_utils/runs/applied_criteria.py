@@ -36,7 +36,7 @@ def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
 
 
 def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
-    """What the run was held against; empty for one that keeps nothing. Raises RunError for a damaged file."""
+    """The criteria, baseline and standings kept in the run's folder; empty if none are. Raises RunError if damaged."""
     remedy = "remove it, and give the run's gpuval_criteria and gpuval_baseline again"
     return run_folder.read_kept(criteria_file(folder), remedy) or {}
 

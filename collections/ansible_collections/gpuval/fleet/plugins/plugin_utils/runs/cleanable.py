@@ -29,7 +29,7 @@ class Cleanable:
     elsewhere: dict[str, list[str]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """What stays, and the command that cleans it."""
+        """Lines on the runs that a clean leaves, and the command that cleans them."""
         notes = []
         if self.others:
             notes.append(f"runs of other inventories stay: {origin.others_line(self.others, 'clean', most=8)}")
@@ -40,7 +40,7 @@ class Cleanable:
 
 
 def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
-    """The runs of this controller, as far as a clean is about them."""
+    """The runs of this controller that a clean may handle."""
     cleanable, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
@@ -72,7 +72,7 @@ def active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
 
 
 def needs_store(folder: run_folder.RunFolder) -> bool:
-    """Whether it goes on, and a node or its controller works."""
+    """Whether a run is open, and its controller or a node works on it."""
     try:
         return run_folder.goes_on(folder, folder.read_run()) and not folder.seen().never_started
     except (run_folder.RunError, ValueError):

@@ -12,11 +12,11 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 from ..core.errors import GpuvalError
 from ..core.text import meant
 
-#: Beside the models, for nodes have a key that reads ``models/`` alone. Node caches have the same names.
+#: Folder of datasets among the models, since the nodes' key can read only ``models/``. Node caches use the same name.
 FOLDER = manifest.DATASET_FOLDER
-#: In front of a dataset's name: the stage that loads it.
+#: Prefix of the name of the stage that loads a dataset.
 STAGE = "dataset_"
-#: In front of a folder of the bucket, as a source.
+#: Prefix of a source that is a folder of the bucket.
 BUCKET = "store:"
 KEYS = {"name", "source", "sha256"}
 
@@ -30,7 +30,7 @@ class DatasetError(GpuvalError):
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """One entry of `gpuval_datasets`. `sha256` is that of the archive, else of the folder's SHA256SUMS; empty: any."""
+    """One entry of `gpuval_datasets`. `sha256`: of the archive, or of the folder's SHA256SUMS; empty: not checked."""
 
     name: str
     source: str
@@ -38,7 +38,7 @@ class DatasetSource:
 
     @property
     def folder(self) -> str:
-        """Its folder below ``models/`` in the bucket, and below the model cache of a node."""
+        """The dataset's folder, relative to ``models/`` in the bucket and to a node's model cache."""
         return FOLDER + self.name
 
     @property
@@ -47,7 +47,7 @@ class DatasetSource:
 
 
 def parse(declared: Iterable[Any]) -> list[DatasetSource]:
-    """Return the entries of `gpuval_datasets`. Raises ``DatasetError``."""
+    """Parse the entries of `gpuval_datasets`. Raises ``DatasetError``."""
     sources = [_parse(f"gpuval_datasets[{number}]", entry) for number, entry in enumerate(declared or ())]
     names = [source.name for source in sources]
     if twice := [name for name in names if names.count(name) > 1]:

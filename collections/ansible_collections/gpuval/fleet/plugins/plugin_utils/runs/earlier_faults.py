@@ -15,7 +15,7 @@ from ..records.failure_classes import NODE, subject_of
 from . import folder as run_folder
 from . import origin, publishing
 
-#: How the identity of a node begins that is known by its name alone.
+#: Prefix of the identity of a node that is known only by its name.
 BY_NAME = "name "
 
 

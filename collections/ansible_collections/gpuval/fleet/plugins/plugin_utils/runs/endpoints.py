@@ -31,7 +31,7 @@ _FIGURE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
 
 
 def parse(value: Any) -> list[dict[str, Any]]:
-    """The endpoints as nodes get them. Raises SettingError."""
+    """Check and convert ``gpuval_endpoints`` into the form that nodes get. Raises SettingError."""
     value = value or []
     if not isinstance(value, list) or len(value) > MOST:
         raise SettingError(

@@ -27,15 +27,15 @@ BETWEEN_NODES = ("identity",)
 
 @dataclass(frozen=True)
 class Decision:
-    """`stays`: the run does not take FAIL off the node. `open`: what the node is to pass yet."""
+    """Whether a node keeps its mark FAIL (`stays`), and the checks or stages that it has yet to pass (`open`)."""
 
     stays: bool
     open: frozenset[str]
 
 
 def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, full: bool) -> Decision:
-    """For a node of a report, whether a mark FAIL that it bears (`failed`) stays. `open_before`: what was open, None
-    where the mark does not say. `full`: the run was not narrowed and had all stages of its profile."""
+    """Decide whether a node of a report keeps its mark FAIL (`failed`: it has one). `open_before`: checks open until
+    now, None if unknown; `full`: the run was not narrowed and had all stages of its profile."""
     before = frozenset() if not failed else open_before or frozenset((UNKNOWN,))
     unsettled = frozenset(entry for entry in before if not _settled(entry, node, full))
     if node["verdict"] == FAIL:
@@ -62,7 +62,7 @@ def is_about(node: Mapping[str, Any]) -> bool:
 
 
 def of_node(node: Mapping[str, Any]) -> frozenset[str]:
-    """What a node of a report failed, or lacks."""
+    """The checks that a node of a report failed, and the stages that it lacks."""
     return frozenset(
         f"{check['stage']}/{check['name'] if check['verdict'] == 'fail' or not check['stage'] else ''}"
         for check in node["checks"]
@@ -82,14 +82,14 @@ def accepts(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 
 def parse(text: str | None) -> frozenset[str] | None:
-    """From the annotation; None for what is none."""
+    """Parse the open checks in a node's annotation; None if it is missing or invalid."""
     if not text or len(text) > MAX_CHARACTERS:
         return None
     return frozenset(filter(None, text.split(",")))
 
 
 def text_of(entries: Collection[str]) -> str | None:
-    """For the annotation; None takes it off."""
+    """The text of the annotation for these open checks; None removes the annotation."""
     return ",".join(sorted(_bounded(entries))) or None
 
 

@@ -35,13 +35,13 @@ SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
 #: well takes a fifth of that, or a third where the measurement is long.
 SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
 
-#: A run counts as over so many seconds after its deadline: the last records are on their way.
+#: Seconds after its deadline at which a run counts as over: the last records may still be in transit.
 DEADLINE_SLACK_SECONDS = 120.0
 
-#: In the folder of an inventory's runs: its sources, relative to the results.
+#: File in the folder of an inventory's runs: the inventory's sources, relative to the results folder.
 INVENTORY_FILE = ".inventory.json"
 TURN_FILE = ".opening.lock"
-#: Opening a run of a thousand nodes takes a second, restoring damaged files from a store that hangs half a minute.
+#: Seconds to wait for another command that opens a run: restoring files from a store that hangs takes half a minute.
 TURN_SECONDS = 120.0
 #: A run goes on after that, though another command holds the file, as one that was stopped (Ctrl-Z) does.
 ADVANCE_SECONDS = 10.0
@@ -62,7 +62,7 @@ class RunError(GpuvalError):
 
 
 def now() -> str:
-    """RFC 3339, UTC."""
+    """The current time in RFC 3339, UTC."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -71,7 +71,7 @@ def seconds_since(time: str) -> float:
 
 
 class FileOfRun:
-    """An attribute of `RunFolder`: the path of a file or folder in it."""
+    """Attribute of `RunFolder` that holds the path of a file or folder in the run's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,16 +92,16 @@ class RunFolder:
     path: Path
 
     run_file, state = FileOfRun("run.json"), FileOfRun(".state")
-    #: The last document of its watch.
+    #: The last document of the run's watch.
     watch_file = FileOfRun(".state/run_watch.json")
     problems_file, cleaned_file = FileOfRun(".state/problems.json"), FileOfRun(".state/cleaned.json")
-    #: Where in the store a run of another controller is that was imported.
+    #: For an imported run of another controller, its place in the store.
     import_file = FileOfRun(".state/from_store.json")
-    #: What a collection has read of the store.
+    #: The state of objects that a collection has read from the store.
     collected_file = FileOfRun(".state/collected.json")
     #: What became of the run's gangs: there from their forming on.
     gangs_file = FileOfRun("gangs/gangs.json")
-    #: How long the gangs of this controller may take, while they are at work.
+    #: Time limit of the gangs of this controller, while they are at work.
     gang_limits_file = FileOfRun(".state/gang_limits.json")
 
     @property
@@ -120,7 +120,7 @@ class RunFolder:
 
     @property
     def is_known(self) -> bool:
-        """Whether a run was opened here, be its run.json whole, damaged or gone."""
+        """Whether a run was opened in this folder, even if its run.json is damaged or gone."""
         return os.path.lexists(self.run_file) or any((self.state / name).is_dir() for name in ("plans", "launches"))
 
     @property
@@ -159,7 +159,7 @@ class RunFolder:
         return run
 
     def damaged(self, path: Path, error: object) -> RunError:
-        """What to raise for a file of the run that cannot be read."""
+        """The error to raise for a file of the run that cannot be read."""
         return RunError(
             f"{path} is damaged ({error}): `make report RUN={self.path.name}` restores it where the store has a copy; "
             f"otherwise `make clean RUN={self.path.name}` ends the run, and `make validate RUN=new` starts another"
@@ -184,7 +184,7 @@ class RunFolder:
         return run
 
     def conclude(self) -> dict[str, Any]:
-        """The run's report is written, by its controller, or by a command after that was gone. Returns the run."""
+        """Mark the run as reported, by its controller or by a command after that has ended. Returns the run."""
         run = self.advance(run_state.JUDGED) or self.read_run()
         if is_unreported(run) and self.seen().attended is False:
             run = {**run, "state": {**run["state"], "name": run_state.JUDGED, "since": now()}}
@@ -192,7 +192,7 @@ class RunFolder:
         return run
 
     def mark_cleaned(self) -> None:
-        """Nothing is left of the run on nodes or a cluster."""
+        """Record that nothing is left of the run on nodes or a cluster."""
         try:
             run = self.read_run()
         except RunError:  # it is damaged: it is cleaned again
@@ -200,7 +200,7 @@ class RunFolder:
         self.write_run({**run, "state": {**run_state.of(run), "cleaned_at": now()}})
 
     def seen(self) -> run_state.Seen:
-        """The run's state as it is now. A controller's sign is what it wrote last."""
+        """The run's current state. The last file that a controller wrote counts as its heartbeat."""
         run, age = self.read_run(), self.sign_age()
         present_state = run_state.seen(run, age)
         if present_state.attended is not False or not is_open(run):
@@ -233,12 +233,12 @@ class RunFolder:
         return plan
 
     def read_plans(self) -> dict[str, dict[str, Any]]:
-        """Without those that are damaged, of which `read_plan` says so."""
+        """All plans by node, without damaged ones, for which `read_plan` raises an error."""
         plans = {path.stem: read_object(path) for path in sorted((self.state / "plans").glob("*.json"))}
         return {node: plan for node, plan in plans.items() if plan}
 
     def planned_stage(self, node: str, stage: str) -> dict[str, Any] | None:
-        """The stage as the node's plan has it, with the plan's runtime; None without a plan, or that stage in it."""
+        """A stage of the node's plan, with the plan's runtime; None without a plan, or if it lacks the stage."""
         plan = read_object(self.plan_file(node))
         stages = (planned for planned in plan.get("stages", ()) if planned["name"] == stage)
         return next(({**planned, "runtime": plan["runtime"]} for planned in stages), None)
@@ -251,7 +251,7 @@ class RunFolder:
         return max(times)
 
     def read_launch(self, node: str) -> dict[str, Any]:
-        """What is known of the node's last launch; nothing before the first."""
+        """The document of the node's last launch; empty before the first launch."""
         path = self.launch_file(node)
         return _launch(path) if os.path.lexists(path) else {}
 
@@ -259,13 +259,13 @@ class RunFolder:
         return {path.stem: _launch(path) for path in sorted((self.state / "launches").glob("*.json"))}
 
     def write_launch(self, node: str, launch: Mapping[str, Any]) -> None:
-        """Keep the node's last launch, with what interrupted the attempts before it."""
+        """Write the document of the node's last launch, keeping the causes that interrupted earlier attempts."""
         launch = launch_errors.with_interruptions(launch, self.read_launch(node))
         schemas.validate("launch", launch, what=f"launch of {node}")
         write_json(self.launch_file(node), launch)
 
     def read_problems(self) -> list[EvidenceProblem]:
-        """Why documents, or whole stages, are no evidence."""
+        """The reasons why documents, or whole stages, do not count as evidence."""
         return list(read_json_or([], self.problems_file))
 
     def add_problems(self, new: Sequence[EvidenceProblem]) -> None:
@@ -273,12 +273,12 @@ class RunFolder:
         write_json(self.problems_file, [*earlier_problems, *new])
 
     def read_cleaned(self) -> dict[str, str]:
-        """When each node was last cleaned of this run, as far as it was."""
+        """By node, when it was last cleaned of this run; nodes never cleaned are missing."""
         return read_object(self.cleaned_file)
 
 
 def _launch(path: Path) -> dict[str, Any]:
-    """A launch file; a damaged one concerns its node alone."""
+    """Read a launch file; a damaged file affects only its node."""
     try:
         launch: dict[str, Any] = read_json(path)
         schemas.validate("launch", launch, what="it")
@@ -306,7 +306,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_or(otherwise: Any, path: Path) -> Any:
-    """The content of a file of the kind that `otherwise` is; that where there is none that can be read."""
+    """The JSON content of a file if it has the type of `otherwise`; else, and if unreadable, `otherwise`."""
     try:
         content = read_json(path)
     except (OSError, ValueError, RecursionError):
@@ -315,7 +315,7 @@ def read_json_or(otherwise: Any, path: Path) -> Any:
 
 
 def read_kept(path: Path, remedy: str, schema: str = "") -> dict[str, Any] | None:
-    """A document that the run keeps; None where it has none yet. Raises RunError for one that is damaged."""
+    """Read a document in the run's folder; None if it does not exist yet. Raises RunError for a damaged document."""
     try:
         document: dict[str, Any] = read_json(path)
         if schema:
@@ -328,20 +328,20 @@ def read_kept(path: Path, remedy: str, schema: str = "") -> dict[str, Any] | Non
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of a file; empty where there is none that can be read."""
+    """The JSON object in a file; empty if the file is missing or unreadable."""
     content: dict[str, Any] = read_json_or({}, path)
     return content
 
 
 def turn(results: Path) -> AbstractContextManager[None]:
-    """Hold while a run is opened: consoles that start at once would open two, or overwrite each other."""
+    """Lock the results while a run is opened: simultaneous commands would open two runs, or overwrite each other."""
     results.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command holds {results}/{TURN_FILE} for {TURN_SECONDS:.0f} s: end it, then try again")
     return files.locked(results / TURN_FILE, TURN_SECONDS, late)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Atomically: a reader sees the old file or the new one, whole."""
+    """Write a file atomically: readers see the complete old or new file."""
     write_bytes(path, json_bytes(value))
 
 
@@ -356,7 +356,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def is_place(path: Path) -> bool:
-    """Whether the folder holds the runs of one inventory."""
+    """Whether a folder holds the runs of one inventory: it has the file with the inventory's sources."""
     return (path / INVENTORY_FILE).exists()
 
 
@@ -379,7 +379,7 @@ def _places(results: Path) -> list[Path]:
 
 
 def _runs_in(parent: Path) -> list[RunFolder]:
-    """The runs that lie directly in a folder."""
+    """The folders of the runs directly below `place`."""
     folders = (RunFolder(path) for path in parent.glob("*/") if not path.is_symlink())
     return [folder for folder in folders if folder.is_known]
 
@@ -392,7 +392,7 @@ def known_runs(results: Path, inventory: Sequence[str] = (), *, imported: bool =
 
 
 def find(results: Path, run_id: str) -> RunFolder:
-    """The run of this id, of whatever inventory; in `results` itself where there is none."""
+    """The folder of the run with this id, of any inventory; if there is none, its path directly in `results`."""
     folders = (RunFolder(place / run_id) for place in _places(results))
     return next((folder for folder in folders if folder.is_known), RunFolder(results / run_id))
 
@@ -505,18 +505,18 @@ def mark_cleaned(results: Path, run_ids: Iterable[str]) -> None:
 
 
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
-    """Whether it is neither finished nor past its deadline. Raises RunError, or ValueError, for what is damaged."""
+    """Whether a run is neither finished nor past its deadline. Raises RunError or ValueError for damaged files."""
     return run["finished_at"] is None and is_in_time(folder, run)
 
 
 def is_abandoned(folder: RunFolder, run: Mapping[str, Any]) -> bool:
-    """Whether only a report ends it: no controller works on it or would resume it, and the nodes' last records have
-    arrived. Raises RunError, or ValueError, for what is damaged."""
+    """Whether only a report ends the run: no controller works on it or would resume it, and the nodes' last records
+    have arrived. Raises RunError or ValueError for damaged files."""
     return run["finished_at"] is None and folder.seen().overdue and not is_in_time(folder, run, DEADLINE_SLACK_SECONDS)
 
 
 def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) -> bool:
-    """Whether it is not past its deadline, and `slack` seconds more, as it counts for the nodes that began last.
+    """Whether a run is not past its deadline plus `slack` seconds, counted for the nodes that began last.
 
     A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
     gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
@@ -624,10 +624,10 @@ def check_folder(folder: str) -> str:
 
 
 def is_open(run: Mapping[str, Any]) -> bool:
-    """It has not ended, or was not reported."""
+    """Whether a run has not ended, or was not reported."""
     return run["finished_at"] is None or is_unreported(run)
 
 
 def is_unreported(run: Mapping[str, Any]) -> bool:
-    """It has ended, and its controller did not come to report it."""
+    """Whether a run has ended without a report by its controller."""
     return run["finished_at"] is not None and run_state.of(run)["name"] == run_state.COLLECTING

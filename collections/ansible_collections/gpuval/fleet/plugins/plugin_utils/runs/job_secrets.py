@@ -14,10 +14,10 @@ import yaml
 from ..core.paths import project_path
 from .plans import PlanError
 
-#: Shorter ones are parts of any text, and an environment holds no longer ones.
+#: Minimum and maximum length of a secret: shorter ones occur in any text, an environment cannot hold longer ones.
 SHORTEST, LONGEST_BYTES = 4, 32 << 10
 MAX_FILE_BYTES = 1 << 20
-#: The end of variables that are shown, and may be shorter.
+#: Suffix of variables whose values are shown, and may be shorter.
 USERNAME = "_USERNAME"
 
 
@@ -26,7 +26,7 @@ class SecretError(PlanError):
 
 
 def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
-    """The values of these variables; `store` is the option of actions. Raises SecretError with all that is wrong."""
+    """The secrets of these variables; `store`: the `store` option. Raises SecretError that names all problems."""
     names = list(names)
     if not names:
         return {}
@@ -49,7 +49,7 @@ def hidden(store: Mapping[str, Any]) -> set[str]:
 
 
 def problem(name: str, value: str) -> str:
-    """Why this value cannot be used; empty if it can."""
+    """Why a secret's value cannot be used; empty if it can."""
     if not value:
         return (
             f"secret {name} has no value: set it in gpuval_secrets, gpuval_secrets_file or the controller's environment"
@@ -62,7 +62,7 @@ def problem(name: str, value: str) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file of secrets, JSON or YAML. Raises SecretError."""
+    """Read a file of secrets, JSON or YAML. Raises SecretError."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SecretError(f"{path}: more than {MAX_FILE_BYTES} bytes: this is no file of secrets")
@@ -83,7 +83,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, str]:
-    """Values by variable: a key of an object NAME is NAME_KEY."""
+    """Secrets by variable: the variable of KEY in an object NAME is NAME_KEY."""
     texts = _texts(document)
     for name, inner in document.items():
         if isinstance(inner, Mapping):

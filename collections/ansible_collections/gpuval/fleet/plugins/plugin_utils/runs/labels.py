@@ -47,7 +47,7 @@ def declared(value: Any) -> dict[str, str]:
 
 
 def of_cluster(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """By our name the first label of a cluster's node that ``names`` (label: our name) maps to it."""
+    """Labels of a cluster's node under gpuval's names: ``names`` maps labels to them, the first label counts."""
     labels_found: dict[str, str] = {}
     for label, name in names.items():
         ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]

@@ -23,7 +23,7 @@ from ..core.text import some_of
 MAX_FILE_BYTES = 16 << 20
 MAX_ID = 120
 MAX_SHOWN = 20
-#: An id becomes the name of files, on any file system.
+#: Maximum length of an id, which becomes the name of files on any file system.
 ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,{MAX_ID - 2}}}[A-Za-z0-9_-])?", re.ASCII)
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.ASCII | re.IGNORECASE)
 _WORKER = frozenset({"worker", "workername", "node", "nodename", "host", "hostname"})
@@ -33,7 +33,7 @@ _BORDER = re.compile(r"[\s|+:=-]+")
 
 @dataclass(frozen=True)
 class Held:
-    """A mapping held against the nodes of a run."""
+    """A mapping of workers to ids, compared with the nodes of a run."""
 
     ids: dict[str, str]
     unmapped: list[str]
@@ -41,14 +41,14 @@ class Held:
 
 
 class NodeIdReader:
-    """Makes mappings out of what ``gpuval_node_ids`` may be; reads a file once, however many nodes name it."""
+    """Reads mappings of workers to ids from values of ``gpuval_node_ids``; each file once, for all nodes."""
 
     def __init__(self, path_of: Callable[[str], Path]) -> None:
         self._place = path_of
         self._files: dict[str, dict[str, str]] = {}
 
     def __call__(self, value: Any) -> dict[str, str]:
-        """The mapping itself, or that of the file at a path. Raises SettingError."""
+        """The mapping in a setting's value: the value itself, or from the file that it names. Raises SettingError."""
         if value in (None, "", {}):
             return {}
         if isinstance(value, str):
@@ -61,7 +61,7 @@ class NodeIdReader:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The mapping in a file. Raises SettingError."""
+    """Read the mapping of workers to ids in a file. Raises SettingError."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -77,8 +77,8 @@ def read(path: Path) -> dict[str, str]:
 
 
 def parse(text: str, name: str) -> dict[str, str]:
-    """The mapping in a file's text; the end of its ``name`` tells YAML and JSON apart from tables. Raises
-    SettingError."""
+    """The mapping of workers to ids in a file's text; the suffix of ``name`` distinguishes YAML and JSON from tables.
+    Raises SettingError."""
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
     first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
@@ -92,8 +92,8 @@ def parse(text: str, name: str) -> dict[str, str]:
 
 
 def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
-    """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises SettingError,
-    which names all that is wrong."""
+    """Check pairs of worker and id, and return them as a mapping: every worker and id once, ids safe as file names.
+    ``subject``: begins messages. Raises SettingError that names all problems."""
     problems: list[str] = []
     ids: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -132,13 +132,13 @@ def unsafe(identity: str) -> str:
 
 
 def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_ids") -> dict[str, str]:
-    """Several mappings as one; they may say the same of a worker, but not two things. Raises SettingError."""
+    """Merge mappings of workers to ids. Raises SettingError if two give different ids for a worker."""
     pairs = dict.fromkeys(pair for mapping in mappings for pair in mapping.items())
     return checked(pairs, subject)
 
 
 def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
-    """A mapping beside the nodes of a run: their ids, nodes without one, and workers that are not in the run."""
+    """Compare a mapping with the nodes of a run: their ids, nodes without an id, and workers not in the run."""
     names = dict.fromkeys(nodes)
     return Held(
         ids={name: mapping[name] for name in names if name in mapping},
@@ -152,7 +152,7 @@ def _is_comment(line: str) -> bool:
 
 
 def _table(text: str) -> list[tuple[int, list[str]]]:
-    """Rows between bars; borders, comments and lines without a bar are none."""
+    """The rows of a table with bars, with their line numbers; not borders, comments and lines without a bar."""
     rows = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if "|" in line and not _BORDER.fullmatch(line) and not _is_comment(line):
@@ -176,7 +176,8 @@ def _csv(text: str, first: str, name: str) -> list[tuple[int, list[str]]]:
 
 
 def _rows(rows: list[tuple[int, list[str]]], name: str) -> Iterable[tuple[str, str]]:
-    """Worker and id of each row after the header, which may name its columns in any order."""
+    """Worker and id of each row after the header, whose columns may have any order. ``rows``: line number and cells of
+    each; ``name``: the file's, for messages."""
     header = [re.sub(r"[^a-z]", "", cell.lower()) for cell in rows[0][1]] if rows else []
     workers = [index for index, cell in enumerate(header) if cell in _WORKER]
     unique = [index for index, cell in enumerate(header) if cell in _UNIQUE]

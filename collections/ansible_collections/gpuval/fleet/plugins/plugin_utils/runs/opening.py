@@ -12,7 +12,7 @@ from ..core import stages
 from ..core.text import some_of
 from .folder import LATEST, NEW, RunError, check_run_id, is_in_time, is_open, is_unreported, read_object, runs_of
 
-#: By stage the settings that end it early where they are not 0.
+#: By stage, settings that end the stage early if they are not 0.
 SHORTENING = {"training": ("training_steps", "training_epochs"), "inference": ("inference_requests",)}
 #: Of gpuval, where run.json names none.
 FIRST_VERSION = "1.0"
@@ -63,7 +63,7 @@ def choose_run_id(
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What is expected of each node, whenever it joined."""
+    """The expectations of each node in run.json, whenever the node joined."""
     return {
         name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
         for name, node in nodes.items()
@@ -146,7 +146,7 @@ def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Call
 
 
 def _number(value: Any) -> float:
-    """0 for what is no number: settings are checked elsewhere."""
+    """A setting as a number; 0 for anything else, since settings are checked elsewhere."""
     try:
         return float(value)
     except (TypeError, ValueError):

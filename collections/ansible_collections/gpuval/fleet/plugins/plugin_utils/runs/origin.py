@@ -12,7 +12,7 @@ from typing import Any
 from ..core.paths import project_path
 from ..core.text import some_of
 
-#: Names of inventory files that do not say which inventory it is: their folder does.
+#: Generic names of inventory files; the name of their folder is used instead.
 USUAL_NAMES = ("hosts", "inventory", "nodes")
 SUFFIX = re.compile(r"\.(ya?ml|ini|json|toml|cfg|py|sh)$")
 UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
@@ -22,22 +22,22 @@ UNKNOWN = "unknown"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """The store of the option `store`, in one line. Holds no secret."""
+    """Description of the store in the `store` option, in one line without secrets."""
     return f"bucket {options['bucket']}, {options['endpoint'] or embedded_in(project_path(options['state_dir']))}"
 
 
 def embedded_in(state_dir: Path) -> str:
-    """How the line of an embedded store ends, whatever its bucket."""
+    """The end of an embedded store's description, the same for every bucket."""
     return f"embedded in {state_dir.resolve()}"
 
 
 def kept(inventory: Sequence[str], results: Path) -> list[str]:
-    """An inventory as run.json keeps it: relative to the results, with which a checkout is moved."""
+    """Sources of an inventory for run.json: relative to the results, so that a checkout can be moved."""
     return [os.path.relpath(source, results) if Path(source).is_absolute() else source for source in inventory]
 
 
 def restored(kept_inventory: Sequence[str], results: Path) -> list[str]:
-    """An inventory that `kept` made relative to the results."""
+    """The absolute sources of an inventory that `kept` made relative to the results."""
     paths = (os.path.normpath(results / source) for source in kept_inventory)
     return [path if Path(path).exists() else source for path, source in zip(paths, kept_inventory, strict=True)]
 
@@ -51,7 +51,7 @@ def folder_name(inventory: Sequence[str]) -> str:
 
 
 def is_same(inventory: Sequence[str], other_inventory: Sequence[str]) -> bool:
-    """Whether two inventories are one: either has all sources of the other. One that is not known is any."""
+    """Whether two inventories are the same: one has all sources of the other. An unknown inventory matches any."""
     if not inventory or not other_inventory:
         return True
     fewer, more = sorted((inventory, other_inventory), key=len)
@@ -63,7 +63,7 @@ def _within(source: str, folder: str) -> bool:
 
 
 def shown(inventory: Sequence[str]) -> str:
-    """An inventory as a command takes it."""
+    """An inventory as the value of a command's option, sources separated by commas."""
     cwd = str(Path.cwd())
     return ",".join(os.path.relpath(source, cwd) if source.startswith(cwd + "/") else source for source in inventory)
 

@@ -57,7 +57,7 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def lines(run_rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table, with the reason of each run that failed."""
+    """The table of runs, with the reason for each run that failed."""
     table_lines = table([HEAD, *map(_cells, run_rows)])
     reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in run_rows if row["reason"]]
     return [*table_lines, *reasons]
@@ -106,7 +106,7 @@ def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str
 
 
 def interrupted(folder: run_folder.RunFolder) -> str:
-    """What becomes of a run whose controller is being ended, as by Ctrl-C, in one line; empty for one that is over.
+    """A line on what happens to a run whose controller is being interrupted, as by Ctrl-C; empty if the run is over.
     Raises RunError for a damaged run.json."""
     run = folder.read_run()
     if not run_folder.is_open(run):
@@ -132,5 +132,5 @@ def passed_line(folder: run_folder.RunFolder) -> str:
 
 
 def alone(run: Mapping[str, Any]) -> bool:
-    """Whether it accepts no node, for it had jobs or multi-node stages alone."""
+    """Whether a run can accept no node, since it had only jobs or multi-node stages."""
     return run["profile"] == "custom" and "stages" in run["narrowed_by"]

@@ -17,7 +17,7 @@ from ..core.text import meant
 from ..records import evidence
 from . import datasets
 
-#: What a declaration may leave out.
+#: Defaults of the keys that a stage's declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
     "image": None,
     "container": None,
@@ -38,15 +38,15 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
-#: What a plan has of its settings as it is.
+#: Fields of PlanSettings that a plan contains unchanged.
 COPIED = (
     *("run_id", "node", "created_at", "deadline_seconds", "heartbeat_seconds", "runtime", "python", "models_dir"),
     "telemetry_seconds",
 )
-#: The program of jobs, which takes their secrets.
+#: The program of jobs, which gets their secrets.
 JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
-#: What a plan takes along of a reader of logs; the rest is for people.
+#: Keys of a log reader that a plan contains; its other keys are for people.
 READER_KEYS, MAX_READERS = ("name", "step", "x_unit", "values"), 8
 REQUIREMENT_KEYS = {"import", "start", "where", "install"}
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
@@ -67,7 +67,7 @@ class NothingChosenError(PlanError):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What a plan takes from the inventory, for one node."""
+    """The settings of one node that its plan is made from."""
 
     run_id: str
     node: str
@@ -87,7 +87,7 @@ class PlanSettings:
 
     @classmethod
     def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> PlanSettings:
-        """What the run expects of a node; `chosen` are all others."""
+        """The settings of a node: its expectations from the run, all other fields from `chosen`."""
         expected = run["nodes"][node]
         settings = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}
         return cls(run["run_id"], node, sku=expected["sku"], gpu_count=expected["gpu_count"], **settings)
@@ -138,7 +138,7 @@ def _datasets(name: str, declaration: Mapping[str, Any]) -> list[str]:
 
 
 def _needs(declaration: Mapping[str, Any]) -> list[str]:
-    """The stages that one needs, with those that load its datasets."""
+    """The stages that a stage needs, including the stages that load its datasets."""
     return [*declaration.get("needs", []), *(datasets.STAGE + one for one in declaration.get("datasets") or [])]
 
 
@@ -217,7 +217,7 @@ def without_members(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_members(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """A kept plan as its node gets it. The members are those of the run, not a copy."""
+    """The plan for its node, from a plan kept without members: adds the gang's members from the run, without a copy."""
     gang = gang_of(run, plan["node"])
     return {**plan, **({"gang": gang} if gang else {})}
 
@@ -330,7 +330,7 @@ def shipped_readers() -> dict[str, dict[str, Any]]:
 
 
 def readers(declaration: Any) -> list[dict[str, Any]]:
-    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises SettingError."""
+    """Names of the log readers in a declaration's value: a name, a list of names, or None. Raises SettingError."""
     names = declaration if isinstance(declaration, list | tuple) else [declaration] if declaration else []
     if len(names) > MAX_READERS:
         raise SettingError(f"{len(names)} programs, at most {MAX_READERS} are read")
@@ -370,7 +370,7 @@ def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any]
 
 
 def accelerator(sku: str, gpu_count: int | None) -> dict[str, Any]:
-    """`auto` leaves it to the node's facts; a catalogue name means GPUs, of the vendor the facts find."""
+    """The accelerator expected for a SKU: `auto` leaves it to the node's facts, a catalogue name means GPUs."""
     if sku == "cpu":
         return {"vendor": "cpu", "count": 0}
     return {"vendor": sku if sku in GPU_VENDORS else "auto", "count": gpu_count}
@@ -407,7 +407,7 @@ def build(
 
 
 def for_attempt(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
-    """The plan that runs only `names` once more, as `attempt`."""
+    """The plan of a later attempt, which runs only the stages `names` again."""
     stages = [item for item in plan["stages"] if item["name"] in set(names)]
     return {**plan, "attempt": attempt, "stages": stages, "nonce": evidence.nonce_of(plan.get("nonce", ""), attempt)}
 

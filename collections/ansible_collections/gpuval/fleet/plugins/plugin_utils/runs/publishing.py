@@ -28,7 +28,7 @@ RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"
 VERDICT_FILE = "verdict.json"
 PROGRESS_FILE = "run_progress.json"
 
-#: While it watches, a controller gives a sign at least this often, in seconds.
+#: Max seconds between two heartbeats of a controller while it watches.
 SIGN_SECONDS = 60.0
 
 _LAUNCH = (
@@ -43,7 +43,7 @@ _hidden = SecretRedactor()
 
 @dataclass(frozen=True)
 class NodeUpdate:
-    """What is published of one node; `launch` is None before its first, `plan` before its plan was made."""
+    """What is published of one node. `launch`: None before the first launch; `plan`: None before the plan was made."""
 
     plan: Mapping[str, Any] | None
     launch: Mapping[str, Any] | None
@@ -61,8 +61,8 @@ def watch_document(
     silence_seconds: float,
     ended: bool,
 ) -> dict[str, Any]:
-    """gpuval.watch/1. Seconds: since the run was opened, and since its deadline counts. `window`: how many nodes at
-    once, and bringing images."""
+    """The document gpuval.watch/1. Seconds count since the run was opened, and since its deadline counts. `window`: max
+    nodes at work, and max nodes that transfer images."""
     plans: list[dict[str, Any]] = []
     places: dict[str, int] = {}
     described = {}
@@ -91,7 +91,7 @@ def watch_document(
 
 
 def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Of a launch what a verdict and people need: no folder, command, address of a store or secret."""
+    """The part of a launch that verdicts and people need, without folders, commands, addresses of stores or secrets."""
     if not launch or "state" not in launch:
         return None
     published = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
@@ -116,15 +116,15 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass
 class DocumentPublisher:
-    """Puts the watch's document into the store when it says something new, and as a sign of life. The last one is kept
-    in the run's folder, for the commands that come after the watch."""
+    """Uploads the watch's document to the store when it changed, and as a heartbeat. Keeps the last document in the
+    run's folder, for commands after the watch."""
 
     folder: run_folder.RunFolder
     _published: dict[str, Any] = field(default_factory=dict)
     _at: float = float("-inf")
 
     def publish(self, store: Store, run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
-        """Returns whether it was put. `now`: seconds of a monotonic clock. Raises StoreError."""
+        """Upload the document if it is due. Returns whether it was. `now`: monotonic seconds. Raises StoreError."""
         content = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
         if content == self._published and now - self._at < SIGN_SECONDS:
             return False
@@ -137,15 +137,15 @@ class DocumentPublisher:
 
 @dataclass
 class WatchProgress:
-    """What the watch has read, in one object: a reader of a thousand nodes need not read seven thousand again. Only
-    last records are published: others change with every heartbeat."""
+    """Publishes a summary of the records that the watch has read, as one object: readers need not read thousands. Only
+    final records are in it: others change with every heartbeat."""
 
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new: bool = False
 
     def note(self, run: Mapping[str, Any], key: str, stamp: str | None, record: Mapping[str, Any] | None) -> None:
-        """What was found under a key: `record` is None for what was refused, `stamp` for what is not known to be what
-        the store has."""
+        """Remember the record that was read under a store key. `record`: None if refused; `stamp`: version of the
+        store's object, None if the object may differ from the record."""
         parts = parse_key(run["folder"], key)
         if parts is None:
             return
@@ -202,7 +202,7 @@ def renewed(
 
 
 def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, Any]) -> None:
-    """Write one of the run's own objects."""
+    """Upload one of the run's own objects to the store."""
     store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
 
 
