@@ -15,13 +15,13 @@ from .embedded import EmbeddedStore
 if BOTO3_ERROR is None:
     session()  # with the import, which is before Ansible forks a worker for each task that needs them
 
-#: By the scheme of the endpoint's URL; without one the controller serves the store itself.
+#: Kinds of stores by the scheme of the endpoint's URL; without an endpoint the controller serves the store itself.
 BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service, "http": S3Service}
 
 #: The store's certificate authority, next to store.json and rclone.conf on a node.
 CA_FILE = "ca.pem"
 
-#: A run of some thousand nodes has a tenth of that.
+#: Maximum bytes of a run.json; that of a run with some thousand nodes has a tenth.
 MAX_RUN_BYTES = 64 << 20
 
 
@@ -31,7 +31,7 @@ def open_store(options: Mapping[str, Any]) -> StoreBackend:
 
 
 def check_endpoint(endpoint: str) -> str:
-    """The scheme of an endpoint, empty for none. Raises StoreError."""
+    """Check an endpoint and return its scheme, empty without an endpoint. Raises StoreError."""
     scheme, _, host = endpoint.partition("://")
     if endpoint and (scheme.lower() not in ("http", "https") or not host.strip("/")):
         raise StoreError(f"gpuval_s3_endpoint {endpoint!r} is no URL of an S3 service: write https://HOST:PORT")
@@ -45,14 +45,14 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
-    """The run as stored, for a controller without its results/: less what is this controller's own."""
+    """Upload run.json, for controllers without its results/, except the fields about this controller itself."""
     public = {key: value for key, value in run.items() if key != "origin"}
     store.put(f"{run['folder']}/run.json", json.dumps(public, indent=1).encode(), "application/json")
 
 
 def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
-    """Raises RunError where the store has a run of this name, in this folder, that was opened another time. Its records
-    would pass for evidence of this one: another controller's, or of this one before its results went away."""
+    """Raise RunError if the store has another run with this id in this folder, opened by another controller or before
+    the results were lost: its records would pass as evidence of this run."""
     raw = store.get_if_there(f"{run['folder']}/run.json", max_bytes=MAX_RUN_BYTES)
     if raw is None:
         return
@@ -93,5 +93,5 @@ def credentials_outlive(store: Store, seconds: float) -> bool:
 
 
 def models_prefix(bucket: str) -> str:
-    """Where models lie, as an rclone path below the remote."""
+    """The folder of models in the bucket, as an rclone path below the remote."""
     return f"{bucket}/models"

@@ -77,13 +77,13 @@ def listening_addresses(
 
 
 def canonical(address: str) -> str:
-    """The canonical form of an address: a URL's signature covers it."""
+    """The canonical form of a host name or address, which the signature of a URL covers."""
     literal = _ip(address.strip())
     return str(literal) if literal is not None else address.strip().lower().rstrip(".")
 
 
 def bracketed(host: str) -> str:
-    """The host in the form that precedes a port."""
+    """The host for use before a port: an IPv6 address in brackets."""
     literal = _ip(host)
     return f"[{host}]" if literal is not None and literal.version == 6 else host
 

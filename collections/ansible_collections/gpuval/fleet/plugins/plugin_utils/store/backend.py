@@ -16,13 +16,13 @@ from .guard import ObjectGuard
 
 
 class StoreBackend(ABC):
-    """A kind of store, made from the `store` option. What is here holds for a service that gpuval does not run."""
+    """Base of the kinds of stores, made from the `store` option. The defaults are for a service not run by gpuval."""
 
-    #: Whether an object may be sent in parts; a server that keeps parts in memory takes one piece.
+    #: Whether objects may be uploaded in parts; not to a server that keeps the parts in memory.
     takes_parts = True
     #: Whether a bucket that is missing is created.
     creates_bucket: bool
-    #: Where objects are files on this machine, by their keys.
+    #: Folder on this machine in which objects are files named by their keys; None for other stores.
     objects: Path | None = None
 
     @classmethod
@@ -38,47 +38,47 @@ class StoreBackend(ABC):
         """The nodes' connection: reads models only. Raises StoreError."""
 
     def start(self) -> bool:
-        """Make it answer, where that is ours to do. Returns whether anything had to be started."""
+        """Start the store if gpuval runs it. Returns whether anything had to be started."""
         return False
 
     def stop(self) -> bool:
-        """Returns whether anything was stopped."""
+        """Stop the store if gpuval runs it. Returns whether anything was stopped."""
         return False
 
     def rotate(self) -> bool:
-        """Make earlier signatures void, once it is stopped. Returns whether that changed anything."""
+        """Invalidate earlier signatures of a stopped store. Returns whether that changed anything."""
         return False
 
     def end_urls(self) -> None:
-        """Make the URLs void that nodes have. Those of a service end by themselves, after the run's deadline."""
+        """Invalidate the signed URLs that nodes have. URLs of a service expire by themselves, after the deadline."""
         return
 
     def held(self) -> AbstractContextManager[None]:
-        """A context in which no other command starts, stops or restarts it."""
+        """A context in which no other command starts, stops or restarts the store."""
         return nullcontext()
 
     def known(self) -> bool:
-        """Whether there is a store to look for runs in."""
+        """Whether there is a store that may contain runs."""
         return True
 
     def running(self) -> bool:
-        """Whether it can be asked without starting it."""
+        """Whether the store answers without being started."""
         return True
 
     def reachable_from_nodes(self, transport: str) -> bool:
-        """Whether nodes with such a connection can reach it at all."""
+        """Whether nodes can reach the store. `transport`: of the controller to them, such as `ssh`, `local`."""
         return True
 
     def firewall_hint(self) -> str:
-        """What to check if a node cannot reach the store; may be empty."""
+        """Text on what to check if a node cannot reach the store; may be empty."""
         return ""
 
     def link_bits_per_second(self) -> float | None:
-        """Speed of this machine's interface through which nodes load; None where that is another machine's."""
+        """Speed of this machine's interface through which nodes load; None if another machine serves the store."""
         return None
 
     def check(self) -> None:
-        """Raises StoreError where nodes could not read models with the key that they are to get."""
+        """Raise StoreError if the nodes' read key cannot read models."""
         try:
             next(Store(self.reader(), attempts=2).list("models/"), None)
         except StoreError as error:
@@ -90,18 +90,18 @@ class StoreBackend(ABC):
             ) from error
 
     def guard(self, folder: str, store: Callable[[], Store]) -> Callable[[float], list[str]]:
-        """What holds nodes to their limits: called with the time, again and again, it returns lines for the operator.
-        `store` gives the client to use. Raises StoreError."""
+        """A function that enforces the limits of objects: call it repeatedly with the monotonic time; it returns lines
+        for the operator. `store` returns the client to use. Raises StoreError."""
         return ObjectGuard(store, folder).look
 
     def shortage(self, further: int = 0) -> str:
-        """What to warn of before a run, where the store's disk is nearly full, or `further` bytes would fill it."""
+        """A warning if the store's disk is nearly full, or `further` bytes would fill it; else empty."""
         return ""
 
     @contextmanager
     def naming_full_disk(self, sent: int) -> Iterator[None]:
-        """A StoreError from within names the store's disk first where it has no room for the bytes that are sent: the
-        server answers 500 and no reason, and removes what it has of them."""
+        """Within the context, a StoreError names the store's disk if it lacks space for `sent` bytes: the server only
+        answers 500 without a reason, and removes the incomplete object."""
         try:
             yield
         except StoreError as error:
@@ -112,7 +112,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def delete_run(self, folder: str) -> int:
-        """Remove a run's objects, and nothing of runs below its folder. Returns how many."""
+        """Remove a run's objects, but no objects of runs below its folder. Returns the number removed."""
 
     def store(self) -> Store:
         return Store(self.connection())

@@ -25,7 +25,7 @@ try:
 except ImportError as error:  # reported with the name of the library, where a certificate is needed
     CRYPTOGRAPHY_ERROR = error
 
-#: A node whose clock is this far behind still takes the certificates for valid.
+#: How far a node's clock may be behind while the node accepts the certificates.
 CLOCK_SLACK = timedelta(days=2)
 AUTHORITY_LIFE = timedelta(days=400)
 SERVER_LIFE = timedelta(days=90)
@@ -37,14 +37,14 @@ LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
 class CertificateFiles:
-    """Where the certificates of one store lie."""
+    """Paths of the certificates and keys of one store."""
 
     def __init__(self, directory: Path) -> None:
         self.authority, self.authority_key = directory / "ca.pem", directory / "ca.key"
         self.server, self.server_key = directory / "server.pem", directory / "server.key"
 
     def remove(self) -> bool:
-        """Forget authority and certificate. Returns whether there was one."""
+        """Delete all certificates and keys. Returns whether there were any."""
         present = [path for path in vars(self).values() if path.exists()]
         for path in present:
             path.unlink()
@@ -52,9 +52,9 @@ class CertificateFiles:
 
 
 def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None = None) -> bool:
-    """See that there is an authority, and a server certificate of it for `names` and the loopback, valid for long.
+    """Make an authority, and a server certificate for `names` and the loopback, unless valid ones exist.
 
-    What is there and good is kept: nodes at work trust it. Returns whether the server certificate is a new one.
+    Valid ones are kept, since nodes at work trust them. Returns whether the server certificate is new.
     Raises StoreError.
     """
     if CRYPTOGRAPHY_ERROR is not None:
@@ -145,7 +145,7 @@ def _lasts(certificate, now):
 
 
 def _load(certificate_file, key_file):
-    """Certificate and key where both are whole and belong together, else None."""
+    """Read a certificate and its key; None if one is missing or damaged, or if they do not belong together."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
         key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)

@@ -46,13 +46,13 @@ from .rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
-#: Below those that Linux gives to outgoing connections, any of which may take a port before the store starts again.
+#: Ports to choose from: below the ports of outgoing connections, which could occupy a port while the store is stopped.
 OWN_PORTS = range(20000, 32768)
-#: Folder of each bucket that the read-only server shows.
+#: rclone options of the read-only server, which serves only the folder models/ of each bucket.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
-#: So many characters of a log are shown.
+#: Number of characters of a log's end to show.
 LOG_END = 500
-#: Each refused handshake is a line.
+#: rclone options that limit its log, which has a line for each refused handshake.
 LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -66,7 +66,7 @@ class FileReads(Store):
         self._objects = f"{objects}/"
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Raises StoreError where the server does not answer: nodes could not write."""
+        """The objects below `prefix`. Raises StoreError if the server does not answer, since nodes could not write."""
         with as_store_error():
             self.client.head_bucket(Bucket=self.connection.bucket)
         beginning = self._objects + prefix
@@ -100,7 +100,7 @@ class Keys:
 
 @dataclass
 class EmbeddedServer(Keys):
-    """One rclone process and its keys. `port` is kept for good, `pid` is the last process known."""
+    """One rclone server and its keys. `port`: never changes; `pid`: of the last known process."""
 
     port: int = 0
     pid: int = 0
@@ -112,16 +112,16 @@ class EmbeddedState:
 
     writer: EmbeddedServer = field(default_factory=EmbeddedServer)
     reader: EmbeddedServer = field(default_factory=EmbeddedServer)
-    #: Further keys of the writer, which sign the nodes' URLs.
+    #: Further keys of the writing server, which sign the nodes' URLs.
     signer: Keys = field(default_factory=Keys)
-    #: Address by which nodes reach it; empty: loopback only.
+    #: Address by which nodes reach the store; empty: loopback only.
     address: str = ""
 
     def servers(self) -> tuple[EmbeddedServer, EmbeddedServer]:
         return self.writer, self.reader
 
     def place(self) -> tuple[str, int, int]:
-        """Where both listen."""
+        """Address and ports on which both servers listen."""
         return self.address, self.writer.port, self.reader.port
 
 
@@ -182,7 +182,7 @@ class EmbeddedStore(StoreBackend):
         return self._read().place()[1:]
 
     def reachable_from_nodes(self, transport: str) -> bool:
-        """The loopback is this machine's alone."""
+        """Whether nodes can reach the store: on the loopback only this machine can."""
         return transport == "local" or bool(self.address())
 
     def firewall_hint(self) -> str:
@@ -203,7 +203,7 @@ class EmbeddedStore(StoreBackend):
         return f"the disk of the store lacks {human_bytes(lacking)}: free space at {self.data}" if lacking > 0 else ""
 
     def start(self) -> bool:
-        """Make both servers answer."""
+        """Start both servers, unless they answer. Returns whether any was started."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.held():
             before = self._read() if self._file.exists() else None
@@ -247,7 +247,7 @@ class EmbeddedStore(StoreBackend):
         return any(started)
 
     def _move_back(self, before: EmbeddedState | None, *, ran: bool) -> None:
-        """Other inventories, which name no port, find the store where it was before a start elsewhere that failed."""
+        """After a failed start at a new address, restore the old one, where other inventories expect the store."""
         if before is None:
             self._file.unlink(missing_ok=True)
             return
@@ -257,7 +257,7 @@ class EmbeddedStore(StoreBackend):
                 self._start_servers(before, listening_addresses(before.address) if before.address else [])
 
     def moves(self) -> list[str]:
-        """The settings by which a start would bring a known store elsewhere."""
+        """Names of the settings by which a start would move an existing store to another address or port."""
         if not self._file.exists():
             return []
         state = self._read()
@@ -265,7 +265,7 @@ class EmbeddedStore(StoreBackend):
         return [f"gpuval_store_{name} {new}" for name, (new, old) in places.items() if new and new != old]
 
     def ensure_may_move(self) -> None:
-        """Raises StoreError where a start would move the store away from an active run: its nodes hold signed URLs."""
+        """Raise StoreError if a start would move the store during an active run, whose nodes have signed URLs."""
         moves = self.moves()
         if not moves or self.results is None:
             return
@@ -297,7 +297,7 @@ class EmbeddedStore(StoreBackend):
 
     @contextmanager
     def left_as_it_was(self) -> Iterator[None]:
-        """Where it does not run, it is stopped after the context, and keeps its address and ports, if it has any."""
+        """After the context, stop the store if it did not run before, and restore its address and ports."""
         before, ran = self._read() if self._file.exists() else None, self.running()
         try:
             yield
@@ -328,14 +328,14 @@ class EmbeddedStore(StoreBackend):
         return changed
 
     def known(self) -> bool:
-        """Whether it was ever started here, and not forgotten since."""
+        """Whether the store was ever started here, and its keys still exist."""
         return self._file.exists()
 
     def running(self) -> bool:
         return self._file.exists() and any(self._process(server) for server in self._read().servers())
 
     def delete_run(self, folder: str) -> int:
-        """Works on a stopped store too."""
+        """Remove a run's objects, even from a stopped store. Returns the number removed."""
         bucket = self.objects.resolve()
         path = (bucket / folder).resolve()
         if bucket not in path.parents or not path.is_dir():

@@ -88,14 +88,14 @@ def shortage(path: Path, usage: Usage = shutil.disk_usage) -> int:
 
 
 class FileGuard:
-    """Limits for the objects of one run, which lie as files in `objects` by their keys."""
+    """Enforces the size limits of one run's objects, which are files below `objects`, named by their keys."""
 
     def __init__(self, objects: Path, folder: str, usage: Usage = shutil.disk_usage) -> None:
         self._objects, self._folder, self._usage = objects, folder, usage
         self._looked_at, self._free = float("-inf"), 0
 
     def look(self, now: float) -> list[str]:
-        """Cut what is over a limit. Returns lines for the operator."""
+        """Truncate objects over a limit. `now`: monotonic seconds. Returns lines for the operator."""
         if not self._objects.is_dir():
             return []
         free, lacking = self._usage(self._objects).free, shortage(self._objects, self._usage)
@@ -113,7 +113,7 @@ class FileGuard:
         return [*lines_of("cut in the store", cut), *([full] if lacking > 0 else ())]
 
     def _cut(self, written: Written, size: int, _reason: str) -> bool:
-        """Leave its beginning. An upload under way goes on behind a hole, which takes no space."""
+        """Truncate an object's file. An upload in progress continues behind a hole, which needs no space."""
         try:
             os.truncate(self._objects / written.key, size)
         except OSError:  # replaced or removed meanwhile
@@ -131,14 +131,14 @@ class FileGuard:
 
 
 class ObjectGuard:
-    """The same limits by the listing of an S3 service, where an object is whole or not there."""
+    """Enforces the limits of `FileGuard` by listings of an S3 service, where objects are complete or absent."""
 
     def __init__(self, store: Callable[[], Store], folder: str) -> None:
         self._store, self._folder = store, folder
         self._looked_at = float("-inf")
 
     def look(self, now: float) -> list[str]:
-        """Remove what is over a limit. Returns lines for the operator. Raises StoreError."""
+        """Delete objects over a limit. `now`: monotonic seconds. Returns lines for the operator. Raises StoreError."""
         if now - self._looked_at < LOOK_SECONDS:
             return []
         self._looked_at, store = now, self._store()

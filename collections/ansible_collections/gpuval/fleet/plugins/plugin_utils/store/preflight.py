@@ -19,7 +19,7 @@ from .access import credentials_outlive
 from .backend import StoreBackend
 
 UPLOAD_SECONDS = 10.0
-#: What was written is seen by the other key within this time.
+#: Seconds within which the nodes' key must see an object that was written.
 SEEN_SECONDS = 10.0
 URL_SECONDS = 300
 EXPIRE = (
@@ -30,7 +30,7 @@ EXPIRE = (
 
 @dataclass(frozen=True)
 class Examined:
-    """A store that answers: what is wrong with it, and what to know beside, each with what to do."""
+    """Result of examining a store that answers: problems and remarks, each with a remedy."""
 
     store: Store
     changed: bool
@@ -39,7 +39,7 @@ class Examined:
 
 
 def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
-    """Start the store where that is ours to do, and use it as a run does. One that cannot be used is stopped again.
+    """Start the store if gpuval runs it, and use it as a run does. A store that cannot be used is stopped again.
     Raises StoreError for a store that does not answer."""
     started, usable = access.start(), False
     try:
@@ -64,7 +64,7 @@ def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
 
 
 def tls_remark(endpoint: str) -> str:
-    """That the endpoint of a service has no TLS on a network, with what to do; else nothing."""
+    """A remark, with a remedy, if the endpoint is reached over a network without TLS; else empty."""
     if not in_clear(endpoint):
         return ""
     return (
@@ -75,7 +75,7 @@ def tls_remark(endpoint: str) -> str:
 
 
 def findings(access: StoreBackend, store: Store) -> list[str]:
-    """What is wrong with the store, each with what to do: an object is uploaded, read with the other key, deleted."""
+    """Problems of the store, each with a remedy: uploads an object, reads it with the nodes' key, deletes it."""
     key = f"models/preflight-{secrets.token_hex(8)}"
     problems = []
     try:
@@ -103,7 +103,7 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
 
 
 def _read(access: StoreBackend, key: str) -> None:
-    """Raises StoreError where the nodes' key does not read what was uploaded."""
+    """Raise StoreError if the nodes' key cannot read the uploaded object."""
     try:
         reader = access.reader()
     except StoreError:  # runs without loading need none; a launch with it says so
@@ -126,7 +126,7 @@ def _read(access: StoreBackend, key: str) -> None:
 
 
 def writing_reader(access: StoreBackend, store: Store) -> str:
-    """That the nodes' key of a service can write, with what to do; else nothing."""
+    """A problem, with a remedy, if the nodes' key of a service can write; else empty."""
     key = f"models/preflight-{secrets.token_hex(8)}"
     try:
         Store(access.reader(), attempts=1).put(key, b"")
@@ -163,10 +163,10 @@ def upload(store: Store, key: str) -> int:
 
 
 def refused(status: int) -> str:
-    """What a status says of an upload by signed URL; nothing where it succeeded."""
+    """The problem that the HTTP status of an upload by signed URL shows; empty if it succeeded."""
     return "" if 200 <= status < 300 else f"the store answers an upload by signed URL with HTTP {status}"
 
 
 def clock(store: Store) -> str:
-    """That the controller's clock and the store's differ by more than a minute, with what to do; else nothing."""
+    """A problem, with a remedy, if the clocks of controller and store differ by more than a minute; else empty."""
     return skew.in_words(skew.seconds_ahead(store.client.meta.endpoint_url), "the controller's")

@@ -72,7 +72,8 @@ def run_rclone(connection: Connection, source: str, target: str, *options: str, 
 
 
 def fetch(connection: Connection, keys: Iterable[str], folder: Path) -> None:
-    """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises StoreError."""
+    """Download objects to ``folder`` under their keys; a key that ends with ``/`` means all objects below it. Raises
+    StoreError."""
     for key in keys:
         source = f"models:{connection.bucket}/{key}"
         run_rclone(connection, source, str(folder / key), *TRANSFERS, single=not key.endswith("/"))

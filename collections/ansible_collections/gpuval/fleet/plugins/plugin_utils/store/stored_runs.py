@@ -25,7 +25,7 @@ MAX_DEPTH = 8
 MAX_FOLDERS = 20_000
 MAX_LISTED = 10
 READERS = 8
-#: Objects read ahead of their intake.
+#: Maximum bytes of objects that are read ahead of their use.
 AHEAD_BYTES = 64 << 20
 
 
@@ -49,7 +49,7 @@ class StoredRun:
         return str(self.run["folder"])
 
     def goes_on(self, moment: datetime) -> bool:
-        """It has not ended, nor is it past its deadline."""
+        """Whether the run has not ended and is not past its deadline at `moment`."""
         passed = (moment - self.created).total_seconds()
         return self.run["finished_at"] is None and passed < self.run["deadline_seconds"]
 
@@ -63,7 +63,7 @@ class StoredRun:
 
 
 def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
-    """A document of the controller's, held against its schema. Raises Damaged."""
+    """Parse a document that a controller stored, and check it by its schema. Raises Damaged."""
     if len(raw) > max_bytes:
         raise Damaged(f"{key} in the store exceeds {max_bytes:,} bytes: it is damaged")
     try:
@@ -75,7 +75,7 @@ def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUME
 
 
 def take_run(raw: bytes, folder: str) -> dict[str, Any]:
-    """run.json as it was found in a folder of the bucket. Raises Damaged."""
+    """Check and parse the run.json found in a folder of the bucket. Raises Damaged."""
     key = f"{folder}/{RUN_FILE}"
     run = read_document(raw, "run", key)
     if run["folder"] != folder:
@@ -197,7 +197,8 @@ def run_files(store: Store, listed: Callable[[int], object] = lambda _count: Non
 
 
 def delete(store: Store, folder: str) -> int:
-    """Remove a run's own objects, and nothing of runs whose folders lie below its. Returns how many."""
+    """Remove a run's own objects from the store, but none of runs in folders below. Returns the number removed.
+    `folder`: the run's folder in the store."""
     below, entries = store.level(f"{folder}/")
     inside = [name for name in below if name.removeprefix(f"{folder}/").rstrip("/") in run_folder.OWN_FOLDERS]
     store.delete(entry.key for entry in entries)
@@ -245,7 +246,7 @@ def read_all(
 
 @contextmanager
 def _naming_settings() -> Iterator[None]:
-    """A StoreError from within names the settings: the store may not be the right one."""
+    """Within the context, a StoreError names the store's settings, since the store may be the wrong one."""
     try:
         yield
     except StoreError as error:

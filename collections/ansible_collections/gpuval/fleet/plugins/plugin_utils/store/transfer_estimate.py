@@ -31,7 +31,7 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bits per second that the store gives all nodes together, and how that is known."""
+    """Bits per second that the store gives all nodes together, and the source of this figure."""
 
     bits_per_second: float
     source: str
@@ -39,7 +39,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The max bytes to transfer: only the nodes know what they have already."""
+    """An upper bound of the bytes to transfer: only the nodes know which data they already have."""
 
     nodes: int
     bytes_per_node: int

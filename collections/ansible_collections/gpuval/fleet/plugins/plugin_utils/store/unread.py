@@ -15,7 +15,7 @@ ARRIVAL_SECONDS = 300.0
 
 
 def in_words(error: StoreError, folder: RunFolder) -> tuple[str, str]:
-    """The reason and the remedy."""
+    """The reason and the remedy for records that could not be read because of a store error."""
     text = f"{error}{_whose_clock(folder) if error.code == SKEWED else ''}"
     return text, launch_errors.classify("", f"{UNREAD}: {text}").steps
 
