@@ -46,13 +46,13 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--dir", required=True, type=Path, help="node directory: BASE/RUN_ID/NODE")
         return sub
 
-    command("start", lambda o: _import("start").start(_directory(o)), "start a runner in the background")
+    command("start", lambda o: _import_module("start").start(_directory(o)), "start a runner in the background")
     sub = command("run", _run, "run the plan in the foreground; exit 0 only if every stage succeeded")
     sub.add_argument("--instance", default="", help=argparse.SUPPRESS)
     sub.add_argument("--unit", default="", help=argparse.SUPPRESS)
     sub.add_argument("--environment-file", type=Path, help=argparse.SUPPRESS)
     sub.add_argument("--boot-id-file", type=Path, help=argparse.SUPPRESS)
-    command("status", lambda o: _import("fetch").status(_directory(o)), "print how far the run is, as JSON")
+    command("status", lambda o: _import_module("fetch").status(_directory(o)), "print how far the run is, as JSON")
     sub = command("fetch", _fetch, "print results that the caller does not have, as JSON")
     sub.add_argument("--since", default="{}", help="JSON object of key to digest already held, or - for standard input")
     sub.add_argument(
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--not-uploaded", action="store_true", help="only what the store lacks")
     sub = command(
         "cancel",
-        lambda o: _import("runner").cancel(_runner_options(o), o.wait),
+        lambda o: _import_module("runner").cancel(_runner_options(o), o.wait),
         "stop the running stage and cancel the rest",
     )
     sub.add_argument("--wait", type=float, default=30.0, help="seconds to wait (default: %(default)s)")
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="only name what would be ended")
     command(
         "image",
-        lambda o: _import("containers.images").bring_images(_directory(o)),
+        lambda o: _import_module("containers.images").bring_images(_directory(o)),
         "bring the images of the plan; the result goes to GPUVAL_RESULT_FILE",
     )
     sub = command("pod", _pod, "run one stage as a container's entry point")
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
     sub = command(
         "endpoints",
-        lambda o: _import("endpoints").endpoints(o.endpoints, o.seconds),
+        lambda o: _import_module("endpoints").endpoints(o.endpoints, o.seconds),
         "measure the way to named services; the result goes to GPUVAL_RESULT_FILE",
     )
     sub.add_argument("--endpoints", required=True, type=json.loads, help="list of endpoints, as JSON")
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _import(module: str) -> Any:
+def _import_module(module: str) -> Any:
     """Import a module of the runner when its command runs: importing all takes several times as long as a command."""
     return importlib.import_module(f"gpuval_runner.{module}")
 
@@ -105,21 +105,21 @@ def _directory(options: argparse.Namespace) -> NodeDirectory:
 def _runner_options(options: argparse.Namespace) -> Any:
     names = ("instance", "unit", "boot_id_file")
     chosen = {name: value for name in names if (value := getattr(options, name, None))}
-    return _import("runner").RunnerOptions(directory=_directory(options), **chosen)
+    return _import_module("runner").RunnerOptions(directory=_directory(options), **chosen)
 
 
 def _run(options: argparse.Namespace) -> Any:
     if options.environment_file:
-        os.environ.update(_import("files").read_json(options.environment_file, 1 << 20))
-    return _import("runner").run(_runner_options(options))
+        os.environ.update(_import_module("files").read_json(options.environment_file, 1 << 20))
+    return _import_module("runner").run(_runner_options(options))
 
 
 def _fetch(options: argparse.Namespace) -> Any:
-    since = _since(sys.stdin.read() if options.since == "-" else options.since)
-    return _import("fetch").fetch(_directory(options), since, options.limit_bytes, options.not_uploaded)
+    since = _read_since(sys.stdin.read() if options.since == "-" else options.since)
+    return _import_module("fetch").fetch(_directory(options), since, options.limit_bytes, options.not_uploaded)
 
 
-def _since(text: str) -> dict[str, Any]:
+def _read_since(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -131,11 +131,11 @@ def _since(text: str) -> dict[str, Any]:
 
 def _clean(options: argparse.Namespace) -> Any:
     chosen = {name: getattr(options, name) for name in ("keep_models", "remove_images", "dry_run")}
-    return _import("clean").clean(_directory(options), **chosen)
+    return _import_module("clean").clean(_directory(options), **chosen)
 
 
 def _pod(options: argparse.Namespace) -> Any:
-    return _import("pod").run_pod(
+    return _import_module("pod").run_pod(
         _runner_options(options), options.stage, options.last, options.clear and options.clear.absolute()
     )
 

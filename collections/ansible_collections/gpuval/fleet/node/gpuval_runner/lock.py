@@ -27,7 +27,7 @@ class Lock:
         Raises ``LockHeldError`` naming the holder, or ``OSError``."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if not take_lock(handle, time.monotonic() + wait_seconds):
-            pid, since = (_read(handle).get(name, "unknown") for name in ("pid", "since"))
+            pid, since = (_read_details(handle).get(name, "unknown") for name in ("pid", "since"))
             os.close(handle)
             remedy = "wait for it, or end it with 'cancel'"
             raise LockHeldError(f"{path.parent} is held by runner pid {pid} since {since}: {remedy}")
@@ -61,7 +61,7 @@ def holder(path: Path) -> Optional[dict[str, Any]]:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read(handle)
+        return _read_details(handle)
     finally:
         os.close(handle)
     return None
@@ -74,7 +74,7 @@ def wait_until_free(path: Path, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _read(handle: int) -> dict[str, Any]:
+def _read_details(handle: int) -> dict[str, Any]:
     try:
         value = json.loads(os.pread(handle, 4096, 0))
     except ValueError:

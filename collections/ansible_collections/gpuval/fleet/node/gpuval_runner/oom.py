@@ -20,13 +20,13 @@ class OomCounters(NamedTuple):
 
 def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> OomCounters:
     """Read the counters of this process's control group (versions 2 and 1) and of the machine."""
-    return OomCounters(_group(proc, groups), counter(proc / "vmstat"))
+    return OomCounters(_kills_in_group(proc, groups), counter(proc / "vmstat"))
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
     """Return the message for OOM kills between two readings of the counters, else an empty text. Kills outside the
     control group count only if the stage was `killed` (SIGKILL)."""
-    group, machine = _rise(before.group, after.group), _rise(before.machine, after.machine)
+    group, machine = _rise_of(before.group, after.group), _rise_of(before.machine, after.machine)
     if group:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
     if machine and killed:
@@ -41,17 +41,17 @@ def of_runner(pid: int, kills_before: Optional[int]) -> str:
     log = toolbox()("dmesg", timeout=LOG_SECONDS)
     if re.search(rf"Killed process {pid} \(", log.stdout):
         return f"out of memory: the kernel killed the runner (pid {pid})"
-    rise = _rise(kills_before, counters().machine)
+    rise = _rise_of(kills_before, counters().machine)
     if rise:
         return f"probably out of memory: the machine's oom_kill counter rose by {rise} meanwhile"
     return ""
 
 
-def _rise(before: Optional[int], after: Optional[int]) -> int:
+def _rise_of(before: Optional[int], after: Optional[int]) -> int:
     return max(0, after - before) if before is not None and after is not None else 0
 
 
-def _group(proc: Path, groups: Path) -> Optional[int]:
+def _kills_in_group(proc: Path, groups: Path) -> Optional[int]:
     for line in (read_text(proc / "self" / "cgroup") or "").splitlines():
         _, _, fields = line.partition(":")
         controllers, _, path = fields.partition(":")

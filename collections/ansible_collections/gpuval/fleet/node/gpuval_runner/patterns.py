@@ -176,7 +176,7 @@ class PatternReader:
         text = _ESCAPE.sub("", line[:MAX_LINE].decode("utf-8", "replace"))
         for pattern, expression in self._patterns:
             match = expression.search(text)
-            metric = match and _metric(match, pattern, self._stage, self._hide)
+            metric = match and _metric_of_match(match, pattern, self._stage, self._hide)
             if match and self._unread.get(pattern.pattern, "") is not None:
                 self._unread[pattern.pattern] = None if metric else one_line(self._hide(match.group()), MAX_SHOWN)
             if metric and (metric["name"] in self._found or len(self._found) < MAX_NAMES):
@@ -203,15 +203,15 @@ def base_unit(unit: str) -> Optional[Unit]:
     return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
 
 
-def _metric(
+def _metric_of_match(
     match: re.Match[str], pattern: OutputPattern, stage: str, hide: Callable[[str], str]
 ) -> Optional[RecordMetric]:
-    value = _value(match)
+    value = _read_value(match)
     if value is None:
         return None
-    groups = {name: _shown(match, name, hide) for name in match.groupdict() if name != "value"}
+    groups = {name: _text_of_group(match, name, hide) for name in match.groupdict() if name != "value"}
     written = (groups.get("unit") or pattern.unit or "").strip().rstrip(".,;:)") + (groups.get("per") or "")
-    name = _name(groups.get("name") or pattern.name or f"{stage}_performance")
+    name = _metric_name(groups.get("name") or pattern.name or f"{stage}_performance")
     base = base_unit(written)
     if base:
         value *= base.factor
@@ -225,13 +225,13 @@ def _metric(
     }
 
 
-def _shown(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:
+def _text_of_group(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:
     """Return the text of a group in a match; empty if a part of the text is a secret that `hide` replaces."""
     text, (start, end), line = match[group] or "", match.span(group), match.string
     return text if not text or hide(line) == hide(line[:start]) + text + hide(line[end:]) else ""
 
 
-def _value(match: re.Match[str]) -> Optional[float]:
+def _read_value(match: re.Match[str]) -> Optional[float]:
     """Return the number that the group ``value`` begins, complete even if the group ends within (at the e of 1.5e3)."""
     text = match.group("value")
     if text is None:
@@ -243,7 +243,7 @@ def _value(match: re.Match[str]) -> Optional[float]:
     return read_number(text.strip().rstrip(",."))
 
 
-def _name(text: str) -> str:
+def _metric_name(text: str) -> str:
     """Return a text with the characters of a metric's name alone."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     name = name if name[:1].isalpha() else f"value_{name}"
@@ -306,14 +306,14 @@ class ProgramLog:
 
     def take(self, line: str, complete: bool = True) -> None:
         """Read a line. In an incomplete line, a number at the end is left out: digits may be missing."""
-        step = _labelled(line, self._reader.step, complete) if self._reader.step else None
+        step = _find_labelled(line, self._reader.step, complete) if self._reader.step else None
         if step is not None and step.is_integer() and 0 <= step <= MAX_STEP:
             self._step = step
             self._last_step = max(step, self._last_step or 0)
         for index, value in enumerate(self._reader.values):
-            figure = _labelled(line, value, complete)
+            figure = _find_labelled(line, value, complete)
             if figure is not None:
-                self._add(index, _rank(line), figure)
+                self._add(index, _read_rank(line), figure)
 
     def metrics(self) -> list[RecordMetric]:
         """Return the metrics of the lines read so far."""
@@ -322,7 +322,7 @@ class ProgramLog:
             value = self._reader.values[index]
             scope = self._scope(index, rank)
             for name, statistic in value.figures.items():
-                unit = "count" if statistic == "nonfinite" else _unit(value)[1]
+                unit = "count" if statistic == "nonfinite" else _base_unit_of(value)[1]
                 figure = values.figure(statistic, value.positive)
                 metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
@@ -335,7 +335,7 @@ class ProgramLog:
         return [
             {
                 "name": f"{self._stage}_{value.curve}",
-                "unit": _unit(value)[1],
+                "unit": _base_unit_of(value)[1],
                 "scope": self._scope(index, rank),
                 "x_unit": self._reader.x_unit,
                 "x": list(values.x),
@@ -360,7 +360,7 @@ class ProgramLog:
             return
         else:
             x = self._step
-        values.add(x, figure * _unit(self._reader.values[index])[0])
+        values.add(x, figure * _base_unit_of(self._reader.values[index])[0])
 
     def _scope(self, index: int, rank: Optional[int]) -> str:
         """Return the scope of a metric: ``rank:<n>`` if several ranks report the value, else ``node``."""
@@ -368,7 +368,7 @@ class ProgramLog:
         return f"rank:{rank}" if several and rank is not None else "node"
 
 
-def _labelled(line: str, sought: Union[OutputStep, OutputValue], complete: bool) -> Optional[float]:
+def _find_labelled(line: str, sought: Union[OutputStep, OutputValue], complete: bool) -> Optional[float]:
     """Return the first number in a line that follows one of the labels of `sought`."""
     if sought.contains not in line or (sought.without and sought.without in line):
         return None
@@ -378,13 +378,13 @@ def _labelled(line: str, sought: Union[OutputStep, OutputValue], complete: bool)
             start = line.find(label, start + 1)
             if start < 0:
                 break
-            figure = _figure(line, start, start + len(label), complete)
+            figure = _read_figure(line, start, start + len(label), complete)
             if figure is not None:
                 return figure
     return None
 
 
-def _figure(line: str, start: int, end: int, complete: bool) -> Optional[float]:
+def _read_figure(line: str, start: int, end: int, complete: bool) -> Optional[float]:
     before = line[start - 1 : start]
     if before.isalnum() or before == "_":
         return None  # the end of another word: train_loss is not loss
@@ -398,12 +398,12 @@ def _figure(line: str, start: int, end: int, complete: bool) -> Optional[float]:
     return read_number(match.group())
 
 
-def _rank(line: str) -> Optional[int]:
+def _read_rank(line: str) -> Optional[int]:
     match = _RANK.search(line[:MAX_PREFIX])
     return int(next(group for group in match.groups() if group)) if match else None
 
 
-def _unit(value: OutputValue) -> tuple[float, str]:
+def _base_unit_of(value: OutputValue) -> tuple[float, str]:
     """Return the factor to a value's base unit, and the base unit's name."""
     base = base_unit(value.unit)
     return (base.factor, base.unit) if base else (1.0, value.unit)

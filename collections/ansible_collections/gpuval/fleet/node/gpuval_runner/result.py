@@ -85,7 +85,7 @@ def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -
     try:
         document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
         if isinstance(document, dict):
-            document = {key: _hidden(key, value, hide) for key, value in document.items()}
+            document = {key: _hide_field(key, value, hide) for key, value in document.items()}
     except (ValueError, RecursionError) as error:
         return ResultFile(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
     if not isinstance(document, dict):
@@ -99,28 +99,30 @@ def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -
     accepted = ResultFile(
         state=state,
         message=one_line(message, MAX_MESSAGE) if isinstance(message, str) else "",
-        metrics=_accepted(document, "metrics", _metric, MAX_METRICS, problems),
-        series=_accepted(document, "series", _curve, MAX_SERIES, problems),
+        metrics=_accept_items(document, "metrics", _read_metric, MAX_METRICS, problems),
+        series=_accept_items(document, "series", _read_curve, MAX_SERIES, problems),
     )
-    fingerprints = _entries(document, "fingerprints", problems)
+    fingerprints = _object_items(document, "fingerprints", problems)
     texts = {encodable(k): encodable(v) for k, v in fingerprints if isinstance(v, str) and len(v) <= 256}
     if len(texts) < len(fingerprints):
         problems.append("fingerprints hold values that are not texts of at most 256 characters")
-    environment = _entries(document, "environment", problems)
+    environment = _object_items(document, "environment", problems)
     accepted.fingerprints = dict(list(texts.items())[:MAX_FINGERPRINTS])
-    accepted.environment = dict([(encodable(k), _plain(v, MAX_DEPTH)) for k, v in environment][:MAX_ENVIRONMENT])
-    accepted.artifacts = _accepted(document, "artifacts", _artifact, MAX_ARTIFACTS, problems)
+    accepted.environment = dict([(encodable(k), _plain_json(v, MAX_DEPTH)) for k, v in environment][:MAX_ENVIRONMENT])
+    accepted.artifacts = _accept_items(document, "artifacts", _read_artifact, MAX_ARTIFACTS, problems)
     accepted.problems = [f"result file: {one_line(problem, 200)}" for problem in problems[:MAX_PROBLEMS]]
     return accepted
 
 
-def _hidden(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
+def _hide_field(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
     """Return one field of a result without secrets; the format's own words stay, even if a secret equals one."""
     if key in ("state", "scope", "x_unit") and isinstance(value, str) and not value.startswith("link:"):
         return value
     if key in ("metrics", "series") and isinstance(value, list):
         return [
-            {name: _hidden(name, of_item, hide) for name, of_item in item.items()} if isinstance(item, dict) else item
+            {name: _hide_field(name, of_item, hide) for name, of_item in item.items()}
+            if isinstance(item, dict)
+            else item
             for item in value
         ]
     return hide(value)
@@ -133,7 +135,7 @@ def number(value: Any) -> Optional[float]:
     return value if abs(value) < 1e300 else None  # false for NaN
 
 
-def _accepted(
+def _accept_items(
     document: dict[str, Any], name: str, reader: Callable[[Any], Optional[_Item]], limit: int, problems: list[str]
 ) -> list[_Item]:
     items = document.get(name)
@@ -150,7 +152,7 @@ def _accepted(
     return good[:limit]
 
 
-def _metric(item: Any) -> Optional[RecordMetric]:
+def _read_metric(item: Any) -> Optional[RecordMetric]:
     if not isinstance(item, dict) or not _has_identity(item):
         return None
     value, revision = item.get("value"), item.get("revision", 1)
@@ -167,7 +169,7 @@ def _metric(item: Any) -> Optional[RecordMetric]:
     return {**metric, "revision": revision} if revision > 1 else metric
 
 
-def _curve(item: Any) -> Optional[RecordCurve]:
+def _read_curve(item: Any) -> Optional[RecordCurve]:
     if not isinstance(item, dict) or not _has_identity(item) or item.get("x_unit", "step") not in X_UNITS:
         return None
     x, y = item.get("x"), item.get("y")
@@ -197,18 +199,18 @@ def _has_identity(item: dict[str, Any]) -> bool:
     )
 
 
-def _artifact(item: Any) -> Optional[str]:
+def _read_artifact(item: Any) -> Optional[str]:
     return encodable(item) if isinstance(item, str) and 0 < len(item) <= 512 and item.isprintable() else None
 
 
-def _entries(document: dict[str, Any], name: str, problems: list[str]) -> Collection[tuple[str, Any]]:
+def _object_items(document: dict[str, Any], name: str, problems: list[str]) -> Collection[tuple[str, Any]]:
     value = document.get(name)
     if value is not None and not isinstance(value, dict):
         problems.append(f"{name} is not an object")
     return value.items() if isinstance(value, dict) else ()
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain_json(value: Any, depth: int) -> Any:
     """Return a JSON value with finite numbers and encodable texts, cut off below `depth` levels."""
     if isinstance(value, str):
         return encodable(value)
@@ -219,5 +221,5 @@ def _plain(value: Any, depth: int) -> Any:
     if depth == 0:
         return None
     if isinstance(value, dict):
-        return {encodable(k): _plain(v, depth - 1) for k, v in value.items()}
-    return [_plain(v, depth - 1) for v in value]
+        return {encodable(k): _plain_json(v, depth - 1) for k, v in value.items()}
+    return [_plain_json(v, depth - 1) for v in value]

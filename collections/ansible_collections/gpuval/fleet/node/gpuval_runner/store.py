@@ -55,10 +55,10 @@ def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
         expires_at = parse(expires) if expires else None
     except (ValueError, AttributeError):
         raise StoreFileError(f"{path}: expires_at is not a time in UTC") from None
-    put, downloads = _urls(document["put"]), _urls(document.get("downloads"))
+    put, downloads = _http_urls(document["put"]), _http_urls(document.get("downloads"))
     return SignedStore(put, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
 
 
-def _urls(document: Any) -> dict[str, str]:
+def _http_urls(document: Any) -> dict[str, str]:
     pairs = document.items() if isinstance(document, dict) else ()
     return {k: v for k, v in pairs if isinstance(v, str) and v.startswith(("http://", "https://"))}

@@ -19,7 +19,7 @@ def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
     kinds = {gpu: tree.read(f"{DEVICES}/{gpu}/iommu_group/type") for gpu in gpus}
     paths = [_way(tree, gpu) for gpu in gpus]
     ports = {port for way in paths for port in way[1:-1]}  # ports of switches, between the processor's port and the GPU
-    states = {port: redirects(_config(tree, port)) for port in ports}
+    states = {port: redirects(_read_config_space(tree, port)) for port in ports}
     is_complete = gpus and all(paths) and None not in states.values()
     has_groups = gpus and tree.exists(GROUPS)  # empty with the IOMMU off, and in a virtual machine without one
     return {
@@ -37,7 +37,7 @@ def _way(tree: Tree, gpu: str) -> list[str]:
     return [part for part in parts if ADDRESS.fullmatch(part)]
 
 
-def _config(tree: Tree, address: str) -> bytes:
+def _read_config_space(tree: Tree, address: str) -> bytes:
     """Return the PCI config space of a device; empty if it may not be read."""
     try:
         with tree.path(f"{DEVICES}/{address}/config").open("rb") as file:
