@@ -45,8 +45,8 @@ def launch_check(name: str, launch: Document | None, records: Mapping[str, Recor
 
 
 def interruption_checks(name: str, launch: Document) -> list[Entry]:
-    """A warning for each time that the node was lost or unreachable during the run and came back, and for a second
-    measurement that did not start."""
+    """A warning for each time that the node was lost during the run and came back, and for a second measurement that
+    did not start."""
     lost = ("interrupted", "interrupted in mid-run: ", "one attempt without a loss of the node")
     again = (NOT_MEASURED_AGAIN, "", "a second measurement of what differs from the peers")
     return [
@@ -69,7 +69,7 @@ def no_stage_checks(stages: Sequence[str]) -> list[Entry]:
 
 
 def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expected: Document) -> list[Entry]:
-    """The checks of a node whose records changed since it was judged (its verdict can then not improve), and of
+    """A check that the node's records are those it was judged on (else its verdict cannot improve), and checks of
     multi-node stages that the node is exempt from."""
     exempt = [
         own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)

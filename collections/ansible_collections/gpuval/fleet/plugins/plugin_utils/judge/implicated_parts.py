@@ -207,8 +207,8 @@ def beside_other_work(check: Check, record: Record | None, entries: list[Entry])
 
 
 def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Entry]:
-    """The checks of a node, in which an outlier among the node's own parts that is none in the fleet becomes a warning.
-    Eight parts show less of how healthy parts differ than those of eight nodes or more."""
+    """The checks of a node. A part that is an outlier in its node, but not in the fleet, becomes a warning. Eight parts
+    of a node show less of the usual differences than the parts of eight nodes."""
     outliers = [check for check in criteria if check.kind == "outlier"]
     fleet_checks = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
     in_node = {check.name for check in outliers if check.peers == "node"}

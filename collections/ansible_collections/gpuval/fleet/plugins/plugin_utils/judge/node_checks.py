@@ -198,8 +198,8 @@ def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
 
 
 def was_slow(case: NodeCase, stage: str) -> bool:
-    """Whether an earlier attempt passed but missed a limit that allows another measurement, or belonged to a round of a
-    gang, which is repeated because of its results."""
+    """Whether an earlier attempt passed, but missed a limit that allows another measurement or was part of a gang's
+    round, which is repeated for its results."""
     record, subject = case.record(stage), case.subject
     attempts = [one for one in record["attempts"] if one["state"] == "success"] if record is not None else []
     limits = [
@@ -273,8 +273,8 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
 
 
 def _accept_alone(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    """The checks, in which a node that alone has its software gets a warning instead of missing evidence, if it meets
-    its SKU's floors and its speeds are those of its peers."""
+    """The checks. If a node alone has its software, its missing evidence becomes a warning, provided that it meets its
+    SKU's floors and is as fast as its peers."""
     alone = case.run.context.alone.get(case.name, ())
     if not any(check["name"] in alone and check["verdict"] == "missing" for check in checks):
         return checks

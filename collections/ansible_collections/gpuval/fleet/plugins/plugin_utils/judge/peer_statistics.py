@@ -203,9 +203,9 @@ class Tails:
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
     def healthy_changes(self, node: str, metric: str) -> tuple[float, float, float]:
-        """Three limits for the change between two measurements of the node, in deviations of its nodes: what good nodes
-        showed; what tails beyond so few of them reach; and the latter over all figures, beyond which the change is a
-        fault. For the first two, one other figure alone is no measure."""
+        """Three limits for the change between two measurements of the node, in deviations of its nodes: the largest
+        change that good nodes showed; what tails beyond so few changes reach; and the same reach over all figures,
+        beyond which the change is a fault. For the first two, one other figure alone is no measure."""
         good = [its for name, its in self.changes.items() if its and name != node and name not in self.far]
         if not good or not self.changes.get(node):
             return 0.0, 0.0, 0.0

@@ -64,10 +64,10 @@ def judge(
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
-    ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
-    now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs;
-    ``unsteady`` by machine or GPU the earlier runs in which it was so. Without ``for_report`` there is nothing that no
-    verdict depends on: no analysis of the fleet, no smallest losses.
+    ``baseline``: for checks of kind baseline. ``history``: groups of nodes from earlier judgements, to which this one's
+    are added. ``lacked_gpus``: for each machine, as actions name it, the earlier run that missed its GPUs.
+    ``unsteady``: for each machine or GPU the earlier runs in which its speed changed. Without ``for_report``, parts
+    that no verdict depends on are left out: the analysis of the fleet and the smallest losses.
     """
     twins = find_twins(run, evidence)
     judged = JudgedRun(

@@ -349,9 +349,9 @@ def to_fetch(
 ) -> list[str]:
     """Names of the nodes whose records are due for a fetch over the management connection.
 
-    Due every `interval` seconds are nodes that cannot reach the store or are `unread` there, all nodes while no records
-    come `by_store`, and nodes silent for longer than `silence` seconds. Failed fetches back off. Lost nodes are
-    included: they may return.
+    Fetches every `interval` seconds are due from nodes that cannot reach the store or are `unread` there, and from
+    nodes silent for `silence` seconds. If no records come `by_store`, they are due from all nodes. Failed fetches back
+    off. Lost nodes are included: they may return.
     """
     without = {
         view.name

@@ -214,7 +214,7 @@ class WatchPublisher:
         self.run_changed = False
 
     def publish(self, now: float, window: Window, *, if_due: bool = False, ended: bool = False) -> None:
-        """Upload the watch's document and progress. While the store is unreachable, the next call uploads them."""
+        """Upload the watch's document and progress; if the store is unreachable, the next call repeats the upload."""
         watched = self._watched
         interval = max(INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE * len(watched.views))
         if if_due and now - self._published_at < interval:

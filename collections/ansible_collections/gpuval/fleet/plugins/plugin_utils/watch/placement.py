@@ -76,7 +76,8 @@ Event = Union[LaunchEnd, NodeNews]
 
 @dataclass
 class NodeOutages:
-    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the failure class for them."""
+    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the failure class of such an
+    outage."""
 
     failure: FailureClass
     #: For each (node, attempt) the start of its outage, in seconds and as text, and the reason.

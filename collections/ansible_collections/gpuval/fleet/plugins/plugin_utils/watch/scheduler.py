@@ -43,11 +43,11 @@ class NodeProbes:
 
 @dataclass
 class NodeVerdicts:
-    """The verdicts that were written on nodes or removed: for each node the one before and the one now.
+    """The verdicts that were written on nodes or removed: for each node its verdict before and now.
 
     `missing`: nodes that the scheduler does not know. `foreign`: nodes to drain that others took out of service.
     `busy`: nodes that others kept changing. `still`: for each node that keeps an earlier FAIL what it must pass.
-    `problem`: why some are unchanged.
+    `problem`: why some nodes are unchanged.
     """
 
     changes: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Scheduler(ABC):
         return list(self._task_vars["ansible_play_hosts_all"])
 
     def _followed(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
-        """The stage to follow: the requested one, or those from the one at work on."""
+        """The stages to follow: the requested one, or all from the running stage on."""
         if self._options.stage:
             return [self._options.stage]
         states = {

@@ -115,8 +115,8 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
 
 
 def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each node the kind of each stage; only figures of one kind are compared. It has number of GPUs and workload
-    if nodes differ in them. A node without facts gets the kind of all others if these have one: it is missing there."""
+    """For each node the kind of each stage; only figures of one kind are compared. A kind includes number of GPUs and
+    workload if nodes differ there. A node without facts gets the only kind of all others, where it is missing."""
     described = [node for node in nodes if _has_facts(node)]
     skus = {_sku_of(node) for node in described}
     counts: dict[str, set[int]] = defaultdict(set)

@@ -254,8 +254,8 @@ class _Comparison:
         return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
 
     def _compare(self, samples: Samples, group: PeerGroup, *, doubt: str = "", behind: str = "") -> None:
-        """Judge these nodes against the group. ``doubt``: why outliers are inconclusive; ``behind``: why none of them
-        can pass."""
+        """Judge these nodes against the group. ``doubt``: why outliers are inconclusive; ``behind``: why no node can
+        pass."""
         check = self.check
         if group.nodes <= check.min_peers:
             self._without_peers(samples, group)
