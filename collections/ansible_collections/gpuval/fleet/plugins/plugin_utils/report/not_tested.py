@@ -10,7 +10,7 @@ from ..core import units
 from ..core.text import some_of
 
 
-def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
+def line(gaps: Sequence[Mapping[str, Any]], nodes: int, max_reasons: int = 4) -> str:
     """The gaps in one line: stages by reason, and the number of missing figures and parts; empty without gaps."""
     by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
     for gap in gaps:
@@ -18,11 +18,11 @@ def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
             by_reason[gap["reason"], gap["count"]].append(gap["stage"])
     parts = [
         f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
-        for (reason, count), stages in list(by_reason.items())[:most]
+        for (reason, count), stages in list(by_reason.items())[:max_reasons]
     ]
     figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
     plural = "s" if figures > 1 else ""
-    texts = [f"stages for {len(by_reason) - most} more reasons"] if len(by_reason) > most else []
+    texts = [f"stages for {len(by_reason) - max_reasons} more reasons"] if len(by_reason) > max_reasons else []
     texts += [f"{figures} figure{plural} or part{plural} of other stages"] if figures else []
     parts += [f"{' and '.join(texts)}: see report.html"] if texts else []
     return "; ".join(parts)

@@ -157,9 +157,9 @@ class Explanation:
         is_small = self.tuning.several < len(self.nodes) <= self.tuning.small_gang
         return self.tuning.small_gang_tests if is_small else self.tuning.tests
 
-    def is_too_low(self, values: Sequence[float], among: int) -> bool:
-        """Whether the mean of the values is further below `among` good pairs than chance explains."""
-        return self.noise.score(values, among) <= -self.noise.bar(self.tuning.score)
+    def is_too_low(self, values: Sequence[float], pair_count: int) -> bool:
+        """Whether the mean of the values is further below `pair_count` good pairs than chance explains."""
+        return self.noise.score(values, pair_count) <= -self.noise.bar(self.tuning.score)
 
     def attribute(self, topology: Topology) -> None:
         """Fill in boundaries, links, implicated, cleared and good nodes."""

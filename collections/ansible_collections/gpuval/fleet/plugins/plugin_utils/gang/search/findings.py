@@ -216,7 +216,7 @@ def _is_slow(explanation: Explanation, node: str, apart: Sequence[Measurement], 
     partners must remain.
     """
     tuning, margin = explanation.tuning, explanation.margin
-    usual, among = explanation.usual()
+    usual, pair_count = explanation.usual()
     ranked = sorted(by_partner(apart, node).values(), key=statistics.fmean)
     trimmed = [value for values in ranked[len(ranked) > tuning.partners :] for value in values]
     relatives, new = ([item.relative for item in items] for items in (apart, fresh))
@@ -227,7 +227,7 @@ def _is_slow(explanation: Explanation, node: str, apart: Sequence[Measurement], 
     away, *parts = ([max(value, least) - usual for value in values] for values in (relatives, new, trimmed))
     if statistics.median(trimmed) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
         return False
-    return explanation.is_too_low(away, among)
+    return explanation.is_too_low(away, pair_count)
 
 
 def _classify_other(

@@ -414,14 +414,14 @@ class Plan:
     def _pair_up(
         self,
         node: str,
-        among: Iterable[str],
+        candidates: Iterable[str],
         purpose: str,
         turn: int,
         avoid: Collection[str] = (),
         *,
         names_tested: bool = True,
     ) -> bool:
-        partner = self._partner(node, among, turn, avoid) if node in self._free else None
+        partner = self._partner(node, candidates, turn, avoid) if node in self._free else None
         tested = (node,) if names_tested else ()
         return partner is not None and self._add(node, partner, purpose, *tested)
 
@@ -448,7 +448,7 @@ class Plan:
         return False
 
     def _partner(
-        self, node: str, among: Iterable[str], turn: int, avoid: Collection[str] = (), across: bool = False
+        self, node: str, candidates: Iterable[str], turn: int, avoid: Collection[str] = (), across: bool = False
     ) -> str | None:
         """The least used partner on the node's side of bad boundaries; near in line at even turns, far at odd ones."""
         half = len(self.line) // 2
@@ -459,7 +459,7 @@ class Plan:
             distance = apart if turn % 2 == 0 else half - apart
             return partner in avoid, self._count_runs(node, partner), distance, self._place[partner]
 
-        possible = [other for other in among if other in self._free and other != node]
+        possible = [other for other in candidates if other in self._free and other != node]
         if self.explanation.boundaries and not across:
             possible = [other for other in possible if not self._is_across(node, other)]
         return min(possible, key=rank, default=None)

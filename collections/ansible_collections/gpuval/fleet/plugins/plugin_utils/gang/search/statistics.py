@@ -95,13 +95,13 @@ class Noise:
         freedom, z = self.known + self.tuning.prior / 4, score
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
-    def score(self, values: Sequence[float], among: int) -> float:
-        """Standard deviations between the mean of the values and that of `among` good pairs."""
-        return statistics.fmean(values) / self.error(len(values), among)
+    def score(self, values: Sequence[float], pair_count: int) -> float:
+        """Standard deviations between the mean of the values and that of `pair_count` good pairs."""
+        return statistics.fmean(values) / self.error(len(values), pair_count)
 
-    def error(self, count: int, among: int) -> float:
-        """Standard deviation of the difference between a mean of `count` and one of `among` measurements."""
-        return self.sigma * math.sqrt(1 / count + 1 / max(1, among))
+    def error(self, count: int, pair_count: int) -> float:
+        """Standard deviation of the difference between a mean of `count` and one of `pair_count` measurements."""
+        return self.sigma * math.sqrt(1 / count + 1 / max(1, pair_count))
 
 
 def percent(value: float) -> str:

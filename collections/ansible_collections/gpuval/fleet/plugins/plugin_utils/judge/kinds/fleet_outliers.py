@@ -111,8 +111,8 @@ def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None
     if len(groups[key]) < peer_statistics.FEW_TO_LEAVE_OUT:
         changed += [one for one in groups[key] if one.subject.name != subject.name]
     comparison = _Comparison(check, context, only=subject.name)
-    larger = _larger_groups(check, groups, context.history)[key]
-    comparison.judge_group(key, comparison.with_usual_part_count(changed), larger)
+    larger_groups = _larger_groups(check, groups, context.history)[key]
+    comparison.judge_group(key, comparison.with_usual_part_count(changed), larger_groups)
 
 
 def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
@@ -142,16 +142,16 @@ class _Comparison:
     def _requested(self, samples: Samples) -> Samples:
         return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
 
-    def judge_group(self, key: GroupKey, samples: Samples, larger: str) -> None:
-        """Judge the nodes of one group. ``larger``: text about larger groups of the same kind."""
+    def judge_group(self, key: GroupKey, samples: Samples, larger_groups: str) -> None:
+        """Judge the nodes of one group. ``larger_groups``: text about larger groups of the same kind."""
         check, history = self.check, self.context.history
         by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
         for sample in samples:
             by_software[sample.alike].append(sample)
         all_now = PeerGroup.of(check, samples, " ".join(key), self._reach)
         all_peers = history.largest(check, key, None, all_now)
-        if all_peers.nodes <= check.min_peers and larger:
-            self._leave_uncompared(samples, larger)
+        if all_peers.nodes <= check.min_peers and larger_groups:
+            self._leave_uncompared(samples, larger_groups)
             return
         levels: dict[GroupKey, list[float]] = defaultdict(list)  # by software the speed of each node relative to all
         for sample in samples if len(by_software) > 1 and check.relative_to is None else ():
@@ -210,14 +210,14 @@ class _Comparison:
             self._keep(sample, [self._missing(f"{self.check.parts_from} is {sample.parts}, {usual}: no comparison")])
         return samples_kept
 
-    def _leave_uncompared(self, samples: Samples, larger: str) -> None:
-        """Record that these few nodes have no peers of the same ``group_by``. ``larger``: text about groups with
+    def _leave_uncompared(self, samples: Samples, larger_groups: str) -> None:
+        """Record that these few nodes have no peers of the same ``group_by``. ``larger_groups``: text about groups with
         peers."""
         check = self.check
         for sample in samples:
             fields = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
             cause = f"{fields or 'its definition'} is {' '.join(sample.group[_KIND:]) or 'revision 1'}"
-            reason = f"no peers: {cause}, on fewer than {check.min_peers + 1} nodes, while {larger}"
+            reason = f"no peers: {cause}, on fewer than {check.min_peers + 1} nodes, while {larger_groups}"
             settled = self._entries(sample, None) if sample.settled else []
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
@@ -633,10 +633,10 @@ class Outlier(MetricKind):
                 groups[key[:-1]] = [*older, *medians]
                 if len(speeds) <= check.min_peers:
                     groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
-        larger = _larger_groups(check, groups, context.history)
+        larger_groups = _larger_groups(check, groups, context.history)
         comparison = _Comparison(check, context)
         for key in sorted(groups):
-            comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
+            comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger_groups[key])
 
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """The result of each part against the median of all. A figure that is no number fails, and is no peer."""

@@ -170,14 +170,14 @@ def _value(check: Check, record: Record) -> str | None:
     return ", ".join(counted) or NOT_REPORTED
 
 
-def _node_entry(check: Check, reported: _Reported, right: str, most: str) -> Entry:
-    earlier_value = next((value for value in reported.earlier if value != right), None)
+def _node_entry(check: Check, reported: _Reported, majority_value: str, majority_nodes: str) -> Entry:
+    earlier_value = next((value for value in reported.earlier if value != majority_value), None)
     verdict, value = "fail", reported.value
-    if value != right:
-        reason = f"{check.metric} is {value}, not {right} as on {most}"
+    if value != majority_value:
+        reason = f"{check.metric} is {value}, not {majority_value} as on {majority_nodes}"
     elif earlier_value is not None:
         value = earlier_value
         reason = f"{check.metric} was {earlier_value} in an earlier attempt; such a result is never retried into PASS"
     else:
-        verdict, reason = "pass", f"{check.metric} is that of {most}"
-    return entry_of(check, verdict, reason, expected=f"{right}, as on {most}", value=value)
+        verdict, reason = "pass", f"{check.metric} is that of {majority_nodes}"
+    return entry_of(check, verdict, reason, expected=f"{majority_value}, as on {majority_nodes}", value=value)
