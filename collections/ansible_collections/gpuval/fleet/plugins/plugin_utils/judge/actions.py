@@ -88,7 +88,7 @@ def check_ladders() -> None:
 
 
 def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:
-    """For each machine that earlier runs rejected for missing GPUs, the last such run that declared a number, in words.
+    """For each machine that earlier runs rejected for missing GPUs, a text on the last such run that declared a number.
     ``declared(run, machine)``: the number of GPUs that the run declared; empty for none."""
     words = {}
     for (word, machine), runs in earlier.items():

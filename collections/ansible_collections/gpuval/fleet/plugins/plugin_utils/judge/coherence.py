@@ -179,6 +179,7 @@ class StageFigures:
                 yield rule, violated
 
     def parts_of(self, rule: CoherenceRule) -> list[str]:
+        """The parts that report the rule's first figure; the node alone for a rule about the node."""
         if rule.each == NODE:
             return [NODE]
         first = next(term for term in rule.terms if term.name and "." not in term.name)

@@ -69,6 +69,7 @@ def _descend(branch: Any, steps: list[str]) -> Iterator[Any]:
 
 
 def _text(value: Any) -> str | None:
+    """A value of the environment as text; empty for empty containers, None for null and booleans."""
     if isinstance(value, (dict, list)):
         value = json.dumps(value, sort_keys=True) if value else ""
     if value is None or isinstance(value, bool):

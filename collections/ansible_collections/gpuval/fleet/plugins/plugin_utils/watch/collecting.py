@@ -21,8 +21,8 @@ def lacks(
     series_of: Callable[[str], Mapping[str, Any] | None],
     launch: Mapping[str, Any],
 ) -> bool:
-    """Whether a launched node may hold evidence that the results lack: the last record of a stage, the end of a log,
-    or the curves that the log's last line announces."""
+    """Whether a launched node may hold evidence that the results lack: the last record of a stage, the end of a log, or
+    the curves that the log's last line announces. ``expected``: the node's entry in the run."""
     return any(
         is_awaited(stage, records.get(stage), launch) or _stage_lacks(stage, records[stage], log_of, series_of)
         for stage in expected["stages"]

@@ -29,8 +29,8 @@ class PlannedAttempt:
     seconds: float = math.inf
 
     def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The launch with which the attempt begins. `known`: the node's last launch. If a controller that resumes the
-        run starts at 1 again, its attempt counts."""
+        """The launch with which the attempt begins. `known`: the node's last launch, whose attempt counts if a
+        controller that resumes the run starts at 1 again."""
         number, stages = self.number, list(self.stages)
         if known.get("attempt", 1) > number:
             number, stages = known["attempt"], known["stages"]

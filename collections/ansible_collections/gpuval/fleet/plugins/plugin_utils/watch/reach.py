@@ -78,6 +78,7 @@ def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
 
 
 def in_pod(task: str, access: Mapping[str, str], pod: str, container: str) -> list[str]:
+    """The kubectl command for a shell in a pod's container, or for its log, as words."""
     if task == SHELL:
         words = ("exec", "--stdin", "--tty", pod, f"--container={container}", "--", "sh", "-c", _ANY_SHELL)
         return kubectl(access, *words)

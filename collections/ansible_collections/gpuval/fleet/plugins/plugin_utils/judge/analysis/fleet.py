@@ -88,6 +88,7 @@ def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) 
 
 
 def _finding_document(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
+    """A group's finding in the form of report.json."""
     standing = finding.standing
     by, value = standing.group
     return {

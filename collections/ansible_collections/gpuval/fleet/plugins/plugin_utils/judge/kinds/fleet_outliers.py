@@ -517,8 +517,8 @@ class _Comparison:
         return 2 * middle * math.hypot(of_mean, peer_statistics.MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
-        """The stages in which the whole node is behind, if it is so by this check: chance in one stage does not recur
-        in another."""
+        """The stages in which the whole node is behind, if this check shows it: chance in one stage does not recur in
+        another."""
         stages = self.context.behind.get(sample.subject.name, {})
         return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
 
@@ -534,6 +534,8 @@ class _Comparison:
         return [*(one for one in results if one.passed is not False), node_result]
 
     def _earlier_results(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
+        """Results of the sample's earlier attempts that failed and may not be measured again."""
+
         def results(attempt: Record) -> list[PartResult]:
             then = sample.of_attempt(self.check, attempt)
             return [*then.settled, *self._beside(then, group)[0]]
