@@ -415,10 +415,11 @@ def test_what_a_hosts_variables_say_is_expected():
         nodes.expected_of("n", {"gpuval_pods": {"no_such_key": 1}})
 
 
-def test_a_cluster_is_judged_by_one_list(monkeypatch):
-    """Hosts of other placements are left out."""
-    hosts = {name: {"gpuval_placement": "kubernetes", "gpuval_gpu_count": 8} for name in ("a", "b", "c")}
-    hosts["d"] = {"ansible_host": "192.0.2.1"}
+def test_each_cluster_is_judged_by_one_list(monkeypatch):
+    """Hosts of other placements are left out; a node of one cluster is none of another."""
+    in_cluster = {"gpuval_placement": "kubernetes", "gpuval_gpu_count": 8}
+    hosts = dict.fromkeys(("a", "b", "c"), in_cluster)
+    hosts |= {"d": {"ansible_host": "192.0.2.1"}, "e": {**in_cluster, "gpuval_kube_context": "hall"}}
     opened = []
 
     class Listed:
@@ -432,18 +433,19 @@ def test_a_cluster_is_judged_by_one_list(monkeypatch):
             return
 
         def list(self, _kind):
-            return [h200("a"), h200("b", gpus=7), h200("other")], "1"
+            in_hall = opened[-1][1] == "hall"
+            return [h200("c"), h200("e")] if in_hall else [h200("a"), h200("b", gpus=7), h200("other")], "1"
 
     monkeypatch.setattr(scheduler, "Cluster", Listed)
     monkeypatch.setattr(scheduler.KubernetesScheduler, "_variables", lambda _self, name: hosts[name])
     task_vars = {"ansible_play_hosts_all": [*hosts]}
     probes = scheduler.KubernetesScheduler(SimpleNamespace(task_vars=task_vars), None).probe()
     findings = probes.findings
-    assert (opened, probes.more) == ([("", "")], {"short": ["b"]})
+    assert (opened, probes.more) == ([("", ""), ("", "hall")], {"short": ["b"]})
     states = {name: finding.state for name, finding in findings.items()}
-    assert states == {"a": "reachable", "b": "reachable", "c": "node_missing"}
+    assert states == {"a": "reachable", "b": "reachable", "c": "node_missing", "e": "reachable"}
     assert ssh_findings.fewer_gpus(findings) == ["b"]
     lines = ssh_findings.summary_of_cluster(findings, 0.25)
-    assert lines[0] == "cluster: 2 of 3 node(s) can be worked on, 0.2 s"
+    assert lines[0] == "cluster: 3 of 4 node(s) can be worked on, 0.2 s"
     assert "  node_missing (1): c" in lines and "  fewer GPUs than expected (1): b" in lines
     assert any("->" in line for line in lines)
