@@ -103,7 +103,7 @@ class ImageMaker:
         return {"changed": changed, "made": entries, "left": skipped, "pushed": pushed}
 
     def _make(self, item):
-        """Whether anything changed, and the entry of the catalogue; None in check mode."""
+        """Make one image. Returns whether anything changed, and its entry in the catalogue, None in check mode."""
         publish, changed, image_facts = self.options.publish, False, None
         try:
             if item.way != "archive":
@@ -128,7 +128,7 @@ class ImageMaker:
         return images.remember(self.state, entry) or changed, entry
 
     def _build(self, item):
-        """Build or copy the image, unless it is there. Returns whether that was needed, and what is known of it."""
+        """Build or copy an image, unless it exists. Returns whether that was needed, and the image's properties."""
         options, catalogued = self.options, images.read_catalogue(self.state).get(item.reference, {})
         ready = bool(catalogued.get("sha256")) and images.archive_file(self.state, catalogued["sha256"]).is_file()
         publish = self.options.publish
@@ -211,7 +211,7 @@ class ImageMaker:
         return outcome
 
     def _keep(self, arguments, outcome, archive_path, local):
-        """Keep the archive, and the bill of materials beside it; an image without a shell has none."""
+        """Keep an image's archive, and beside it its bill of materials, which an image without a shell lacks."""
         archive, reference = outcome["archive"], arguments["reference"]
         if not local:
             self.action.display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")

@@ -48,7 +48,7 @@ def host_evidence(action: RunAction, options: HostEvidenceOptions) -> dict[str, 
 
 
 def _ask(action, run_id, node, options):
-    """The archive, a message and notes by file. Raises HostEvidenceError."""
+    """Gather a node's evidence: the archive, a message, and notes by file. Raises HostEvidenceError."""
     arguments = {name: getattr(options, name) for name in ("directory", "seconds", "limit_bytes", "bug_report")}
     try:
         answer = action.ask_node("host_evidence", {**arguments, "run_id": run_id, "node": node})

@@ -204,7 +204,7 @@ def _interpreter(action, task_vars):
 
 
 def _images(options, stages):
-    """The images of the stages, and where the node gets them."""
+    """The images of the plan's stages, and from where the node gets each."""
     by_stage = {stage: options.workloads[stage].get("image") for stage in stages if stage in options.workloads}
     plans.check_images(options.runtime, by_stage)
     references = list(by_stage.values())

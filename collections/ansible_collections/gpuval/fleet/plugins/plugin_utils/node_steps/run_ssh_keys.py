@@ -36,7 +36,7 @@ def run_ssh_keys(action: RunAction, options: RunOptions, directory: str = "", po
 
 
 def _addresses(node, task_vars):
-    """What other nodes see of a node: as declared, else what the controller connects to."""
+    """Addresses by which other nodes see a node: the declared ones, else the address that the controller uses."""
     if node not in task_vars["hostvars"]:
         raise RunKeysError(f"{node} of the run is not in this inventory: give the whole inventory of the run")
     hostvars = task_vars["hostvars"][node]

@@ -36,7 +36,7 @@ class SendImageOptions(RunOptions, ProbeOptions):
 
 
 def send_image(action: RunAction, options: SendImageOptions) -> dict[str, Any]:
-    """A node that cannot be reached, or has no room, is no failure here: its image stage says so in its record."""
+    """Send images to a node. A node that is unreachable or has no space is no failure: its image stage reports it."""
     reachable = open_store(options.store).reachable_from_nodes(action._connection.transport)
     if options.transfer == "store" or (options.transfer == "auto" and reachable):
         return {"changed": False, "msg": "the node gets its images from the store"}
@@ -91,7 +91,7 @@ def _look(action, arguments):
 
 
 def _append(action, path, part, have, size, deadline):
-    """Write what is missing behind what is there. Each piece says where it belongs: twice does no harm."""
+    """Send the missing part of an archive. Each piece has its offset, so sending it twice does no harm."""
     if not getattr(action._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
         action._connection.put_file(str(path), part)
         return size

@@ -52,7 +52,7 @@ def baseline(
 
 
 def _lines(document, path, into):
-    """What the baseline is made from, how repeatable it is, and what changed since the last version."""
+    """Lines on a baseline: its sources, its repeatability, and its changes since the last version."""
     base = document["made_from"]
     left_out = ", ".join(f"{count} {verdict}" for verdict, count in base["left_out"].items())
     spreads = [spread for sku in document.get("spreads", ()) for spread in sku["part_spreads"]]

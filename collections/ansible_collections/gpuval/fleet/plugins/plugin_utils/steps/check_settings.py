@@ -88,7 +88,7 @@ def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
 
 
 class SettingsCheck:
-    """What is wrong with the settings of all nodes of a play. ``files``: those that they name are read, too."""
+    """Checks the settings of all nodes of a play. ``files``: whether files named in settings are read, too."""
 
     def __init__(self, action: RunAction, *, files: bool) -> None:
         task_vars = action.task_vars
@@ -98,7 +98,7 @@ class SettingsCheck:
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
 
     def examine(self) -> tuple[list[str], list[str]]:
-        """The problems, a line each, and remarks."""
+        """Check all settings. Returns the problems, a line each, and remarks."""
         try:
             extensions.check()
             stages.variables("")
@@ -246,7 +246,7 @@ class SettingsCheck:
         return plans.unmet_needs(node_stages, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 
     def _look_at(self, name, value, values, specs):
-        """What is wrong with a value, and the value as its type: once, however many nodes have it."""
+        """Check a setting's value, once however many nodes have it. Returns its problem, and the value as its type."""
         key = (name, repr(value))
         if key not in self._looked_at:
             wrong, converted = settings.problems({name: value}, specs), None
@@ -257,7 +257,7 @@ class SettingsCheck:
         return self._looked_at[key]
 
     def _meaning(self, name, value, values):
-        """What is wrong with a value of the right type, which is not empty."""
+        """The problem of a setting's value that is not empty and has the right type."""
         if name == "gpuval_criteria":
             stages = settings.stages(values, job_stages.names(self._jobs(values)))
             wrong = [problem for path in value for problem in criteria.problems_of(Path(path), stages) if self._files]
@@ -324,6 +324,6 @@ def _search_round_seconds(templar, values):
 
 
 def _placed(problem, values):
-    """The problem, behind the file and line of the setting with which it begins."""
+    """The problem, after file and line of the setting with which its text begins."""
     origin = place_of(values, re.match(r"\w*", problem)[0])
     return f"{origin}: {problem}" if origin else problem

@@ -137,7 +137,7 @@ def _name_active(action, results, active):
 
 
 def _end(action, folder, run, access):
-    """End the run for its controller, for one that would resume it, and for readers of the store."""
+    """End a run, so that its controller stops, no controller resumes it, and readers of the store see its end."""
     state, ended = folder.seen(), run["finished_at"] is None
     run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
     if state.attended is False and state.name not in (run_state.JUDGED, run_state.FAILED):
@@ -201,7 +201,7 @@ def _described(folder, state):
 
 
 def rounds_of(folder):
-    """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
+    """Folder and run.json of each round of a run's gangs; rounds have run ids of their own on the nodes."""
     run_rounds = []
     for below in document.known_folders(folder):
         with contextlib.suppress(run_folder.RunError):  # damaged, or never whole: nothing goes on by it
@@ -210,8 +210,8 @@ def rounds_of(folder):
 
 
 def round_ids_of(folder):
-    """What the rounds are called on the nodes, where each left a token and a key: of all that are known, also those of
-    which run.json is gone."""
+    """Run ids of a run's rounds on the nodes, where each round left a token and a key: of all known rounds, even if
+    their run.json is gone."""
     named = {below.path.name for below in document.known_folders(folder)}
     with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}

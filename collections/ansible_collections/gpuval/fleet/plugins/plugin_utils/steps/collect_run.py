@@ -162,7 +162,7 @@ class RunCollection:
             self._without_store(self.run_folder, error)
 
     def _without_store(self, folder, error):
-        """An imported run has no other source: raises the error."""
+        """Continue without the store; for an imported run, which has no other source, raise the error."""
         if folder.is_imported:
             raise error
         self.error, (self.reason, steps) = error, unread.in_words(error, folder)
@@ -198,7 +198,7 @@ class RunCollection:
                     self.evidence.add_problem(reason, node=name, stage=stage)
 
     def _remember(self):
-        """What was refused is written first: an object that counts as read is not checked again."""
+        """Write the refused evidence, then the state of read objects, which are not checked again."""
         try:
             self.run_folder.add_problems(self.evidence.problems)
             run_folder.write_json(self.seen_file, self.seen)
@@ -260,7 +260,7 @@ class RunCollection:
             raise
 
     def _within_quota(self, listed):
-        """Without the largest logs and series of a node that has written more than it may."""
+        """The listed objects, without the largest logs and series of nodes that exceed their quota."""
         used, fitting = Counter(), []
         for entry, (kind, stage, node) in sorted(listed, key=lambda pair: (pair[1][0] != "records", pair[0].size)):
             used[node] += min(entry.size, evidence.MAX_BYTES[kind])
@@ -273,7 +273,7 @@ class RunCollection:
         return fitting
 
     def _keep(self, key, parts, raw):
-        """As `_collect`; on a disk that is nearly full the verdict's own documents alone."""
+        """Keep an object as `_collect` does; if the disk is nearly full, only documents that the verdict needs."""
         kind, stage, node = parts
         try:
             if kind == "records" or shortage(self.run_folder.path) <= 0:
@@ -299,22 +299,22 @@ class RunCollection:
             self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
 
     def _drop_gone(self):
-        """Of a run that was imported anew what its store has no more."""
+        """For a run imported again, delete local evidence that the store no longer has."""
         for node, expected in self.run_info["nodes"].items():
             for parts in itertools.product(evidence.MAX_BYTES, expected["stages"], [node]):
                 if parts not in self.stored:
                     self._drop(parts)
 
     def _publish_gangs(self, folder, gangs):
-        """Again, since the store may have been away when they ended."""
+        """Upload the document of the gangs again: the store may have been unreachable at their end."""
         try:
             self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
         except StoreError as error:
             self.action.display.warning(f"the state of the gangs was not written to the store: {error}")
 
     def _publish_evidence(self):
-        """Put into the store what only this controller has: the answers of nodes, what was refused, and logs that came
-        another way."""
+        """Upload evidence that only this controller has: nodes' answers, refused evidence, and logs that nodes did not
+        upload."""
         run, folder = self.run_info, self.run_folder
         try:
             for name, expected in run["nodes"].items():
@@ -331,7 +331,7 @@ class RunCollection:
             self.action.display.warning(f"what was collected here was not written to the store: {error}")
 
     def _lacking(self):
-        """Nodes of this play that were launched and may hold what is not here."""
+        """Nodes of this play that were launched and may have evidence that is missing here."""
         present, lacking = set(self.action.task_vars["ansible_play_hosts"]), []
         for name, expected in self.run_info["nodes"].items():
             launch = self.run_folder.read_launch(name)
@@ -358,7 +358,7 @@ class RunCollection:
         return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
 
     def _fetch(self, names):
-        """Ask the nodes themselves, side by side."""
+        """Fetch missing evidence from these nodes directly, in parallel."""
         tasks = NodeTasks(self.action, self.action.task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
         path, fetched = self.run_folder.path, []
         arguments = {"run_id": path.name, "results_dir": str(path.parent), "store": self.options.store}
@@ -397,7 +397,8 @@ class RunCollection:
         return sorted(set(fetched))
 
     def _collect(self, key, parts, raw):
-        """Whether what is here was changed by it; None for what is refused."""
+        """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes. Returns
+        whether it changed the results, None if it is refused."""
         kind, stage, node = parts
         if kind == "records":
             record = evidence.take_record(self.evidence, self.run_info, key, raw)

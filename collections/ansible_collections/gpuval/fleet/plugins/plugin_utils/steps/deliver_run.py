@@ -160,7 +160,7 @@ def _connection(action, options, target_place):
 
 
 def _verdict(run, report):
-    """What is delivered may be no acceptance."""
+    """The verdict to announce for a delivery, which may be no acceptance."""
     counts = ", ".join(f"{report['counts'][word]} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
     open_still = ", which has not ended" if run["finished_at"] is None else ""
     return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"

@@ -131,7 +131,7 @@ def _check(options):
 
 
 def _root(options, folder):
-    """The folder of the repository, cloned if it is an address."""
+    """The folder of the model repository, which is cloned into `folder` if the setting is an address."""
     source, revision = options.repository, options.revision
     if not checkout.is_address(source):
         if revision:
@@ -147,7 +147,7 @@ def _root(options, folder):
 
 
 def _vendor(sku):
-    """As Dockerfiles have it; empty where the inventory leaves it to the nodes."""
+    """The GPU vendor of a SKU as Dockerfiles name it; empty if the inventory leaves it to the nodes."""
     declared_sku = sku_catalogue.named(sku)
     vendor = sku if sku in (*GPU_VENDORS, "cpu") else declared_sku.vendor if declared_sku else ""
     return vendor.upper()

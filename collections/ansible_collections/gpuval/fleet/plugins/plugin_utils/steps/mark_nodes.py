@@ -25,7 +25,7 @@ class MarkNodesOptions(RunOptions, ClusterAccess):
 
     @property
     def marked_by(self) -> Sequence[str]:
-        """The runs whose verdicts to remove; none: those of any."""
+        """The runs whose verdicts to remove; empty: the verdicts of all runs."""
         return self.run_ids or [run_id for run_id in [self.run_id] if run_id]
 
 

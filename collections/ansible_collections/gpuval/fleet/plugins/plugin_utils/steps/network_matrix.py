@@ -50,7 +50,7 @@ def network_matrix(
 def read_fleet(
     plan: Mapping[str, Any], ports: Sequence[int], endpoints: Sequence[str], hostvars: Mapping[str, Any]
 ) -> findings.Fleet:
-    """What the nodes answered, or why they did not."""
+    """The nodes' answers about the network, and for each other node the reason why it has none."""
     answered: dict[str, answers.Answers | None] = {}
     reasons, rejected = {}, {}
     for name, peers in plan["peers"].items():

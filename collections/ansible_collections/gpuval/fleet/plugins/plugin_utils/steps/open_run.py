@@ -141,7 +141,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
 
 
 def _opened(action, folder, run, options):
-    """The run with its state and its origin, written."""
+    """Add state and origin to a run document and write it to run.json. Returns the run."""
     worker = run_state.this_process(os.getppid(), run_folder.now())
     its_origin = {
         "inventory": origin.kept(action.inventory, options.results_dir),
@@ -162,7 +162,7 @@ def _opened(action, folder, run, options):
 
 
 def _ensure_no_gang_asked(options, count):
-    """Raises RunError for what needs several hosts, in a run of fewer."""
+    """Raise RunError if options ask for multi-node work in a run of too few hosts."""
     stages, advice = options.gang_stages, "choose more (gpuval_hosts, --limit), or"
     if options.gangs_alone:
         raise run_folder.RunError(
@@ -182,7 +182,7 @@ def _ensure_no_gang_asked(options, count):
 
 
 def _wanted(run_id, options, stages, narrowed, nodes):
-    """The document of a run of these nodes, which all stages may run on."""
+    """The run document for these nodes, before a run is chosen or opened."""
     workloads = options.workloads
     run_document = {
         "schema": "gpuval.run/1",

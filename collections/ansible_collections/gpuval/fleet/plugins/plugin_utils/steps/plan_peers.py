@@ -22,7 +22,7 @@ DECLARING = (
 
 
 def plan_peers(action: RunAction, mesh: int = 32, degree: int = 8, resolve: bool = False) -> dict[str, Any]:
-    """Up to `mesh` nodes, each probes all others; above that `degree` others, which also probe it."""
+    """Choose each node's peers: all others among up to `mesh` nodes, else `degree` others, which also probe it."""
     variables = {name: action.task_vars["hostvars"][name] for name in action.task_vars["ansible_play_hosts_all"]}
     zones = {name: str(known.get("network_zone") or "") for name, known in variables.items()}
     addresses = {
@@ -53,7 +53,7 @@ def plan_peers(action: RunAction, mesh: int = 32, degree: int = 8, resolve: bool
 
 
 def _resolve(addresses: Mapping[str, str]) -> dict[str, str]:
-    """IP address by node, where there is one; all names are resolved at one time, with a deadline."""
+    """IP address by node, for names that resolve. All names are resolved in parallel, with a deadline."""
     numeric, tasks = {}, {}
     for node, address in addresses.items():
         try:

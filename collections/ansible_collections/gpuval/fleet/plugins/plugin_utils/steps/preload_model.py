@@ -75,8 +75,8 @@ def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, 
 
 
 def _ensure(action, access, label, folder, source, resolve, options):
-    """See that the store has a folder whole. `source`: its source and revision; `resolve` brings it to the
-    controller, into the folder that it is given if need be."""
+    """Upload a model or dataset unless its store folder is complete. `source`: its source and revision; `resolve`
+    brings it to the controller, into the scratch folder passed to it if needed."""
     store, prefix = access.store(), f"models/{folder}/"
     listed = _listed(store, prefix)
     again = options.round_trip or options.force
@@ -144,8 +144,8 @@ def _ready(action, label, folder, listed, **result):
 
 
 def _held_against_manifest(store, prefix, listed):
-    """Which files of a folder are missing, the manifest among them, and the digest of that. Whether each file is right,
-    the nodes' checksums say."""
+    """The files that a store folder lacks by its manifest, or the manifest itself, and the manifest's digest. Nodes
+    verify the content by checksums."""
     raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES) or b""
     missing = [manifest.NAME]
     with suppress(manifest.ModelManifestError, UnicodeDecodeError):
@@ -154,12 +154,12 @@ def _held_against_manifest(store, prefix, listed):
 
 
 def _record_key(prefix):
-    """Beside the model's folder, so that nodes load nothing but the model."""
+    """Key of the record of a model's source, beside the model's store folder, so that nodes do not load it."""
     return f"{prefix.rstrip('/')}.json"
 
 
 def _recorded(store, prefix):
-    """Source and revision of what the store holds; None when it is not known."""
+    """Recorded source and revision of the model in a store folder; None if unknown."""
     try:
         record = json.loads(store.get_if_there(_record_key(prefix), max_bytes=65536) or b"")
         return {"source": record["source"], "revision": record["revision"]}
@@ -168,7 +168,7 @@ def _recorded(store, prefix):
 
 
 def _listed(store, prefix):
-    """Size by path below the prefix."""
+    """Sizes in bytes of the objects below a prefix, by their path below it."""
     return {entry.key[len(prefix) :]: entry.size for entry in store.list(prefix)}
 
 

@@ -64,7 +64,8 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
 
 
 def _prepare(action, cluster, options):
-    """See that all is there and allowed; whether the namespace was (check mode: would be) made."""
+    """Check that the cluster has and allows what runs need. Returns whether the namespace was created (in check mode:
+    would be)."""
     created = False
     if options.make_namespace:
         namespace = cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)

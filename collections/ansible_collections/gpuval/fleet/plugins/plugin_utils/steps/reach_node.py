@@ -17,8 +17,8 @@ from ..watch.scheduler import scheduler_of
 
 
 def in_round(folder, node, stage=""):
-    """The newest round of gangs that the node is in, or was in with this stage; None where it is its own stages that
-    are asked for, or there is no round."""
+    """The newest round of gangs that has the node, with `stage` if given; None for a single-node stage, or without
+    such a round."""
     if stage in folder.read_run()["nodes"][node]["stages"]:
         return None
     for below in reversed(document.round_folders(folder, document.read(folder))):

@@ -106,5 +106,5 @@ def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _summary(objects: Iterable[Mapping[str, Any]]) -> str:
-    """Return one line for each object, without what it holds."""
+    """Return one line for each object, without its content."""
     return "".join(f"{item['kind']} {item['metadata']['name']}\n" for item in objects)

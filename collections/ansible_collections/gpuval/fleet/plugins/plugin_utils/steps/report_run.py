@@ -77,7 +77,7 @@ def report_run(
 
 
 def _upload(action, store, folder, run, report_files):
-    """A store that fails costs a warning: the results have the report, and the verdict is announced next."""
+    """Upload the report files. A failure is only a warning: the results have the report."""
     criteria = [path for path in [applied_criteria.criteria_file(folder)] if path.exists()]
     warning = "the report was not uploaded: {}"
     try:

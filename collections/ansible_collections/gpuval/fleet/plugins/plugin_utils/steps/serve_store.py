@@ -60,7 +60,7 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
 
 
 def _ensure_loadable(action, access, options):
-    """Raises PlanError where no node of a run that is to start could load what its stages need."""
+    """Raise PlanError if no node of a run to start could load the models and datasets of its stages."""
     folder = run_folder.find(project_path(options.store["results_dir"]), options.run_id)
     if folder.seen().started:
         return

@@ -90,7 +90,7 @@ class StatusDisplay:
         return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
 
     def _last_verdict(self):
-        """The end of a run whose store `make clean` has removed; None before its end, or if its report is to come."""
+        """The final status of a run whose store `make clean` removed; None before its end, or before its report."""
         run, verdict = self.own.read_run(), publishing.judged(self.own)
         if run["finished_at"] is None or (verdict is None and folder.is_unreported(run)):
             return None
@@ -108,7 +108,7 @@ class StatusDisplay:
         return run_status.status_of(stored)
 
     def _with_own(self, stored):
-        """On the controller of the run: with what it could not put into the store."""
+        """The status with data that only the run's own controller has, since it could not upload them."""
         run, state = self.own.read_run(), self.own.seen()
         if stored.watch is None and state.started:
             launches, plans = self.own.read_launches(), self.own.read_plans()
@@ -130,7 +130,7 @@ class StatusDisplay:
         return replace(stored, run=run, verdict=verdict, controller=state)
 
     def _watch(self, status):
-        """Until the run is over or the deadline has come; what is new, and now and then that nothing is."""
+        """Show changes until the run is over or the time limit is reached, and now and then that nothing changed."""
         parent = Parent()
         until = time.monotonic() + (self.options.watch_seconds or max(0.0, status.left) + BEYOND_SECONDS)
         spoke, away = time.monotonic(), False

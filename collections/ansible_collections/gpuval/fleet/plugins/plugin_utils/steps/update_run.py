@@ -31,7 +31,7 @@ def update_run(action: RunAction, options: UpdateRunOptions) -> dict[str, Any]:
 
 
 def _end_preparation(action, options):
-    """No node is launched, for this error; those that the probe did not reach keep the reason that it found."""
+    """End a run whose preparation failed: no node is launched. Nodes that the probe did not reach keep its finding."""
     folder = action.folder(options)
     run, error = folder.read_run(), options.preparation_error or "no message"
     if action.check_mode or state.of(run).get("started_at"):
@@ -48,7 +48,7 @@ def _end_preparation(action, options):
 
 
 def _end_gangs(action, options):
-    """The nodes are judged and reported with this error as the reason."""
+    """End the gangs after an error, which becomes the reason in verdict and report."""
     if action.check_mode:
         return {"changed": False, "skipped": True}
     reason = session.abort(action.folder(options), options.gang_error or "no message")

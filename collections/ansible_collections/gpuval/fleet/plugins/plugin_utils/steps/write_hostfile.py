@@ -84,7 +84,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
 def unsettled(
     run: Mapping[str, Any], document: Mapping[str, Any] | None, nodes: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Why what passed in the run is no acceptance."""
+    """Lines on why nodes that passed in the run are not accepted."""
     remarks = []
     if run["narrowed_by"]:
         remarks.append(f"was narrowed ({', '.join(run['narrowed_by'])}): its nodes are not accepted by it")
