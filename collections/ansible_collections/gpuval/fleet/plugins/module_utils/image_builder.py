@@ -125,8 +125,9 @@ class Builder:
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
         labels |= {BASE_DIGEST_LABEL: base_here.digest} if base_here.digest else {}
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
-            with tarfile.open(context) as tar:  # older Pythons have no filter, and the controller wrote the archive
-                tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # noqa: S202
+            safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # older Pythons have no filter
+            with tarfile.open(context) as tar:
+                tar.extractall(folder, **safely)  # noqa: S202 - the controller wrote the archive
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
             command += ["--no-cache"] if no_cache else []
             command += self.engine.build_options

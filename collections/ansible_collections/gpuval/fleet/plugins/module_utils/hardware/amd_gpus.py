@@ -7,7 +7,6 @@ are not there (a container), and then seldom. Files: kernel documentation, gpu/a
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -269,7 +268,7 @@ def cards(root: Path) -> dict[int, Path]:
     folders = {}
     drm = root / "sys/class/drm"
     try:
-        names = [name for name in os.listdir(drm) if CARD.fullmatch(name)]  # noqa: PTH208 - names alone
+        names = [path.name for path in drm.iterdir() if CARD.fullmatch(path.name)]
     except OSError:
         return {}
     for name in names:

@@ -88,7 +88,7 @@ def resolve(
     if not (on_hub := _hub(source)):
         return _local(_local_folder(source), folder, revision)
     try:
-        from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
+        from huggingface_hub import constants  # noqa: PLC0415 - importing takes a second, seldom needed
     except ImportError as error:
         raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
     root, repository, version = scratch / folder, on_hub["repository"], revision or on_hub["revision"]
