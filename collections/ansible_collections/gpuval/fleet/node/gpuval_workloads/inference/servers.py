@@ -30,8 +30,11 @@ from ..common.tool_output import shortened
 
 KINDS = ("auto", "vllm", "transformers", "command")
 OFFLINE = (
-    *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"),
-    *("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"),
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "HF_HUB_DISABLE_TELEMETRY",
+    "VLLM_NO_USAGE_STATS",
+    "DO_NOT_TRACK",
 )
 #: Packages that `transformers serve` imports.
 SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")

@@ -49,7 +49,8 @@ _ECC = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.
 _AGGREGATE_ECC = ("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total")
 FULL_QUERY = (
     *(*SHORT_QUERY, "module_id", "serial", "power.draw", *_ECC, *_AGGREGATE_ECC, "ecc.mode.current"),
-    *("clocks.current.soc", "clocks.max.soc"),
+    "clocks.current.soc",
+    "clocks.max.soc",
 )
 _SAMPLED = ("index", "uuid", "bus_id", "temperature.aip", "memory.used")
 _LINK = ("pcie.link.gen.current", "pcie.link.width.current")

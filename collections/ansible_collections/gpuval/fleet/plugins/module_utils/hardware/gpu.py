@@ -38,8 +38,13 @@ _LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_re
 
 #: Counters that show broken memory.
 _FAULTS = (
-    *("ecc_uncorrected_count", "row_remap_pending_count", "row_remap_failed_count", "sram_threshold_exceeded_count"),
-    *("memory_repair_pending_count", "unrepairable_memory_count", "page_retirement_pending_count"),
+    "ecc_uncorrected_count",
+    "row_remap_pending_count",
+    "row_remap_failed_count",
+    "sram_threshold_exceeded_count",
+    "memory_repair_pending_count",
+    "unrepairable_memory_count",
+    "page_retirement_pending_count",
 )
 #: First words of nvidia-smi's "GPU Recovery Action" other than None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
@@ -178,10 +183,22 @@ class Gpu:
 #: Units: the last word of an attribute, which names its metric. Without a unit there, the metric is a count.
 _UNITS = ("bytes", "celsius", "watts", "count")
 _METRICS = (
-    *("memory_bytes", "memory_used_bytes", "temperature_celsius", "power_draw_watts", "power_limit_watts"),
-    *("ecc_corrected_count", "ecc_uncorrected_count", "ecc_uncorrected_aggregate_count"),
-    *("row_remap_count", "row_remap_exhausted_count", "row_remap_pending_count", "row_remap_failed_count"),
-    *("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"),
+    "memory_bytes",
+    "memory_used_bytes",
+    "temperature_celsius",
+    "power_draw_watts",
+    "power_limit_watts",
+    "ecc_corrected_count",
+    "ecc_uncorrected_count",
+    "ecc_uncorrected_aggregate_count",
+    "row_remap_count",
+    "row_remap_exhausted_count",
+    "row_remap_pending_count",
+    "row_remap_failed_count",
+    "pcie_generation",
+    "pcie_generation_max",
+    "pcie_width",
+    "pcie_width_max",
 )
 
 

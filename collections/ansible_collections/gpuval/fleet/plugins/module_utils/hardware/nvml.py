@@ -135,8 +135,13 @@ CALLS = {
 #: Names of functions in drivers before 535.
 EARLIER = {"nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons"}
 SAMPLED = (
-    *("temperature_celsius", "power_watts", "sm_clock_hertz", "memory_clock_hertz", "memory_used_bytes"),
-    *("utilisation_ratio", "throttle"),
+    "temperature_celsius",
+    "power_watts",
+    "sm_clock_hertz",
+    "memory_clock_hertz",
+    "memory_used_bytes",
+    "utilisation_ratio",
+    "throttle",
 )
 SELDOM_SAMPLED = ("power_limit_watts", "pcie_width", "pcie_generation")
 COUNTED = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "pcie_width")

@@ -19,7 +19,10 @@ MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = (
     *("engines", "hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
-    *("root_cause.py", "root_causes.json", "redaction.py", "visible_text.py"),
+    "root_cause.py",
+    "root_causes.json",
+    "redaction.py",
+    "visible_text.py",
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 

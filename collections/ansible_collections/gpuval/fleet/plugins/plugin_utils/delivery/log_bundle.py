@@ -20,8 +20,16 @@ from ..runs import folder as runs_folder
 #: Patterns of files in a run's results to bundle: reports, evidence, the controller's state of launches and watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom"),
-    *("perf.csv", "perf.html", "failed_nodes.txt", "network/*", "nodes/*/*.json", "nodes/*/*.log", "nodes/*/*.csv"),
-    *(".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
+    "perf.csv",
+    "perf.html",
+    "failed_nodes.txt",
+    "network/*",
+    "nodes/*/*.json",
+    "nodes/*/*.log",
+    "nodes/*/*.csv",
+    ".state/*.json",
+    ".state/launches/*.json",
+    ".state/plans/*.json",
     *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
     *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )

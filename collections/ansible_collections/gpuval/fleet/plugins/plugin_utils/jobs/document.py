@@ -36,8 +36,18 @@ GANG_KEYS = {
 }
 #: Keys that a job has in common with every stage.
 STAGE_KEYS = (
-    *("container", "datasets", "secrets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds"),
-    *("timeout_seconds", "inactivity_seconds", "grace_seconds"),
+    "container",
+    "datasets",
+    "secrets",
+    "needs",
+    "on_failure",
+    "retry",
+    "log_max_bytes",
+    "tags",
+    "expected_seconds",
+    "timeout_seconds",
+    "inactivity_seconds",
+    "grace_seconds",
 )
 
 

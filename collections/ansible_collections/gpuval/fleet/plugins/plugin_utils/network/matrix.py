@@ -16,8 +16,19 @@ from .findings import Finding, Fleet
 
 SCHEMA = "gpuval.network-matrix/1"
 COLUMNS = (
-    *("from", "to", "address", "state", "tcp_minimum_seconds", "tcp_median_seconds", "large_packet_seconds"),
-    *("mtu_bytes", "path_mtu_bytes", "ping_sent", "ping_received", "bytes_per_second", "ports"),
+    "from",
+    "to",
+    "address",
+    "state",
+    "tcp_minimum_seconds",
+    "tcp_median_seconds",
+    "large_packet_seconds",
+    "mtu_bytes",
+    "path_mtu_bytes",
+    "ping_sent",
+    "ping_received",
+    "bytes_per_second",
+    "ports",
 )
 SHOWN = 12
 

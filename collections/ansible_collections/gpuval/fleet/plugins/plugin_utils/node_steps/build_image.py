@@ -22,7 +22,16 @@ from ..store.access import open_store
 HERE = ("local",)
 #: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
 MADE = (
-    *("id", "sha256", "bytes", "key", "architecture", "context", "base", "base_id", "base_digest", "engine_id"),
+    "id",
+    "sha256",
+    "bytes",
+    "key",
+    "architecture",
+    "context",
+    "base",
+    "base_id",
+    "base_digest",
+    "engine_id",
     "build_seconds",
 )
 

@@ -40,7 +40,14 @@ STAGE_DEFAULTS: dict[str, Any] = {
 
 #: Fields of PlanSettings that a plan contains unchanged.
 COPIED = (
-    *("run_id", "node", "created_at", "deadline_seconds", "heartbeat_seconds", "runtime", "python", "models_dir"),
+    "run_id",
+    "node",
+    "created_at",
+    "deadline_seconds",
+    "heartbeat_seconds",
+    "runtime",
+    "python",
+    "models_dir",
     "telemetry_seconds",
 )
 #: The program of jobs, which gets their secrets.

@@ -16,8 +16,12 @@ from ..runs.action import RunAction
 RESOLVE_SECONDS = 10
 #: Variables that declare a network.
 DECLARING = (
-    *("network_interfaces", "network_hosts_entries", "network_sysctls"),
-    *("network_limits", "network_ports", "network_endpoints"),
+    "network_interfaces",
+    "network_hosts_entries",
+    "network_sysctls",
+    "network_limits",
+    "network_ports",
+    "network_endpoints",
 )
 
 
