@@ -226,6 +226,58 @@ def test_an_s3_service_of_its_own(new_fleet, s3_service):
         assert list(store.list("models/")), "models outlive a run"
 
 
+def test_the_env_file_of_the_first_seed_beside_the_inventory(new_fleet, s3_service):
+    """Doctor says what came from it, validate uses it all, and none of its secrets is anywhere else."""
+    keys = {
+        "BUCKET": "acceptance",
+        "FOLDER": "batch-7",
+        "AWS_ENDPOINT_URL": s3_service["gpuval_s3_endpoint"],
+        "AWS_ACCESS_KEY_ID": s3_service["gpuval_s3_access_key"],
+        "AWS_SECRET_ACCESS_KEY": s3_service["gpuval_s3_secret_key"],
+        "GPUVAL_S3_READ_ACCESS_KEY": s3_service["gpuval_s3_read_access_key"],
+        "GPUVAL_S3_READ_SECRET_KEY": s3_service["gpuval_s3_read_secret_key"],
+        "MODEL": "org/none",
+        "HF_TOKEN": plant("hub"),
+        "DO_TOKEN": plant("cloud"),
+        "NODE_NAME": "local",
+    }
+    settings = {"gpuval_stages": ["facts", "loading"], "gpuval_create_bucket": True, "gpuval_model": "tiny"}
+    with new_fleet("env", settings=settings) as fleet:
+        file = fleet.root / ".env"
+        file.touch(mode=0o600)
+        file.write_text("".join(f'{name}="{value}"\n' for name, value in keys.items()))
+        doctor = fleet.play("gpuval.fleet.doctor")
+        assert doctor.code == 0, doctor
+        (row,) = [line for line in doctor.output.splitlines() if line.startswith("ok       .env ")]
+        assert f"gpuval_bucket ({file}:1), " in row and f"gpuval_hf_token ({file}:9)" in row
+        assert f"gpuval_model ({file}:8, overridden)" in row and f"provision_token ({file}:10)" in row
+        with CommandLines() as seen:
+            done = fleet.play("gpuval.fleet.validate", "-vvv")
+        assert done.code == 0, done
+        assert f"settings from .env: gpuval_folder ({file}:2), gpuval_node_ids ({file}:11), " in done.told
+        planted = {name: keys[name] for name in keys if name.endswith(("_TOKEN", "SECRET_ACCESS_KEY", "SECRET_KEY"))}
+        assert_nowhere(fleet, {**planted, **on_the_node(fleet)}, done, seen)
+        run = fleet.read_run()
+        assert (run["bucket"], run["folder"], run["nodes"]["node-1"]["id"]) == ("acceptance", "batch-7", "local")
+        store = Store(
+            Connection(
+                "acceptance",
+                keys["AWS_ENDPOINT_URL"],
+                access_key=keys["AWS_ACCESS_KEY_ID"],
+                secret_key=keys["AWS_SECRET_ACCESS_KEY"],
+            )
+        )
+        stored = [entry.key for entry in store.list("batch-7/")]
+        assert "batch-7/report/report.json" in stored
+        for key in stored:
+            assert leaks(planted, store.get(key, max_bytes=1 << 24)) == [], key
+        for playbook in ("status", "report", "clean"):
+            assert fleet.play(f"gpuval.fleet.{playbook}").code == 0
+        file.write_text(file.read_text().replace("acceptance", "Not_A_Bucket"))
+        wrong = fleet.play("gpuval.fleet.models")
+        assert f"nothing was started: {file}:1: gpuval_bucket Not_A_Bucket: must be 3 to 63 small" in wrong.told, wrong
+
+
 def test_wrong_keys_are_reported_before_anything_is_started(new_fleet, s3_service):
     settings = {"gpuval_stages": ["facts"], **s3_service, "gpuval_s3_secret_key": plant("wrong")}
     with new_fleet("refused", settings=settings) as fleet:

@@ -92,7 +92,10 @@ def test_booleans_may_be_given_as_text():
 
 def test_secrets_are_marked():
     options = read(FLEET / "roles" / "gpuval" / "meta" / "argument_specs.yml")["argument_specs"]["settings"]["options"]
-    secret = {name for name in options if name.endswith(("_key", "_token", "_secrets"))} | {"gpuval_store"}
+    secret = {name for name in options if name.endswith(("_key", "_token", "_secrets"))} | {
+        "gpuval_store",
+        "gpuval_env",
+    }
     secret.add("gpuval_webhook_url")  # the path of many a webhook is a token
     assert {name for name, option in options.items() if option.get("no_log")} == secret
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import Gp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import env_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets, endpoints
@@ -61,6 +62,7 @@ class FilterModule:
     def filters(self):
         return {
             "dataset_workloads": _filter(datasets.workloads),
+            "env_values": _filter(lambda sources: env_file.read(sources).values),
             "endpoint_entries": _filter(endpoints.parse),
             "job_workloads": job_workloads,
             "model_folder": folder_name,

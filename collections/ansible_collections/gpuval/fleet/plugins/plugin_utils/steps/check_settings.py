@@ -21,6 +21,7 @@ from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
+from ..inventory import env_file
 from ..jobs import stages as job_stages
 from ..judge import actions, baseline, criteria, declared, plausible, sku_catalogue
 from ..report import webhook
@@ -74,7 +75,8 @@ FILES = {
 
 
 def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
-    lines, remarks = SettingsCheck(action, files=fatal).examine()
+    check = SettingsCheck(action, files=fatal)
+    lines, remarks = check.examine()
     if lines and fatal:
         if len(lines) == 1:
             return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
@@ -84,6 +86,8 @@ def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
         return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
     for line in [*lines[:MOST_LINES], *remarks[:MOST_LINES]]:
         action.display.warning(line)
+    if check.env_settings:
+        action.display.display(f"settings from .env: {check.env_line()}")
     return {"changed": False, "msg": f"settings of {len(action.task_vars['ansible_play_hosts'])} node(s) checked"}
 
 
@@ -96,18 +100,24 @@ class SettingsCheck:
         self._tags = {name: list(task_vars.get(name) or ()) for name in ("ansible_run_tags", "ansible_skip_tags")}
         self._remarks: set[str] = set()
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
+        #: Places of the settings in `.env` files, and those of them that nothing else sets.
+        self.env_places: dict[str, str] = {}
+        self.env_settings: set[str] = set()
 
     def examine(self) -> tuple[list[str], list[str]]:
         """Check all settings. Returns the problems, a line each, and remarks."""
         try:
             extensions.check()
             stages.variables("")
+            env = env_file.read(self.action.task_vars.get("ansible_inventory_sources") or ())
         except GpuvalError as error:
             extensions.use(())  # what must be done whatever is set goes on without
             return [str(error)], []
         specs, task_vars = settings.declared(), self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
-        wrong: dict[str, list[str]] = dict.fromkeys(_problems_of_extensions(specs), hosts)
+        wrong: dict[str, list[str]] = dict.fromkeys([*env.problems, *_problems_of_extensions(specs)], hosts)
+        self._remarks.update(env.remarks)
+        self.env_places = env.places_of(specs.defaults)
         sets: list[set[str]] = [set() for _ in range(4)]
         placed, clusters, site_patterns, keys = sets
         names: dict[str, tuple[str, Mapping]] = {}
@@ -123,19 +133,22 @@ class SettingsCheck:
                 problem = f"{name} comes from the node's own facts: set inject_facts_as_vars = false"
                 wrong.setdefault(problem, []).append(node)
             chosen = settings.changed(values, specs)
+            self.env_settings |= self.env_places.keys() - chosen
+            from_env = {name: values[name] for name in self.env_settings if name in values and name not in chosen}
             placed.add(str(values.get("gpuval_placement")))
             clusters.add(repr([values.get(name) for name in CLUSTER]))
-            key = repr(sorted(chosen.items()))
+            key = repr([*sorted(chosen.items()), *from_env])
             plain = "{{" not in key and "{%" not in key
             if not (plain and key in setting_problems):
-                setting_problems[key] = [_placed(problem, values) for problem in self._problems(values, chosen, specs)]
+                messages = self._problems(values, chosen | from_env, specs)
+                setting_problems[key] = [self._placed(message, values) for message in messages]
             for problem in setting_problems[key]:
                 wrong.setdefault(problem, []).append(node)
             self._look_at_key_file(values, keys)
         for name, problem in settings.unknown(names, specs, site_patterns).items():
             node, values = names[name]
             if set_by_operator(node, values, name):
-                wrong[_placed(problem, values)] = hosts
+                wrong[self._placed(problem, values)] = hosts
         if "_raw_params" in values:
             wrong[f"-e {values['_raw_params']}: write NAME=VALUE"] = hosts
         for variable, option in (("ansible_run_tags", "--tags"), ("ansible_skip_tags", "--skip-tags")):
@@ -153,6 +166,17 @@ class SettingsCheck:
         ]
         return problems, sorted(self._remarks)
 
+    def env_line(self) -> str:
+        """Each setting in `.env` files with its place, and whether another place overrides it."""
+        remarks = {name: "" if name in self.env_settings else ", overridden" for name in self.env_places}
+        return ", ".join(f"{name} ({self.env_places[name]}{remark})" for name, remark in remarks.items())
+
+    def _placed(self, problem, values):
+        """The problem, after file and line of the setting with which its text begins."""
+        name = re.match(r"\w*", problem)[0]
+        origin = place_of(values, name) or self.env_places.get(name)
+        return f"{origin}: {problem}" if origin else problem
+
     def _look_at_key_file(self, values, key_files):
         """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
         or a password logs in, which only the login shows."""
@@ -165,7 +189,7 @@ class SettingsCheck:
         if name and name not in key_files:
             key_files.add(name)
             if problem := key_file_problem(name):
-                self._remarks.add(_placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
+                self._remarks.add(self._placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
     def _problems(self, values, chosen, specs):
         templar = templar_of(self.action, values)
@@ -265,7 +289,7 @@ class SettingsCheck:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
         if name == "gpuval_sku" and sku_catalogue.remark(value):
-            self._remarks.add(_placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
+            self._remarks.add(self._placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}
         if LOADS_MODEL in values:
             checks |= {"gpuval_model": model_source.check, "gpuval_datasets": dataset_source.check}
@@ -321,9 +345,3 @@ def _search_round_seconds(templar, values):
     except (AttributeError, KeyError, TypeError, ValueError, AnsibleError):  # the gangs say it when they begin
         pass
     return 0.0
-
-
-def _placed(problem, values):
-    """The problem, after file and line of the setting with which its text begins."""
-    origin = place_of(values, re.match(r"\w*", problem)[0])
-    return f"{origin}: {problem}" if origin else problem

@@ -50,12 +50,15 @@ def _services(action, placements, hosts):
     values = hosts[0]
     services = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor.services")
     of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
-    problems, remarks = of_settings.SettingsCheck(action, files=True).examine()
+    settings_check = of_settings.SettingsCheck(action, files=True)
+    problems, remarks = settings_check.examine()
     problems = [*problems[:MOST_LINES], *([f"and {len(problems) - MOST_LINES} more"] if problems[MOST_LINES:] else [])]
     rows = [DoctorRow("settings", FAILED, problem) for problem in problems]
     rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
     if not rows:
         rows = [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
+    if settings_check.env_places:
+        rows.append(DoctorRow(".env", OK, settings_check.env_line()))
     extension_names = {kind: extensions.own(kind) for kind in extensions.KINDS}
     if text := "; ".join(f"{kind} {', '.join(names)}" for kind, names in extension_names.items() if names):
         rows.append(DoctorRow("extensions", OK, text))

@@ -46,6 +46,7 @@ class OpenRunOptions(RunOptions):
     workloads: Mapping[str, Any]
     deadline_seconds: float
     limit: str = ""
+    ids: Any = None
     run_tags: Sequence[str] = ()
     skip_tags: Sequence[str] = ()
     criteria: Sequence[PathText] = ()
@@ -78,7 +79,11 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     }
     narrowed = [reason for reason, applies in reasons.items() if applies]
     ids = node_ids.NodeIdReader(project_path)
-    nodes = {name: _expected(name, action.task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
+    hostvars = action.task_vars["hostvars"]
+    nodes = {name: _expected(name, hostvars[name], stages, gang_stages) for name in hosts}
+    for name, node in nodes.items():
+        if identity := ids(hostvars[name].get("gpuval_node_ids", options.ids)).get(name):
+            node["id"] = identity
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
         is_named = options.run_id not in ("", run_folder.LATEST)
@@ -203,7 +208,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
     return {**run_document, **{key: value for key, value in further.items() if value}}
 
 
-def _expected(name, hostvars, stages, gang_stages, ids):
+def _expected(name, hostvars, stages, gang_stages):
     if not NODE_NAME.fullmatch(name):
         raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
@@ -224,7 +229,6 @@ def _expected(name, hostvars, stages, gang_stages, ids):
         }
     except SettingError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    optional_fields["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
     return {**expected, **{key: value for key, value in optional_fields.items() if value}}
 
 
