@@ -19,7 +19,7 @@ PLAY := $(BIN)/ansible-playbook $(if $(several),$(several:%=-i '%'),-i '$(INVENT
 
 # A variable given to make that nothing here reads is a mistyped one.
 given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
-OWN := BIN COLLECTION CURDIR LC_ALL LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
+OWN := BIN COLLECTION CURDIR LC_ALL MAKEFILE_LIST OWN PATH PLAY PYTEST READY
 known = $(sort $(shell grep -oE '[$$][(][A-Z][A-Z0-9_]*[)]' $(firstword $(MAKEFILE_LIST)) | tr -d '$$()'))
 unknown := $(if $(given),$(filter-out $(known) MAKEFLAGS,$(given)))
 $(if $(unknown),$(error no such variable: $(unknown). Known are $(filter-out $(OWN),$(known)); settings go into ARGS="-e NAME=VALUE"))
@@ -54,7 +54,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations 15
 WORKERS := -n 3 --max-worker-restart 0
 
 # Workloads on this machine need an environment of their own; elsewhere the nodes bring it.
-LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
+READY := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),ready,$(VENV)/.ready)
 
 export PATH := $(BIN):$(PATH)
 # Ansible refuses any other encoding.
@@ -82,7 +82,7 @@ help-all: ### Show all targets
 
 ##@ Use
 
-setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of controller and local node (BUNDLE=path SHA256=digest: offline)
+setup: $(if $(BUNDLE),from-bundle,ready) ## Create the environments of controller and local node (BUNDLE=path SHA256=digest: offline)
 
 # Not the rules of the environments: those would go to the internet.
 .PHONY: from-bundle
@@ -106,10 +106,10 @@ deprovision: $(VENV)/.ready ### Delete the clusters and node pools with the tag 
 prepare: $(VENV)/.ready ## Check the nodes, start the store and upload the model
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
 
-validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
+validate: $(READY) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
 	$(PLAY) gpuval.fleet.validate $(ARGS)
 
-job: $(VENV)/.ready $(LOCAL_NODE) ### Run your own job on every node, after the facts (JOB=jobs/shell.yml)
+job: $(READY) ### Run your own job on every node, after the facts (JOB=jobs/shell.yml)
 	$(call need,JOB,a file of gpuval.job/1)
 	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(call path,$(JOB))"]}' $(ARGS)
 
@@ -117,7 +117,7 @@ mad: $(VENV)/.ready ### Run models of a MAD repository in their own images on ev
 	$(call need,REPO,a folder or a git address)
 	$(PLAY) gpuval.fleet.mad -e '{"gpuval_mad_repository": "$(REPO)"}' $(call extra,gpuval_mad_tags,$(TAGS)) $(ARGS)
 
-rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate again the nodes that did not pass in the latest run of INVENTORY
+rerun: $(READY) ### Validate again the nodes that did not pass in the latest run of INVENTORY
 	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \
 		{ test ! -s "$$way/nodes" || $(PLAY) gpuval.fleet.validate --limit "@$$way/nodes" -e "@$$way/settings.json" $(ARGS); }
 
@@ -211,10 +211,10 @@ shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stag
 compiled-tests: $(VENV)/.tests
 	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 
-test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests (ARGS goes to pytest)
+test: tests-ready ## Run the quick tests (ARGS goes to pytest)
 	$(PYTEST) $(WORKERS) -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
+test-all: tests-ready ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) $(WORKERS) $(ARGS)
 
 lint: lint-ansible lint-code ## Check style and structure: ruff, names, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
@@ -249,7 +249,7 @@ docs: $(VENV)/.docs ### Build the documentation into site/, with an example repo
 docs-serve: $(VENV)/.docs ### Serve the documentation at http://127.0.0.1:8000 and rebuild it on every change
 	$(BIN)/mkdocs serve $(ARGS)
 
-locks: ### Lock requirements/*.txt by hash into requirements/locked/ (needs uv)
+locks: $(VENV)/.ready ### Lock requirements/*.txt by hash into requirements/locked/ (by uv)
 	$(PYTHON) tools/lock.py
 
 distclean: ### Remove the environments; keep results and store
@@ -263,21 +263,23 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
-# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. pip prints warnings and
-# errors alone; a line every 20 s shows that it works, as long as this shell lives.
-seconds = $$(($$(date +%s) - begun)) s
-install = @echo "Installing requirements/$(2).txt into $(1): takes minutes"; begun=$$(date +%s); \
-	(while sleep 20 >/dev/null 2>&1 && kill -0 $$$$; do echo "  pip works, $(seconds)"; done) & trap "kill $$!" EXIT; \
-	$(1)/bin/pip install --quiet --require-hashes --no-deps -r requirements/locked/$(2).txt && \
-	$(1)/bin/pip install --quiet -r requirements/$(2).txt && touch $@ && echo "  done after $(seconds)"
-
-# What another Python, or an installation that was cut off, left of an environment goes.
-new_venv = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+# Hashes, PyTorch's build and the site's indexes: tools/install.py. A mark is set last, so an installation that was cut off begins again.
+install = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "gpuval needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): install one, then make setup PYTHON=python3.11" >&2; \
-	exit 1; } && $(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
+	exit 1; } && $(PYTHON) tools/install.py $(1) $(2) && touch $@
 
-$(VENV)/.ready: requirements/locked/controller.txt
-	$(call new_venv,$(VENV))
+# Both environments at once; when one fails, the other is completed, and its packages need not come again.
+side_by_side = @$(MAKE) --silent $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs 2) $(1) || { \
+	for mark in $(1); do test -e $$mark || echo "$${mark%/*} is not ready, for the reason above" >&2; done; exit 1; }
+
+.PHONY: ready tests-ready
+ready:
+	$(call side_by_side,$(VENV)/.ready $(NODE_VENV)/.ready)
+
+tests-ready:
+	$(call side_by_side,$(VENV)/.tests $(NODE_VENV)/.gangs)
+
+$(VENV)/.ready: requirements/locked/controller.txt requirements/locked/uv.txt
 	$(call install,$(VENV),controller)
 
 $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
@@ -289,8 +291,7 @@ $(VENV)/.notebook: requirements/locked/notebook.txt $(VENV)/.ready
 $(VENV)/.docs: requirements/locked/docs.txt $(VENV)/.ready
 	$(call install,$(VENV),docs)
 
-$(NODE_VENV)/.ready: requirements/locked/node.txt
-	$(call new_venv,$(NODE_VENV))
+$(NODE_VENV)/.ready: requirements/locked/node.txt requirements/locked/uv.txt
 	$(call install,$(NODE_VENV),node)
 
 # Apart: one machine is no gang.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lock requirements/*.txt to versions with hashes, in requirements/locked/: run after a change of one (needs uv).
+"""Lock requirements/*.txt to versions with hashes, in requirements/locked/: run by `make locks` after a change of one.
 
     python3 tools/lock.py
 
 PyTorch and what comes with it are left out: which build a machine needs is its own choice (CPU, CUDA, ROCm), and that
-build comes from an index of its own. pip installs the locked packages by hash first, then PyTorch.
+build comes from an index of its own. tools/install.py installs the locked packages by hash first, then PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 #: The widest first: all others follow its versions, since environments hold several of these files.
-NAMES = ("development", "controller", "node", "gangs", "notebook", "docs")
+NAMES = ("development", "controller", "node", "gangs", "notebook", "docs", "uv")
 #: PyTorch, and packages that only its builds for GPUs need.
 UNLOCKED = re.compile(r"(?:torch|triton|cuda-[a-z0-9-]+|nvidia-(?!ml-py)[a-z0-9-]+)(?===)")
 OLDEST_PYTHON = "3.11"

@@ -22,16 +22,12 @@ NOTES = """#!/bin/sh
 { basename "$0"; printf '%s\\n' "$@" ''; } >> notes
 """
 OLD_PYTHON = """#!/bin/sh
-case $1 in --version) echo Python 3.10.12;; -c) exit 1;; -m) mkdir -p $3/bin; echo old > $3/python;; esac
+case $1 in --version) echo Python 3.10.12;; -c) exit 1;; esac
 """
+#: In place of tools/install.py, which has tests of its own.
 PYTHON = """#!/bin/sh
-test "$1" = -m || exit 0
-for folder; do test "$folder" = --clear && clear=1; done
-test -z "$clear" || rm -rf "$folder"
-test -e "$folder/python" && exit 1
-mkdir -p "$folder/bin"
-echo 'echo pip "$@"' > "$folder/bin/pip"
-chmod +x "$folder/bin/pip"
+test "$1" = tools/install.py || exit 0
+mkdir -p "$2" && echo "$3 into $2"
 """
 GIVEN = {
     "NODE": "gpu-1", "STAGE": "training", "WATCH": "1", "ALL": "1", "LINES": "1", "NAME": "site", "BEFORE": "b",
@@ -136,8 +132,6 @@ def test_history_passes_what_was_given(project):
 def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(project):
     shutil.rmtree(project / ".venv")
     shutil.rmtree(project / ".venv-node")
-    (project / ".venv").mkdir()
-    (project / ".venv/python").write_text("old")  # what an old Python, or a broken installation, has left
     old = program(project / "python3.10", OLD_PYTHON)
     refused = make("setup", f"PYTHON={old}", cwd=project, check=False)
     assert refused.returncode != 0
@@ -147,19 +141,36 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
     )
     done = make("setup", f"PYTHON={program(project / 'python3.12', PYTHON)}", cwd=project)
     assert (project / ".venv/.ready").exists() and (project / ".venv-node/.ready").exists()
-    assert "Installing requirements/node.txt into .venv-node: takes minutes" in done.stdout
-    assert "pip install --quiet -r requirements/node.txt" in done.stdout
-    assert len(re.findall(r"^  done after [0-9]+ s$", done.stdout, re.MULTILINE)) == 2
+    assert sorted(done.stdout.splitlines()) == ["controller into .venv", "node into .venv-node"]
 
 
-def test_setup_shows_that_pip_works(project, monkeypatch):
-    shutil.rmtree(project / ".venv")
-    (project / "bin").mkdir()
-    program(project / "bin/sleep", "#!/bin/sh\nexec /bin/sleep 0.1\n")
-    monkeypatch.setenv("PATH", f"{project}/bin:{os.environ['PATH']}")
-    slow = PYTHON.replace("echo pip", "/bin/sleep 1; echo pip")
-    done = make("setup", f"PYTHON={program(project / 'python3.12', slow)}", cwd=project)
-    assert re.search(r"^  pip works, [0-9]+ s$", done.stdout, re.MULTILINE)
+@pytest.mark.parametrize(
+    ("target", "installed"),
+    [
+        ("setup", ["controller", "node"]),
+        ("validate", ["controller", "node"]),
+        ("rerun", ["controller", "node"]),
+        ("test", ["controller", "node", "development", "gangs"]),
+    ],
+)
+def test_both_environments_are_made_at_once(project, target, installed):
+    """Each waits for the other to begin."""
+    both = PYTHON + (
+        'touch "$2.begun"; case $2 in .venv) other=.venv-node;; *) other=.venv;; esac\n'
+        "for _ in $(seq 600); do test -e $other.begun && break; sleep 0.05; done; test -e $other.begun || exit 1\n"
+        'cp -r programs "$2/bin" 2>/dev/null; exit 0\n'
+    )
+    (project / ".venv/bin").rename(project / "programs")
+    for environment in (".venv", ".venv-node"):
+        shutil.rmtree(project / environment)
+    done = make(target, f"PYTHON={program(project / 'python3.12', both)}", cwd=project)
+    assert sorted(re.findall(r"^([a-z]+) into", done.stdout, re.MULTILINE)) == sorted(installed)
+
+
+def test_a_remote_inventory_needs_no_environment_of_a_node(project):
+    shutil.rmtree(project / ".venv-node")
+    make("validate", "INVENTORY=inventories/mine", cwd=project)
+    assert not (project / ".venv-node").exists()
 
 
 def test_rerun_validates_what_is_named_with_the_settings_of_its_run(project):
@@ -181,12 +192,17 @@ def test_a_locale_that_ansible_refuses_is_replaced(project, monkeypatch, given, 
 
 
 def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
-    shutil.rmtree(project / ".venv")
-    failing = PYTHON.replace("echo pip", "echo no such host >&2; exit 1; echo pip")
+    for environment in (".venv", ".venv-node"):
+        shutil.rmtree(project / environment)
+    failing = PYTHON.replace("mkdir", "test $2 = .venv && { echo no such host >&2; exit 1; }\nmkdir")
     failed = make("setup", f"PYTHON={program(project / 'python3.12', failing)}", cwd=project, check=False)
     assert failed.returncode == 2
     assert "no such host" in failed.stderr
+    assert ".venv is not ready, for the reason above\n" in failed.stderr
     assert not (project / ".venv/.ready").exists()
+    assert (project / ".venv-node/.ready").exists()  # it need not be made again
+    again = make("setup", f"PYTHON={program(project / 'python3.12', PYTHON)}", cwd=project)
+    assert again.stdout.splitlines() == ["controller into .venv"]
 
 
 @pytest.mark.parametrize(

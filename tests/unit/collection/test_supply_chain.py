@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES = ("controller", "development", "node", "gangs", "notebook", "docs")
+NAMES = ("controller", "development", "node", "gangs", "notebook", "docs", "uv")
 #: The build of PyTorch is the machine's choice, and comes from an index of its own.
 UNLOCKED = {"torch"}
 
@@ -52,10 +52,13 @@ def test_environments_of_several_files_get_one_version_of_each_package():
         assert other == {package: everywhere[package][0] for package in other}
 
 
-def test_make_installs_by_hash_alone():
-    text = (ROOT / "Makefile").read_text()
-    assert "--require-hashes --no-deps -r requirements/locked/$(2).txt &&" in text
-    assert len(re.findall(r"pip install", text)) == 2  # by hash, then PyTorch, in the one rule for all environments
+def test_make_installs_by_the_one_tool_whose_packages_come_by_hash():
+    """tests/unit/tools/test_install.py tries a wrong hash."""
+    makefile, tool = (ROOT / "Makefile").read_text(), (ROOT / "tools/install.py").read_text()
+    assert len(re.findall(r"tools/install\.py \$\(1\)", makefile)) == 1
+    assert "pip install" not in makefile
+    by_hash = re.findall(r'"--require-hashes",\s*"--no-deps",\s*"-r"', tool)
+    assert len(by_hash) == 2  # uv, and what is locked: PyTorch alone is not
 
 
 def test_actions_of_workflows_are_pinned_by_commit():

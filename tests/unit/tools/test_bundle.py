@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+
+from tests.kit.wheels import write_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
 FLEET = "collections/ansible_collections/gpuval/fleet"
@@ -33,19 +34,6 @@ def tool(checkout, *arguments, code=0, **environment):
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def wheel(folder, name, version="1.0"):
-    """A wheel that holds one module, as small as pip takes it."""
-    folder.mkdir(exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        archive.writestr(f"{name}.py", f"VALUE = {name!r}\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
 def lock(root, name, digest=None):
@@ -71,8 +59,8 @@ def origin(tmp_path_factory):
         shutil.copy(ROOT / name, root / name)
     (root / "roles").mkdir()
     (root / "roles/cleanup").symlink_to(f"../{FLEET}/roles/cleanup")
-    wheel(root / "dist", "gpuval_tiny_controller")
-    wheel(root / "dist", "gpuval_tiny_node")
+    write_wheel(root / "dist", "gpuval_tiny_controller")
+    write_wheel(root / "dist", "gpuval_tiny_node")
     put(root / "requirements/controller.txt", b"gpuval-tiny-controller==1.0\n")
     put(root / "requirements/node.txt", b"gpuval-tiny-node==1.0\n")
     lock(root, "gpuval_tiny_controller")
