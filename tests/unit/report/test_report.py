@@ -287,7 +287,8 @@ def test_a_pass_of_nodes_without_gpus_says_that_none_was_tested(skus, gpus, said
 
 def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
-    forms = {"report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom", "perf.csv", "failed_nodes.txt"}
+    forms = {"report.html", "report.md", "junit.xml", "ctrf-report.json", "cluster_test_report.json", "gpuval.prom"}
+    forms |= {"perf.csv", "failed_nodes.txt"}
     assert set(paths) == {"report.json", *forms}
     assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
     assert report_file.unpacked(report_file.read(paths["report.json"])) == mixed

@@ -20,6 +20,7 @@ from ..runs import folder as runs_folder
 #: Patterns of files in a run's results to bundle: reports, evidence, the controller's state of launches and watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom"),
+    "cluster_test_report.json",
     "perf.csv",
     "perf.html",
     "failed_nodes.txt",

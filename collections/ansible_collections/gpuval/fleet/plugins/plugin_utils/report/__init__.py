@@ -12,6 +12,7 @@ from ..records import report_file
 from ..runs import folder as run_folder
 from ..runs import origin
 from . import models
+from .cluster_test import cluster_test_json
 from .ctrf import ctrf_json
 from .html import page_of
 from .junit import junit_xml
@@ -36,6 +37,7 @@ def write_forms(
             "report.md": lambda: markdown_report(report),
             "junit.xml": lambda: junit_xml(report),
             "ctrf-report.json": lambda: ctrf_json(report),
+            "cluster_test_report.json": lambda: cluster_test_json(report),
             "gpuval.prom": lambda: run_text(report),
             "perf.csv": lambda: perf_csv(report),
             "failed_nodes.txt": lambda: (f"{name}\n" for name in failed),  # for --limit @failed_nodes.txt

@@ -1,0 +1,69 @@
+"""cluster_test_report.json: the run in brief, for programs that read the report of acceptance tests in one container
+(gpuval.cluster_test/1)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from .prometheus import FIGURES
+from .summary import HEADLINES, reasons
+
+STATUS = {"PASS": "success", "PARTIAL": "success", "FAIL": "failure", "INCOMPLETE": "incomplete"}
+#: The main figures, as (stage, metric), each once.
+MAIN_FIGURES = dict.fromkeys(
+    [(stage, name) for stage, name, _unit in FIGURES.values()]
+    + [(stage, name) for stage, names in HEADLINES.items() for name in names]
+)
+_dump = json.JSONEncoder(allow_nan=False).encode
+
+
+def cluster_test_json(report: Mapping[str, Any]) -> Iterator[str]:
+    """The file's text in pieces, with a line for each node in `validation` and in `performance`."""
+    run, nodes = report["run"], report["nodes"]
+    ended_at = datetime.fromisoformat(run["finished_at"] or run["judged_at"]).astimezone(UTC)
+    yield f'{{"test_timestamp": "{ended_at:%Y-%m-%d %H:%M:%S}",\n"world_size": {sum(map(_world_size, nodes))},\n'
+    yield from _lines("validation", ((node["name"], _validation(node)) for node in nodes))
+    yield from _lines("performance", ((node["name"], _performance(node)) for node in nodes))
+    acceptance = {"status": report["verdict"], "summary": report["summary"]}
+    yield f'"status": "{STATUS[report["verdict"]]}",\n"acceptance": {_dump(acceptance)}}}\n'
+
+
+def _lines(key: str, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    yield f'"{key}": {{'
+    for number, (node, entry) in enumerate(entries):
+        yield f"{',' if number else ''}\n{_dump(node)}: {_dump(entry)}"
+    yield "},\n"
+
+
+def _world_size(node: Mapping[str, Any]) -> int:
+    """Processes of the node's training; if it did not train, its GPUs."""
+    return int(_figure(node, "training", "training_processes_count") or node.get("gpus") or 0)
+
+
+def _validation(node: Mapping[str, Any]) -> dict[str, Any]:
+    counted = Counter(check["verdict"] for check in node["checks"])
+    return {
+        "status": node["verdict"],
+        "accelerator": node["accelerator"],
+        "gpu_count": len(node["identity"].get("gpus", ())),
+        "stages": {stage["name"]: stage["state"] for stage in node["stages"]},
+        "checks": {verdict: counted[verdict] for verdict in ("pass", "fail", "warn", "missing", "skipped")},
+        "errors": [f"{check['name']}: {check['reason']}" for check, _parts, _remedy in reasons(node)],
+    }
+
+
+def _performance(node: Mapping[str, Any]) -> dict[str, float]:
+    figures = {name: _figure(node, stage, name) for stage, name in MAIN_FIGURES}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _figure(node: Mapping[str, Any], stage: str, name: str) -> float | None:
+    """The metric's value, of several parts (GPUs, processes) the median; None without one."""
+    metrics = node["metrics"].get(stage, ())
+    values = [metric["value"] for metric in metrics if metric["name"] == name and metric["value"] is not None]
+    return statistics.median(values) if values else None
