@@ -18,6 +18,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.task import Task
 from ansible.plugins.loader import action_loader
 from ansible.template import Templar
+from ansible.utils.collection_loader import _collection_finder
 from ansible.vars.manager import VariableManager
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import ansible_internal, step_options
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks
@@ -135,3 +136,29 @@ def test_a_template_is_compiled_once_and_workers_find_it_compiled(monkeypatch):
     assert unescaped != plain.template(text)
     with pytest.raises(AnsibleError, match="missing"):
         plain.template(TrustedAsTemplate().tag("{{ missing }}"))
+
+
+def load_module(folder):
+    name = "ansible_collections.gpuval.fleet.plugins.some"
+    module = type(sys)("some")
+    _collection_finder._AnsibleCollectionLoader(name, [str(folder)]).exec_module(module)
+    return module
+
+
+def test_the_collection_is_imported_with_bytecode_and_a_changed_file_is_compiled_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "some.py").write_text("WORD = 'source'\n")
+    assert load_module(tmp_path).WORD == "source"
+    (bytecode,) = tmp_path.glob("__pycache__/some.*.pyc")
+    bytecode.write_bytes(bytecode.read_bytes().replace(b"source", b"cached"))
+    assert load_module(tmp_path).WORD == "cached"
+    (tmp_path / "some.py").write_text("WORD = 'another source'\n")
+    assert load_module(tmp_path).WORD == "another source"
+
+
+def test_other_collections_are_imported_as_ansible_imports_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(ansible_internal, "OWN", "ansible_collections.another.")
+    (tmp_path / "some.py").write_text("WORD = 'source'\n")
+    assert load_module(tmp_path).WORD == "source"
+    assert not (tmp_path / "__pycache__").exists()

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable, Optional
 
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
@@ -69,7 +68,8 @@ def parse_stat(text: str) -> Optional[Process]:
 def look(pid: int) -> Optional[Process]:
     """Return the process of a pid; None when it is gone or a zombie."""
     try:
-        process = parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123 - called for every process of the machine
+            process = parse_stat(stream.read().decode("utf-8", "replace"))
     except OSError:
         return None
     return process if process and process.state not in "ZX" else None

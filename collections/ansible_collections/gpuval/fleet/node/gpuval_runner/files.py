@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -80,6 +79,8 @@ def to_json(document: Any) -> bytes:
 
 def digest(data: bytes) -> str:
     """Return the SHA-256 of some data in hexadecimal."""
+    import hashlib  # a launch and most stages need no digests, and it loads OpenSSL
+
     return hashlib.sha256(data).hexdigest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -52,7 +51,7 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
         return _answer(f"a runner {message}", already_running=True, pid=holder.get("pid"), store_reachable=reachable)
     if record.is_finished(directory, plan):
         return _answer("nothing is left to run", finished=True, store_reachable=reachable)
-    instance = secrets.token_hex(8)
+    instance = os.urandom(8).hex()
     log_size = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
     unit = f"gpuval-{plan.run_id}-{plan.node}"[:240]  # names of units are at most 255 characters
     detach(directory, unit, ["--instance", instance], os.environ)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .hardware.tree import read_text
@@ -40,13 +39,16 @@ SECRETS = "secrets"
 #: Variables of the controller's secrets, which a runner on the controller's machine does not inherit.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
 
-#: Variables that a stage inherits from the runner.
-INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
-    *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
-    *("NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*", "TORCH*", "PYTORCH*", "DS_*", "VLLM_*"),
+#: Variables that a stage inherits from the runner: names, and how names begin and end.
+INHERITED = {
+    *("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH"),
     *("SLURM_JOB_ID", "SLURM_CONF"),  # with the others, launchers would use Slurm
+}
+INHERITED_BEGINNINGS = (
+    *("LC_", "CUDA", "NVIDIA_", "HIP_", "HSA_", "ROCM", "ROCR_", "HABANA", "PT_HPU", "OMP_", "MKL_"),
+    *("NCCL_", "RCCL_", "GLOO_", "NVSHMEM_", "UCX_", "FI_", "TORCH", "PYTORCH", "DS_", "VLLM_"),
 )
+INHERITED_ENDINGS = ("_proxy", "_PROXY")
 
 
 class NodeError(Exception):
@@ -56,7 +58,9 @@ class NodeError(Exception):
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the runner's environment that a stage inherits."""
     return {
-        name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in INHERITED)
+        name: value
+        for name, value in environment.items()
+        if name in INHERITED or name.startswith(INHERITED_BEGINNINGS) or name.endswith(INHERITED_ENDINGS)
     }
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -156,9 +155,14 @@ def in_the_way(parameters):
 
 def lacking(parameters):
     """Return the refusal because stages need packages or commands that this node lacks; empty if it lacks none."""
-    python, until = parameters["plan"]["python"], time.monotonic() + TRIAL_SECONDS
+    trials, python = parameters.get("requirements"), parameters["plan"]["python"]
+    if not trials:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a launch without trials must not import it
+
+    until = time.monotonic() + TRIAL_SECONDS
     with ThreadPoolExecutor(TRIALS_AT_ONCE) as pool:
-        lacks = pool.map(lambda trial: _lacks_of(trial, python, until), parameters.get("requirements") or ())
+        lacks = pool.map(lambda trial: _lacks_of(trial, python, until), trials)
     stages_of = {}
     for what, stages in chain.from_iterable(lacks):
         stages_of.setdefault(what, []).extend(stages)

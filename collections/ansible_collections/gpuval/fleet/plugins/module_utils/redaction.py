@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -139,11 +140,17 @@ def _word_pattern(tree: dict[str, Any]) -> str:
     return f"{run}(?:{'|'.join(branches)}){'?' if '' in tree else ''}"
 
 
+@lru_cache(maxsize=8)
+def _pattern_of(forms: frozenset[bytes]) -> re.Pattern[bytes]:
+    """Return the pattern that matches any of the forms, cached: all stages of a run hide the same signatures."""
+    return re.compile(any_of(form.decode("latin-1") for form in forms).encode("latin-1"))
+
+
 class SecretMatcher:
     """Replaces byte strings by ``***`` in a stream of pieces; holds back a piece's end that may begin such a string."""
 
     def __init__(self, forms: set[bytes]) -> None:
-        self._pattern = re.compile(any_of(form.decode("latin-1") for form in forms).encode("latin-1"))
+        self._pattern = _pattern_of(frozenset(forms))
         self._longest, self._has_lines = max(map(len, forms), default=0), any(b"\n" in form for form in forms)
         self._held = b""
         self._by_first: defaultdict[int, list[bytes]] = defaultdict(list)

@@ -14,8 +14,7 @@ A virtual function next to its physical function is not a device of its own; one
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from .tree import Tree
 
@@ -30,8 +29,7 @@ GPU_VENDORS = tuple(VENDORS.values())
 KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanalabs",)}
 
 
-@dataclass(frozen=True)
-class PciAccelerator:
+class PciAccelerator(NamedTuple):
     """A PCI device of a GPU vendor; `certain` is False if only the vendor's tool can tell an accelerator."""
 
     address: str

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import engine_types
-from . import gaudi_gpus, nvidia_gpus
 from .tools import Run, ToolResult
 from .tree import Tree
 
@@ -71,6 +70,8 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 
     Processes that cannot be found (no tool, no permission, a tool that hangs) are left out.
     """
+    from . import nvidia_gpus  # noqa: PLC0415 - a launch on a node without accelerators must not import vendors' tools
+
     # AMD's kernel driver lists its processes, with or without tools
     of_amd = {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
     processes = {**nvidia_gpus.processes(run, QUERY_SECONDS), **of_amd, **_gaudi(tree, run)}
@@ -130,6 +131,8 @@ def _entries(text: str) -> list[dict[str, Any]]:
 def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
+    from . import gaudi_gpus  # noqa: PLC0415 - as above
+
     processes = gaudi_gpus.processes(run, QUERY_SECONDS)
     for pid in filter(str.isdigit, tree.entries("/proc")):  # as root, also finds processes that the tool leaves out
         for handle in tree.entries(f"/proc/{pid}/fd"):

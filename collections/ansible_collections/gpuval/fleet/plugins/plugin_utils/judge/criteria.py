@@ -129,8 +129,9 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
 def problems_of_extensions() -> list[str]:
     """Mistakes in the criteria of extensions, each of which may judge its own stage only."""
     found = []
-    shipped = {check.name for file in _shipped() for check in file}
-    for path in extensions.stage_files(CRITERIA):
+    paths = extensions.stage_files(CRITERIA)
+    shipped = {check.name for file in _shipped() for check in file} if paths else set()
+    for path in paths:
         stage = path.parents[1].name
         wrong = problems_of(path, [stage])
         names = [] if wrong else [check.name for check in read_file(path)]

@@ -32,6 +32,9 @@ from ..ssh.prober import SSH
 from ..store import access
 from ..watch.scheduler import scheduler_of
 
+# With the import, which is before Ansible forks a worker for each task that needs them.
+stages.variables("")
+
 MOST_NAMED = 5
 MOST_LINES = 40
 #: What says which cluster, and where on it.
