@@ -17,9 +17,12 @@ sources := $(subst $(comma), ,$(INVENTORY))
 several := $(if $(filter 1,$(words $(INVENTORY))),$(if $(filter %$(comma),$(INVENTORY))$(filter-out $(wildcard $(sources)),$(sources)),,$(sources)))
 PLAY := $(BIN)/ansible-playbook $(if $(several),$(several:%=-i '%'),-i '$(INVENTORY)') $(if $(RUN),-e gpuval_run_id='$(RUN)')
 
+# It answers without Ansible where it can, and remembers the settings that a playbook found.
+LOOK := $(BIN)/python tools/look.py $(PLAY)
+
 # A variable given to make that nothing here reads is a mistyped one.
 given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
-OWN := BIN COLLECTION CURDIR LC_ALL MAKEFILE_LIST OWN PATH PLAY PYTEST READY
+OWN := BIN COLLECTION CURDIR LC_ALL LOOK MAKEFILE_LIST OWN PATH PLAY PYTEST READY
 known = $(sort $(shell grep -oE '[$$][(][A-Z][A-Z0-9_]*[)]' $(firstword $(MAKEFILE_LIST)) | tr -d '$$()'))
 unknown := $(if $(given),$(filter-out $(known) MAKEFLAGS,$(given)))
 $(if $(unknown),$(error no such variable: $(unknown). Known are $(filter-out $(OWN),$(known)); settings go into ARGS="-e NAME=VALUE"))
@@ -44,7 +47,7 @@ extra = $(if $(2),-e '{"$(1)": "$(2)"}')
 path = $(if $(1),$(if $(filter /%,$(firstword $(1))),,$(CURDIR)/)$(1))
 
 # A playbook has no terminal: it writes the command, which is run after it.
-reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reach -e run_reach=$(1) \
+reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(LOOK) gpuval.fleet.reach -e run_reach=$(1) \
 	$(call extra,run_reach_node,$(NODE)) $(call extra,run_reach_stage,$(STAGE)) -e run_reach_file=$$way $(ARGS) && sh "$$way"
 
 # ARGS comes last, so it may say otherwise: -n 0, --durations 0. Compiled files are kept, whatever the shell says: without
@@ -107,7 +110,7 @@ prepare: $(VENV)/.ready ## Check the nodes, start the store and upload the model
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
 
 validate: $(READY) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
-	$(PLAY) gpuval.fleet.validate $(ARGS)
+	$(LOOK) gpuval.fleet.validate $(ARGS)
 
 job: $(READY) ### Run your own job on every node, after the facts (JOB=jobs/shell.yml)
 	$(call need,JOB,a file of gpuval.job/1)
@@ -162,7 +165,7 @@ recurring: $(VENV)/.ready ### Write schedules that validate idle nodes: systemd 
 
 window: $(VENV)/.ready ### Change how many nodes of the run work (N=20, 0 is all) and load images (TRANSFERS=8) at once
 	$(call need,N,how many nodes work at once)
-	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
+	@$(LOOK) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
 
 baseline: $(VENV)/.ready ### Make a baseline from the accepted nodes of the latest run (NAME=site)
 	$(PLAY) gpuval.fleet.baseline $(if $(NAME),-e baseline_name=$(NAME)) $(ARGS)
@@ -177,11 +180,11 @@ baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
 ##@ Look
 
 status: $(VENV)/.ready ## Show the state of the latest run (NODE=, WATCH=1, ALL=1, LINES=1)
-	@$(PLAY) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
+	@$(LOOK) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
 		$(if $(ALL),-e status_all=true) $(if $(filter 1 true yes,$(LINES)),-e status_lines=true) $(ARGS)
 
 runs: $(VENV)/.ready ### List the runs of INVENTORY: state, nodes by verdict, age
-	@$(PLAY) gpuval.fleet.runs $(ARGS)
+	@$(LOOK) gpuval.fleet.runs $(ARGS)
 
 history: $(VENV)/.ready ## Show a node, part, SKU or the fleet over all runs (NODE=, SERIAL=, SKU=, METRIC=, SINCE=, OUTPUT=)
 	@$(PLAY) gpuval.fleet.history $(call extra,history_node,$(NODE)) $(call extra,history_serial,$(SERIAL)) \

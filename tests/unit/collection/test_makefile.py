@@ -21,6 +21,10 @@ PROGRAMS = ("ansible-playbook", "ansible-lint", "ansible-galaxy", "antsibull-cha
 NOTES = """#!/bin/sh
 { basename "$0"; printf '%s\\n' "$@" ''; } >> notes
 """
+#: As the real one where nothing is remembered of an inventory: `tools/look.py` runs the command after it.
+LOOK = """#!/bin/sh
+test "$1" = tools/look.py && shift && exec "$@"
+"""
 OLD_PYTHON = """#!/bin/sh
 case $1 in --version) echo Python 3.10.12;; -c) exit 1;; esac
 """
@@ -64,6 +68,7 @@ def project(tmp_path):
             (tmp_path / environment / mark).touch()
     for name in PROGRAMS:
         program(tmp_path / ".venv/bin" / name, NOTES)
+    program(tmp_path / ".venv/bin/python", LOOK + NOTES.removeprefix("#!/bin/sh\n"))
     return tmp_path
 
 

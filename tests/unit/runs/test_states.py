@@ -310,7 +310,7 @@ def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(res
         ("show_status", {}),
         ("find_run", {}),
         ("find_run", {"store": None}),
-        ("update_run", {"store": None, "max_nodes_at_once": 2}),
+        ("set_window", {"store": None, "max_nodes_at_once": 2}),
         ("bundle_logs", {"placement": "ssh"}),
     ],
 )
@@ -369,7 +369,7 @@ def test_a_window_holds_from_the_next_round_or_once_the_run_is_resumed(results):
     options = {"results_dir": str(results), "max_nodes_at_once": 2}
 
     def said():
-        return run_action("update_run", options, task_vars=variables(results, "a")).result["msg"]
+        return run_action("set_window", options, task_vars=variables(results, "a")).result["msg"]
 
     assert said() == "run r1: 2 node(s) at once, from the next round of its watch"
     killed(folder)
@@ -414,7 +414,7 @@ def past_deadline(folder, seconds):
 def test_a_run_whose_deadline_passed_without_its_controller_is_judged_by_a_report(results):
     folder = past_deadline(killed(started(results, "r1")), run_folder.DEADLINE_SLACK_SECONDS + 5)
     window = run_action(
-        "update_run", {"results_dir": str(results), "max_nodes_at_once": 2}, task_vars=variables(results, "a")
+        "set_window", {"results_dir": str(results), "max_nodes_at_once": 2}, task_vars=variables(results, "a")
     )
     inventory = [str(results.parent / "a")]
     shown = [

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.step_options import load_step, step_arguments, step_spec
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.runs.folder import adopt
 
 
 class ActionModule(RunAction):
@@ -17,7 +15,6 @@ class ActionModule(RunAction):
         return {"step": {"type": "str", "required": True}, **step_spec(self._step)}
 
     def work(self, options, task_vars):
-        if options.get("results_dir") and not self.check_mode:
-            for folder in adopt(project_path(options["results_dir"])):  # runs of release 1.0, once
-                self.display.display(f"run {folder.path.name} is now in {folder.path}")
+        if options.get("results_dir"):
+            self.adopt_runs(options["results_dir"])
         return self._step(self, **step_arguments(self._step, options))

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from . import answers, extensions
 from .ansible_internal import OutputLimit
-from .commands import pasteable
+from .commands import Console, folded, pasteable
 from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
@@ -24,31 +24,6 @@ def injected_settings(values: Mapping[str, Any]) -> list[str]:
     """Names of settings that a host's facts override: Ansible turns facts, which nodes report, into variables."""
     facts = values.get("ansible_facts") or () if constants.config.get_config_value("INJECT_FACTS_AS_VARS") else ()
     return answers.settings_among(facts)
-
-
-class Console:
-    """Ansible's display for actions: prints each text as one line, even if a node put line breaks into it."""
-
-    def __init__(self, display: Any) -> None:
-        self._display = display
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._display, name)
-
-    def display(self, *lines: str) -> None:
-        for line in lines:
-            self._display.display(console_line(pasteable(line)))
-
-    def warning(self, text: str) -> None:
-        self._display.warning(_folded(text))
-
-    def error(self, text: str) -> None:
-        self._display.error(_folded(text))
-
-
-def _folded(text: str) -> str:
-    """The text as a line that Ansible may fold anywhere: no part of it looks like the final block."""
-    return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")
 
 
 def _printed(value: Any) -> Any:
@@ -91,16 +66,16 @@ class ControllerAction(OutputLimit, ActionBase):
             raise AnsibleActionFail(text, result=error.result) from None
         except GpuvalError as error:
             failure = {"failed_subject": subject} if (subject := subject_of(error)) else {}
-            raise AnsibleActionFail(_folded(str(error)), result=failure) from None  # each cause would add its message
+            raise AnsibleActionFail(folded(str(error)), result=failure) from None  # each cause would add its message
         except OSError as error:
             paths = {**(options.get("store") or {}), **options}
             settings = [name for name in ("results_dir", "state_dir") if paths.get(name)]
             problem = disk_problem(error, {f"gpuval_{name}": project_path(paths[name]) for name in settings})
             if not problem:
                 raise
-            raise AnsibleActionFail(_folded(problem)) from None
+            raise AnsibleActionFail(folded(problem)) from None
         except AnsibleConnectionFailure as error:  # it repeats what the node's SSH server sent
-            raise AnsibleConnectionFailure(_folded(str(error.message))) from None
+            raise AnsibleConnectionFailure(folded(str(error.message))) from None
         if result.get("failed"):
             result = _printed(result)
         elif isinstance(result.get("msg"), str):

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible import context
-
+from .escape import console_line
 from .paths import COLLECTION
 
 REQUIREMENTS = COLLECTION / "requirements.txt"
@@ -55,6 +54,8 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     if in_checkout() if checkout is None else checkout:
         chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
         return _MAKE.sub(lambda match: f"`make {match[1]}{'' if 'INVENTORY=' in match[2] else chosen}{match[2]}`", text)
+    from ansible import context  # noqa: PLC0415 - in a checkout, a look at a run does without Ansible
+
     own_sources = [str(source).removeprefix(f"{Path.cwd()}/") for source in context.CLIARGS.get("inventory") or ()]
     sources = _sources(inventory) if inventory else own_sources
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
@@ -116,3 +117,28 @@ def _sources(inventory: str) -> list[str]:
     """The sources of an inventory as the Makefile splits them: existing paths with commas between them are several."""
     paths = inventory.split(",")
     return paths if all(path and Path(path).exists() for path in paths) else [inventory]
+
+
+class Console:
+    """Ansible's display, or one like it: prints each text as one line, even if a node put line breaks into it."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._display, name)
+
+    def display(self, *lines: str) -> None:
+        for line in lines:
+            self._display.display(console_line(pasteable(line)))
+
+    def warning(self, text: str) -> None:
+        self._display.warning(folded(text))
+
+    def error(self, text: str) -> None:
+        self._display.error(folded(text))
+
+
+def folded(text: str) -> str:
+    """The text as a line that Ansible may fold anywhere: no part of it looks like the final block."""
+    return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ansible.errors import AnsibleError
-
 from .errors import SettingError
 from .paths import COLLECTION, ROLES, project_path
 from .text import listed, meant
@@ -50,6 +48,8 @@ def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> 
 
 def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
     """Set the folders to those of ``gpuval_extensions``. A template that fails is found where settings are checked."""
+    from ansible.errors import AnsibleError  # noqa: PLC0415 - a look at a run does without Ansible
+
     try:
         folders, *forbidden = (
             templar.template(values.get(name)) for name in (SETTING, "gpuval_results_dir", "gpuval_state_dir")

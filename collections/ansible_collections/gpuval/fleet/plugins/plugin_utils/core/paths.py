@@ -7,8 +7,6 @@ import os
 import re
 from pathlib import Path
 
-from ansible import constants
-
 COLLECTION = Path(__file__).resolve().parents[3]
 ROLES = COLLECTION / "roles"
 #: The package of the collection's plugins.
@@ -34,6 +32,8 @@ def project_path(path: str | Path) -> Path:
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded
+    from ansible import constants  # noqa: PLC0415 - a look at a run has absolute paths, and does without
+
     config = constants.CONFIG_FILE
     base = Path(config).resolve().parent if config else Path.cwd()
     return base / expanded

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ansible.errors import AnsibleError
-
 #: Minimum number of nodes for which a further process pays off.
 MIN_NODES = 48
 
@@ -59,7 +57,7 @@ def by_halves(function: Callable[[Sequence[Item]], Result], nodes: Sequence[Item
         return function(nodes[:half]), second_half()
 
 
-class AbandonedError(AnsibleError):
+class AbandonedError(Exception):
     """ansible-playbook is gone: no process reads a result, and the next command may be running already. Its workers are
     in sessions of their own, and outlive one that is killed."""
 

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from ansible.errors import AnsibleError
-
-from . import ansible_internal  # noqa: F401  (one that is too old is named before a package that lacks)
 from .commands import pasteable
 from .errors import GpuvalError
 from .paths import COLLECTION
@@ -22,6 +19,10 @@ from .text import meant
 #: What every command needs, by the names to install and to import; other libraries are asked for where they are used.
 LIBRARIES = {"boto3": "boto3", "jsonschema-rs": "jsonschema_rs", "orjson": "orjson"}
 if lacking := [library for library, module in LIBRARIES.items() if find_spec(module) is None]:
+    from ansible.errors import AnsibleError
+
+    from . import ansible_internal  # noqa: F401  (one that is too old is named before a package that lacks)
+
     raise AnsibleError(
         f"{sys.executable}, which runs Ansible, lacks {', '.join(lacking)}: {pasteable('run `make setup`')}"
     )

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.redaction import SecretRedactor
-from ...module_utils.store import Store
 from ..core import schemas
 from ..core.escape import one_line
 from ..records import brief
 from ..records.documents import FINAL_STATES
 from ..records.evidence import parse_key
 from . import folder as run_folder
+
+if TYPE_CHECKING:  # `make runs` needs no store, whose library takes a tenth of a second
+    from ...module_utils.store import Store
 
 RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"
 VERDICT_FILE = "verdict.json"

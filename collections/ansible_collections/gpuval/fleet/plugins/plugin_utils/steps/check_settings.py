@@ -80,6 +80,8 @@ FILES = {
 def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
     check = SettingsCheck(action, files=fatal)
     lines, remarks = check.examine()
+    env_line = f"settings from .env: {check.env_line()}" if check.env_settings else ""
+    action.remember(has_warnings=bool(lines or remarks), env_line=env_line)
     if lines and fatal:
         if len(lines) == 1:
             return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
@@ -89,8 +91,8 @@ def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
         return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
     for line in [*lines[:MOST_LINES], *remarks[:MOST_LINES]]:
         action.display.warning(line)
-    if check.env_settings:
-        action.display.display(f"settings from .env: {check.env_line()}")
+    if env_line:
+        action.display.display(env_line)
     return {"changed": False, "msg": f"settings of {len(action.task_vars['ansible_play_hosts'])} node(s) checked"}
 
 

@@ -13,11 +13,11 @@ from ..core.text import some_of
 from ..jobs import stages as job_stages
 from ..runs import folder as run_folder
 from ..runs import origin, overview
-from ..runs.action import RunAction, RunOptions
+from ..runs.command import RunCommand, RunOptions
 
 
 def list_runs(
-    action: RunAction, options: RunOptions, *, jobs: Sequence[PathText] = (), rerun: PathText = ""
+    action: RunCommand, options: RunOptions, *, jobs: Sequence[PathText] = (), rerun: PathText = ""
 ) -> dict[str, Any]:
     if rerun:
         return _rerun(action, action.own_folder(options), jobs, Path(rerun))

@@ -55,6 +55,7 @@ class OpenRunOptions(RunOptions):
 
 def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     results = options.results_dir
+    action.remember_place(options)
     # A broken file is found now, not after the run.
     criteria.beside_shipped(options.criteria)
     if options.baseline:

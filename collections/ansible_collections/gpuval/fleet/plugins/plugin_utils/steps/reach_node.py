@@ -6,14 +6,13 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal
 
-from ansible.errors import AnsibleActionFail
-
-from ..cluster.api import ClusterAccess
+from ..cluster.login import ClusterAccess
 from ..core.errors import GpuvalError
 from ..core.step_options import PathText
 from ..gang import document
-from ..runs.action import RunAction, RunOptions
-from ..watch.scheduler import scheduler_of
+from ..runs.command import RunCommand, RunOptions
+from ..runs.folder import RunError
+from ..watch.reach import followed_stages, over_ssh
 
 
 def in_round(folder, node, stage=""):
@@ -37,12 +36,12 @@ class ReachNodeOptions(RunOptions, ClusterAccess):
     state_dir: Path = Path(".gpuval")
 
 
-def reach_node(action: RunAction, options: ReachNodeOptions) -> dict[str, Any]:
+def reach_node(action: RunCommand, options: ReachNodeOptions) -> dict[str, Any]:
     folder = action.folder(options)
     run, node = folder.read_run(), options.node
     if node not in run["nodes"]:
         node_names = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
-        raise AnsibleActionFail(
+        raise RunError(
             f"{node!r} is no node of run {run['run_id']}: set run_reach_node (make: NODE=) to one of {node_names}"
         )
     of_run = run["nodes"][node]["stages"]
@@ -51,11 +50,17 @@ def reach_node(action: RunAction, options: ReachNodeOptions) -> dict[str, Any]:
     stages = run["nodes"][node]["stages"]
     if options.stage and options.stage not in stages:
         stage_names = ", ".join(dict.fromkeys([*of_run, *stages]))
-        raise AnsibleActionFail(f"{options.stage!r} is no stage of this run on {node}: {stage_names}")
+        raise RunError(f"{options.stage!r} is no stage of this run on {node}: {stage_names}")
     try:
-        words = scheduler_of(options.placement)(action, options).reach(folder, node, stages)
+        if way := action.ways.get(node):
+            followed = followed_stages(folder, node, stages, options.stage)
+            words = over_ssh(options.what, folder, node, followed, *way)
+        else:
+            from ..watch.scheduler import scheduler_of  # noqa: PLC0415 - it needs Ansible
+
+            words = scheduler_of(options.placement)(action, options).reach(folder, node, stages)
     except GpuvalError as error:
-        raise AnsibleActionFail(f"{node}: {error}") from None
+        raise RunError(f"{node}: {error}") from None
     command = shlex.join(words)
     if words and options.file and not action.check_mode:
         Path(options.file).write_text(f"exec {command}\n")

@@ -1,4 +1,4 @@
-"""Show where a run stands, from the store alone, once or until it has ended."""
+"""Show where a run stands, from its folder or the store, once or until it has ended."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ...module_utils.store import StoreError
+from ..core.errors import GpuvalError
 from ..core.escape import console_line
 from ..core.processes import Parent
 from ..core.step_options import StoreOptions
 from ..core.text import some_of
 from ..runs import folder, overview, publishing
 from ..runs import state as run_state
-from ..runs.action import RunAction, RunOptions
+from ..runs.command import RunCommand, RunOptions
 from ..status import lines as status_lines
 from ..status import status as run_status
-from ..status.reader import StatusReader
-from ..store import file_recovery, stored_runs
-from ..store.access import open_store
+from ..status.folder_reader import is_current, read_status
 
 #: A watch without news prints its progress at least this often.
 QUIET_SECONDS = 60.0
@@ -40,15 +38,17 @@ class ShowStatusOptions(RunOptions):
     watch_seconds: float = 0.0
 
 
-def show_status(action: RunAction, options: ShowStatusOptions) -> dict[str, Any]:
+def show_status(action: RunCommand, options: ShowStatusOptions) -> dict[str, Any]:
     if options.interval_seconds <= 0 or options.watch_seconds < 0:
         raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
+    action.remember_place(options)
     return StatusDisplay(action, options).show()
 
 
 class StatusDisplay:
     def __init__(self, action, options):
         self.action, self.options, self.lines = action, options, []
+        self.reader = None
 
     def show(self):
         action, options, results = self.action, self.options, self.options.results_dir
@@ -57,6 +57,22 @@ class StatusDisplay:
             action.name_newer(options.run_id, self.own)
         if not (self.own or options.run_id or options.folder) and folder.known_runs(results):
             action.folder(options)  # the runs here are of other inventories; says so
+        if not (self.own and is_current(self.own)) and (result := self._open_store()) is not None:
+            return result
+        status = self._look()
+        self._show(status)
+        if options.watch and not status.over:
+            status = self._watch(status)
+            self._show(status)
+        return self._concluded(status)
+
+    def _open_store(self):
+        """Read the run from the store from now on. Returns the result for a run whose end is known without it."""
+        from ..status.reader import StatusReader  # noqa: PLC0415 - as the next ones: a tenth of a second, seldom needed
+        from ..store import file_recovery, stored_runs  # noqa: PLC0415
+        from ..store.access import open_store  # noqa: PLC0415
+
+        action, options = self.action, self.options
         access = open_store(options.store)
         if self.own and not action.check_mode:
             file_recovery.recover(self.own, access, action.display.warning)
@@ -70,12 +86,7 @@ class StatusDisplay:
         for line in lines:
             self._say(line)
         self.reader = StatusReader(store, run)
-        status = self._look()
-        self._show(status)
-        if options.watch and not status.over:
-            status = self._watch(status)
-            self._show(status)
-        return self._concluded(status)
+        return None
 
     def _concluded(self, status):
         result = {
@@ -102,7 +113,11 @@ class StatusDisplay:
         return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
 
     def _look(self):
-        stored = self.reader.look()
+        stored = read_status(self.own) if self.own else None
+        if stored is None:
+            if self.reader is None:  # its controller is gone since
+                self._open_store()
+            stored = self.reader.look()
         age = (stored.moment - stored.watch_modified).total_seconds() if stored.watch_modified else None
         stored = self._with_own(stored) if self.own else replace(stored, controller=run_state.seen(stored.run, age))
         return run_status.status_of(stored)
@@ -146,7 +161,9 @@ class StatusDisplay:
                 if away:
                     self._say("the store answers again")
                 away = False
-            except StoreError as error:
+            except folder.RunError:
+                raise
+            except GpuvalError as error:  # StoreError, without its import
                 if not away:
                     self._say(f"the store does not answer: {error}")
                 away = True

@@ -21,8 +21,8 @@ from ..store.access import ensure_same_run, put_run
 from ..store.backend import StoreBackend
 from ..store.preflight import refused, upload
 from .decisions import update
-from .launcher import Window
 from .watched_run import UNKNOWN, WatchedRun
+from .window import Window
 
 #: How often the watch tests an upload as nodes do it, and the object for this test.
 UPLOADS_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""Commands that open a shell on a node of a run, or follow the log of a stage. Pure."""
+"""Commands that open a shell on a node of a run, or follow the log of a stage."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import escape
 from ..core.errors import GpuvalError
+from ..runs.folder import RunFolder, read_object
 
 SHELL, FOLLOW = "shell", "follow"
 #: Number of earlier log lines to show.
@@ -26,6 +27,26 @@ def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
     running = [stage for stage in stages if states.get(stage) == "running"]
     begun = [stage for stage in stages if states.get(stage, "pending") not in ("pending", "skipped")]
     return (running or begun[-1:] or list(stages))[0]
+
+
+def followed_stages(folder: RunFolder, node: str, stages: Sequence[str], stage: str = "") -> list[str]:
+    """The stages to follow: the requested one, or all from the running stage on."""
+    if stage:
+        return [stage]
+    states = {name: read_object(folder.evidence_file(node, name)).get("state", "pending") for name in stages}
+    return from_stage(stages, stage_at_work(stages, states))
+
+
+def over_ssh(
+    task: str, folder: RunFolder, node: str, followed: Sequence[str], connection: Sequence[str], become_user: str
+) -> list[str]:
+    """The command for a node of the run over SSH, or for this host, as `on_host` makes it. Raises ReachError."""
+    ended = folder.read_run()["finished_at"] is not None
+    if task == FOLLOW and ended and node in folder.read_cleaned():
+        kept = folder.evidence_file(node, followed[0]).parent
+        raise ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
+    directory = folder.read_launch(node).get("directory")
+    return on_host(task, directory, followed, connection, become_user, ended=ended)
 
 
 def on_host(

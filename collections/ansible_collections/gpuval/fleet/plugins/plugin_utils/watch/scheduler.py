@@ -142,13 +142,7 @@ class Scheduler(ABC):
         return list(self._task_vars["ansible_play_hosts_all"])
 
     def _followed(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
-        """The stages to follow: the requested one, or all from the running stage on."""
-        if self._options.stage:
-            return [self._options.stage]
-        states = {
-            stage: run_folder.read_object(folder.evidence_file(node, stage)).get("state", "pending") for stage in stages
-        }
-        return reach.from_stage(stages, reach.stage_at_work(stages, states))
+        return reach.followed_stages(folder, node, stages, self._options.stage)
 
 
 class JobScheduler(Scheduler):

@@ -95,6 +95,7 @@ class SshScheduler(Scheduler):
             if not path.exists() or path.read_text() != text:
                 run_folder.write_bytes(path, text.encode())
         seconds = time.monotonic() - began
+        self._action.remember(ways={each.node: self._way(each, hostvars[each.node]) for each in targets})
         lines = ssh_findings.summary(findings, seconds, pins.path)
         return NodeProbes(findings, seconds, lines, {"changed": changed, "known_hosts": str(pins.path)})
 
@@ -104,22 +105,20 @@ class SshScheduler(Scheduler):
             raise reach.ReachError("it is no host of this inventory")
         values = self._task_vars["hostvars"][node]
         target = ssh_prober.from_variables(node, values, self._action.connection)
-        followed = self._followed(folder, node, stages)
+        if not (way := self._way(target, values)):
+            raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+        return reach.over_ssh(options.what, folder, node, self._followed(folder, node, stages), *way)
+
+    def _way(self, target: ssh_prober.SshTarget, values: Mapping[str, Any]) -> tuple[list[str], str] | None:
+        """How to reach a node, as `reach.over_ssh` takes it; None for a connection that is neither SSH nor local."""
+        if not target.ssh and target.connection not in ("local", "ansible.builtin.local"):
+            return None
         connection: list[str] = []
         if target.ssh:
-            pins = pin_file(options.state_dir, self._task_vars.get("ansible_inventory_sources") or [])
-            arguments = shlex.split(ssh_arguments(pins, ""))
-            connection = [target.executable, *arguments, *target.options, target.host]
-        elif target.connection not in ("local", "ansible.builtin.local"):
-            raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+            pins = pin_file(self._options.state_dir, self._task_vars.get("ansible_inventory_sources") or [])
+            connection = [target.executable, *shlex.split(ssh_arguments(pins, "")), *target.options, target.host]
         become = boolean(values.get("ansible_become", False), strict=False)
-        user = str(values.get("ansible_become_user") or "root") if become else ""
-        ended = folder.read_run()["finished_at"] is not None
-        if options.what == reach.FOLLOW and ended and node in folder.read_cleaned():
-            kept = folder.evidence_file(node, followed[0]).parent
-            raise reach.ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
-        directory = folder.read_launch(node).get("directory")
-        return reach.on_host(options.what, directory, followed, connection, user, ended=ended)
+        return connection, str(values.get("ansible_become_user") or "root") if become else ""
 
 
 #: Folder of the role `run` with its task files, one task each.

@@ -24,9 +24,10 @@ from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_after, lost_contact, progress, to_fetch
 from .exchange import StorePoller, WatchPublisher
-from .launcher import Launcher, Window
+from .launcher import Launcher
 from .placement import Event, LaunchEnd, NodeNews, Placement
 from .watched_run import WatchedRun
+from .window import Window
 
 PROGRESS_SECONDS = 30
 #: Factor by which the store is polled less often while launches use the controller's CPU.
