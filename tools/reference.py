@@ -20,6 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 sys.path.insert(0, str(ROOT / "collections"))
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages as stage_files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import DOCUMENTATION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria as judged
@@ -84,7 +85,7 @@ def code(value: Any) -> str:
 
 # failures
 
-CLASSES_BEGIN, CLASSES_END = "<!-- classes: made by `make reference` of failures/*.yml -->", "<!-- classes end -->"
+CLASSES_BEGIN, CLASSES_END = "<!-- classes: made by `make reference` of failures.yml -->", "<!-- classes end -->"
 """Around the part of troubleshooting.md that is generated."""
 
 
@@ -93,8 +94,8 @@ def failures() -> str:
     ladders = yaml.safe_load((COLLECTION / "actions" / "rules.yml").read_text())["ladders"]
     header = ["class", "subject", "action", "test"]
     parts = []
-    for name in failure_classes.FILES:
-        for group, rows in failure_rows(name).items():
+    for name, path in failure_files().items():
+        for group, rows in failure_rows(path).items():
             lines = [
                 [code(row["name"]), row["subject"], code(row["action"]), code(row["test"].partition("::")[2])]
                 for row in rows
@@ -112,8 +113,17 @@ def failures() -> str:
     )
 
 
-def failure_rows(name: str) -> dict[str, list[dict[str, Any]]]:
-    document: dict[str, Any] = yaml.safe_load((COLLECTION / "failures" / f"{name}.yml").read_text())
+def failure_files() -> dict[str, Path]:
+    """The files of failure classes: of launches, schedulers, all stages, then of each stage."""
+    folders = {name: path if path.is_dir() else path.parent for name, path in extensions.found("schedulers").items()}
+    of_schedulers = {name: folder / failure_classes.OF_SCHEDULER for name, folder in folders.items()}
+    of_stages = {name: folder / failure_classes.OF_STAGE for name, folder in extensions.found("stages").items()}
+    named = {"launch": failure_classes.LAUNCH, **of_schedulers, "stages": failure_classes.STAGES, **of_stages}
+    return {name: path for name, path in named.items() if path.is_file()}
+
+
+def failure_rows(path: Path) -> dict[str, list[dict[str, Any]]]:
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
     groups: dict[str, list[dict[str, Any]]] = document["groups"]
     return groups
 
@@ -122,13 +132,14 @@ def troubleshooting() -> str:
     """The page, with causes and remedies of the classes between its marks."""
     text = TROUBLESHOOTING.read_text()
     before, _, rest = text.partition(CLASSES_BEGIN)
-    launch = [row for rows in failure_rows("launch").values() for row in rows]
+    files = {name: failure_rows(path) for name, path in failure_files().items()}
+    launch = [row for rows in files.pop("launch").values() for row in rows]
     tables = {
         "Connection": [row for row in launch if row.get("before_login")],
         "The node before its first stage": [row for row in launch if not row.get("before_login")],
-        "Causes of a stage's failure": failure_rows("stages")["causes"],
-        "Kubernetes": [row for rows in failure_rows("kubernetes").values() for row in rows],
-        "Slurm": [row for rows in failure_rows("slurm").values() for row in rows],
+        "Causes of a stage's failure": [row for groups in files.values() for row in groups.get("causes", ())],
+        "Kubernetes": [row for rows in files["kubernetes"].values() for row in rows],
+        "Slurm": [row for rows in files["slurm"].values() for row in rows],
     }
     header = ["class", "cause", "subject", "remedy"]
     parts = [

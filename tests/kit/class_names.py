@@ -6,6 +6,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failur
 from tests.kit.builders import SHIPPED
 
 STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
+#: Groups of a file of classes whose names are patterns of checks and ends.
+PATTERNED = ("criteria", "ends", "judge")
 #: Names of checks of the judge itself.
 OWN = (
     "accelerator",
@@ -29,9 +31,8 @@ def class_names():
     """Every word that a node's class can be, but for checks of a site's own."""
     shipped = {one.name for one in SHIPPED if one.required}
     launches = set(launch_errors.NAMED)
-    causes = {row.name for row in failure_classes.read("stages")["causes"]}
-    schedulers = (*failure_classes.read("kubernetes").values(), *failure_classes.read("slurm").values())
-    clusters = {row.name for rows in schedulers for row in rows}
+    files = [failure_classes.read(path) for path in failure_classes.files() if path != failure_classes.LAUNCH]
+    named = {row.name for groups in files for group, rows in groups.items() if group not in PATTERNED for row in rows}
     ends = (*STATES, "figures", "plausible", "coherent", "hidden_fault", "shared", "refused")
     stages = {f"{stage}_{state}" for stage in ("image", "training") for state in ends}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
@@ -39,8 +40,7 @@ def class_names():
         {
             *shipped,
             *launches,
-            *causes,
-            *clusters,
+            *named,
             *stages,
             *ended,
             *OWN,

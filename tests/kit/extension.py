@@ -46,9 +46,21 @@ FILES = {
         groups:
           criteria:
             - {name: burn_turned, subject: node, action: gpu_damage}
+            - {name: burn_*, subject: node, action: part_slow}
     """,
     "stages/burn/files/ranges.yml": """
         - {metrics: [burn_turns_count], unit: count, high: 1000}
+    """,
+    "stages/burn/files/coherence.yml": """
+        schema: gpuval.coherence/1
+        rules:
+          - name: burn_seconds_planned
+            says: the program counts as long as it is told
+            of: [burn_seconds]
+            over: [plan.seconds]
+            low: 0.99
+            high: 1.01
+            healthy: [1, 1]
     """,
     "stages/burn/program/__init__.py": "",
     "stages/burn/program/__main__.py": """

@@ -22,9 +22,6 @@ ROLES = sorted(path.name for path in (FLEET / "roles").iterdir())
 #: Declared without a default: absent means "not declared by the operator".
 OPTIONAL = {"gpuval_gpu_count", "gpuval_nic_count", "gpuval_host_keys"}
 
-#: The stage that names a role's variables, where the role has another name.
-STAGES = {"image_stage": "image"}
-
 
 def read(path):
     return yaml.safe_load(path.read_text()) if path.exists() else {}
@@ -39,7 +36,7 @@ def test_a_role_declares_its_variables_by_its_name_depends_on_no_other_and_is_li
     for name, option in options.items():
         if "default" in option:
             assert option["default"] == defaults[name], name
-    assert [name for name in defaults if not name.startswith(f"{STAGES.get(role, role)}_")] == []
+    assert [name for name in defaults if not name.startswith(f"{role}_")] == []
     link = ROOT / "roles" / role
     assert link.is_symlink()
     assert not link.readlink().is_absolute()

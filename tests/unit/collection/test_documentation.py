@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failur
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus import METRICS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
+from tests.kit.class_names import PATTERNED
 from tests.kit.plan_settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,8 +168,8 @@ def test_the_examples_of_jobs_are_valid(tmp_path):
 
 def test_every_class_of_a_failure_is_in_troubleshooting():
     text = (DOCS / "troubleshooting.md").read_text()
-    schedulers = (*failure_classes.read("kubernetes").values(), *failure_classes.read("slurm").values())
-    classes = {row.name for rows in (launch_errors.CLASSES, *schedulers) for row in rows}
+    groups = (group for path in failure_classes.files() for group in failure_classes.read(path).items())
+    classes = {row.name for name, rows in groups if name not in PATTERNED for row in rows}
     classes |= {launch_errors.runner_gone(ended)["class"] for ended in ("", "out of memory")}
     assert {name for name in classes if f"`{name}`" not in text} == set()
 

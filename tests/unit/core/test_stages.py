@@ -1,7 +1,11 @@
 """Stages and profiles as variables: those that ship, and those in a folder outside the collection."""
 
 import io
+import json
+import os
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -10,9 +14,9 @@ from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import ROLES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, folder, plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
@@ -79,8 +83,15 @@ def test_a_stage_of_an_extension_is_one_of_all(write):
     assert criteria.problems_of_extensions() == []
     assert [check.name for check in criteria.beside_shipped([]) if check.stage == "burn"] == ["burn_turned"]
     assert failure_classes.class_named("burn_turned").ladder == "gpu_damage"
+    assert failure_classes.class_named("burn_slow_turns").ladder == "part_slow"
+    assert failure_classes.class_named("burn_crash").name == "*_crash", (
+        "an end has its class, whatever patterns are here"
+    )
     assert plausible.range_of("burn_turns_count").high == 1000
+    assert "burn_seconds_planned" in [rule.name for rule in coherence.rules_for("burn", frozenset({"burn_seconds"}))]
+    assert coherence.rules_for("burned", frozenset({"burn_seconds"})) == coherence.rules_for("other", frozenset())
     extensions.use(())
+    assert "burn_seconds_planned" not in [rule.name for rule in coherence.rules()]
     assert "burn_seconds" not in settings.declared().options
     assert failure_classes.class_named("burn_turned") is None
     assert plausible.range_of("burn_turns_count").high > 1000
@@ -89,7 +100,7 @@ def test_a_stage_of_an_extension_is_one_of_all(write):
 
 def test_its_program_travels_with_the_workloads(write):
     write()
-    programs = extensions.stage_files("program")
+    programs = extensions.files("stages", "program")
     for archives in (launch_inputs.archives(), launch_inputs.archives(bytecode=False)):  # of SSH and Slurm, and of pods
         names = zipfile.ZipFile(io.BytesIO(archives["workloads"])).namelist()
         assert {"gpuval_stages/__init__.py", "gpuval_stages/burn/__main__.py", "gpuval_stages/burn/words.py"} <= {
@@ -127,6 +138,7 @@ def test_what_a_run_is_judged_by_holds_the_criteria_of_extensions(write, tmp_pat
 
 CRITERION = FILES["stages/burn/files/criteria.yml"]
 FAILURES = FILES["stages/burn/files/failures.yml"]
+RULES = FILES["stages/burn/files/coherence.yml"]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +197,11 @@ def test_a_profile_sets_what_stages_have(write, chosen, problem):
             "gpuval_extensions: class 'burn_turned': no action gpu_damaeg; is it gpu_damage?",
         ),
         ({"stages/burn/files/ranges.yml": "- ]\n"}, "burn/files/ranges.yml:1: not YAML"),
+        ({"stages/burn/files/coherence.yml": "rules: ]\n"}, "burn/files/coherence.yml:1: not YAML"),
+        (
+            {"stages/burn/files/coherence.yml": RULES.replace("low: 0.99", "stages: [training]")},
+            "coherence.yml: rule 'burn_seconds_planned': stages: a stage has rules for itself: remove the key",
+        ),
         ({"engines/crun.py": "class ("}, "engines/crun.py: SyntaxError: "),
         ({"schedulers/flux/__init__.py": "import absent_of_flux\n"}, "ModuleNotFoundError: No module named 'absent_of"),
     ],
@@ -240,47 +257,67 @@ def test_criteria_of_an_extension_judge_its_own_stage(write, old, new, problem):
     assert problem in found
 
 
-def test_a_stage_that_ships_is_loaded_alike_from_outside(monkeypatch, tmp_path):
-    """rdma_rails in a folder outside is the stage that it is inside: settings, plan, criteria, classes and ranges."""
+#: Prints as JSON all that a process sees of a stage; the arguments are the stage, and the folders of extensions.
+SEEN = """
+import dataclasses, json, sys
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans, settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
 
-    def seen():
-        declared = settings.declared()
-        known = failure_classes.class_named
-        return {
-            "options": {name: option for name, option in declared.options.items() if name.startswith("rdma_rails_")},
-            "defaults": {name: value for name, value in declared.defaults.items() if name.startswith("rdma_rails_")},
-            "plan": declaration("rdma_rails", rdma_rails_seconds=7, gpuval_profile="burnin"),
-            "checks": [check for check in criteria.beside_shipped([]) if check.stage == "rdma_rails"],
-            "actions": [known(name).ladder for name in ("rdma_rails_bad", "rdma_rails_unexplained")],
-            "range": plausible.range_of("rdma_rails_ratio").high,
-            "stage": "rdma_rails" in settings.stages({}),
-            "tag": settings.unknown_tags(["rdma_rail"]),
-            "word": ordinary_names.is_ordinary("rdma_rails"),
-        }
+stage, folders = sys.argv[1], sys.argv[2:]
+extensions.use(folders)
+host = {"gpuval_profile": "burnin", "gpuval_environment": {}, "gpuval_images": {}, "ansible_play_hosts_all": ["a", "b"]}
+templar = Templar(loader=DataLoader(), variables=host)
+values = stages.with_variables(templar, host)
+command = templar.copy_with_new_env(available_variables=values).template(values[f"{stage}_workload"])
+declared = settings.declared()
+checks = [check for check in criteria.beside_shipped([]) if check.stage == stage]
+print(json.dumps({
+    "outside": stage in extensions.own("stages"),
+    "shipped": stage in extensions.found("stages"),
+    "problems": check_settings._problems_of_extensions(declared),
+    "options": {name: option for name, option in declared.options.items() if name.startswith(f"{stage}_")},
+    "defaults": {name: value for name, value in declared.defaults.items() if name.startswith(f"{stage}_")},
+    "plan": plans.stage(stage, command, ["facts", "image", stage]),
+    "checks": sorted(map(repr, checks)),
+    "classes": {check.name: repr(failure_classes.class_named(check.name)) for check in checks},
+    "ranges": {check.metric: repr(dataclasses.replace(plausible.range_of(check.metric), file="")) for check in checks},
+    "rules": [rule.name for rule in coherence.rules() if stage in rule.stages],
+    "wrong": settings.problems({f"{stage}_seconds": "-1"}, declared),
+    "tag": settings.unknown_tags([stage[:-1]]),
+    "word": ordinary_names.is_ordinary(stage),
+}, default=repr))
+"""
 
+
+@pytest.mark.parametrize(("stage", "rules"), [("rdma_rails", 0), ("storage", 16)])
+def test_a_stage_that_ships_is_loaded_alike_from_outside(tmp_path, stage, rules):
+    """Moved out of a copy of the collection into an extension it is what it is inside."""
+
+    def seen(*folders):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        argv = [sys.executable, "-c", SEEN, stage, *map(str, folders)]
+        done = subprocess.run(
+            argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    fleet = tmp_path / "ansible_collections/gpuval/fleet"
+    shutil.copytree(COLLECTION, fleet, ignore=shutil.ignore_patterns("__pycache__", "changelogs"))
     inside = seen()
-    shutil.copytree(ROLES / "rdma_rails", tmp_path / "site/stages/rdma_rails")
+    assert len(inside["rules"]) == rules
+    (tmp_path / "site/stages").mkdir(parents=True)
+    (fleet / "roles" / stage).rename(tmp_path / "site/stages" / stage)
     write_extension(tmp_path / "site", {})
-    roles = tmp_path / "roles"
-    shutil.copytree(ROLES, roles, symlinks=True, ignore=shutil.ignore_patterns("rdma_rails"))
-    for module in (extensions, settings):
-        monkeypatch.setattr(module, "ROLES", roles)
-    monkeypatch.setattr(extensions, "COLLECTION", tmp_path / "nowhere")
-    monkeypatch.setattr(criteria, "COLLECTION", tmp_path)
-    for cached in (extensions._shipped_stages, extensions._found, extensions._stage_files, criteria._shipped):
-        cached.cache_clear()
-    monkeypatch.setattr(extensions, "is_shipped", lambda path: roles in path.parents)
-    try:
-        assert "rdma_rails" not in extensions.found("stages")
-        extensions.use([tmp_path / "site"])
-        assert extensions.found("stages")["rdma_rails"] == tmp_path / "site/stages/rdma_rails"
-        outside = seen()
-    finally:
-        extensions.use(())
-        monkeypatch.undo()
-        for cached in (extensions._shipped_stages, extensions._found, extensions._stage_files, criteria._shipped):
-            cached.cache_clear()
-    assert outside == inside
+    outside = seen(tmp_path / "site")
+    assert outside == {**inside, "outside": True}
+    assert outside["problems"] == []
 
 
 def test_an_extension_that_is_broken_is_found_by_its_use(write):

@@ -643,8 +643,7 @@ def test_work_that_did_not_succeed_is_not_held_against_itself(state):
 def test_every_rule_is_read_and_has_limits_beyond_the_healthy_ratios():
     names = [rule.name for rule in coherence.rules()]
     assert len(names) == len(set(names))
-    document = coherence.read_document(coherence.RULES)
-    for entry in document["rules"]:
+    for entry in (entry for path in coherence.files() for entry in coherence.entries_of(path)):
         for ratio in entry["healthy"]:
             assert entry.get("low", ratio) <= ratio <= entry.get("high", ratio), entry["name"]
 

@@ -23,7 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import drains
 
 from tests.kit.broken_criteria import BAD, report_with_one_broken
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run, metric
-from tests.kit.class_names import STATES, class_names
+from tests.kit.class_names import PATTERNED, STATES, class_names
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = failure_classes.all_classes()
@@ -33,11 +33,11 @@ ABOUT_THE_NODE = {"reboot", "replace_gpu", "replace_cable", "replace_node", "con
 
 
 def documents():
-    return {name: yaml_file.load((COLLECTION / f"failures/{name}.yml").read_text()) for name in failure_classes.FILES}
+    return {path: yaml_file.load(path.read_text()) for path in failure_classes.files()}
 
 
 def test_names_are_unique_and_every_file_is_read():
-    assert sorted(failure_classes.FILES) == sorted(path.stem for path in (COLLECTION / "failures").glob("*.yml"))
+    assert {*documents()} == {*COLLECTION.glob("failures/*.yml"), *COLLECTION.glob("[pr]*/**/failures.yml")}
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert {row.subject for row in ROWS} == set(SUBJECTS)
 
@@ -118,7 +118,7 @@ def test_classes_that_code_looks_up_by_name_have_rows():
     assert sorted(name for name in found if class_named(name) is None) == []
 
 
-@pytest.mark.parametrize("name", [row["name"] for group in documents()["stages"]["groups"].values() for row in group])
+@pytest.mark.parametrize("name", [row.name for row in ROWS if "*" in row.name])
 def test_a_row_is_found_by_its_own_name(name):
     concrete = next(one for one in class_names() if fnmatchcase(one, name) and class_named(one).name == name)
     assert subject_of(concrete) == class_named(concrete).subject
@@ -128,7 +128,7 @@ BROKEN = [check for check in SHIPPED if check.required and check.kind != "baseli
 
 
 def test_broken_criteria_reach_every_row_of_criteria():
-    rows = {row.name for row in failure_classes.read("stages")["criteria"]}
+    rows = {row.name for path in failure_classes.files() for row in failure_classes.read(path).get("criteria", ())}
     assert rows <= {class_named(check.name).name for check in BROKEN}
 
 
@@ -190,11 +190,12 @@ def report_of_class(name, verdict, day):
     report = judge(run, evidence, [])
     node = next(node for node in report["nodes"] if node["name"] == "bad")
     entry = {"verdict": "fail" if verdict == "FAIL" else "missing", "reason": "so it is", "remedy": "do it"}
-    if class_named(name) in {row for file in ("launch", "kubernetes", "slurm")
-                             for rows in failure_classes.read(file).values() for row in rows}:  # fmt: skip
-        check = own_entry("launch", "", "launch", value=name, **entry)
-    elif class_named(name) in failure_classes.read("stages")["causes"]:
+    groups = {row: group for path in failure_classes.files()
+              for group, rows in failure_classes.read(path).items() for row in rows}  # fmt: skip
+    if groups[class_named(name)] == "causes":
         check = own_entry("training_state", "training", "state", value="crash", **entry, **{"class": name})
+    elif groups[class_named(name)] not in PATTERNED:
+        check = own_entry("launch", "", "launch", value=name, **entry)
     else:
         check = own_entry(name, "training", "max", **entry)
     node |= {"verdict": verdict, "class": name, "checks": [check, *node["checks"]]}

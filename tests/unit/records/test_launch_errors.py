@@ -110,7 +110,7 @@ def test_described_twice_is_the_same():
 
 
 def test_every_class_has_a_remedy_and_a_name_of_its_own():
-    classes = [known for group in failure_classes.read("launch").values() for known in group]
+    classes = [known for group in failure_classes.read(failure_classes.LAUNCH).values() for known in group]
     assert len({known.name for known in classes}) == len(classes)
     for known in classes:
         assert known.remedy.format(node="n").endswith("then validate again with --limit n")

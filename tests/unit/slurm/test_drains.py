@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import subject_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import all_classes, subject_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import commands, drains
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.drains import SlurmNode
@@ -91,9 +91,13 @@ def test_incomplete_drains_only_where_the_node_is_implicated(word):
 
 
 def test_classes_that_implicate_a_node_are_known():
-    assert {subject_of(word) for word in failed_checks.IMPLICATED} == {"node"}
-    assert {"hung", "node_lost", "slurm_node_failed", "accelerator", "unsteady"} < failed_checks.IMPLICATED
-    assert not failed_checks.IMPLICATED & {"store_away", "not_started", "training_crash", "facts_gpu_count"}
+    implicating = {row.name for row in all_classes() if row.also_incomplete}
+    assert {subject_of(word) for word in implicating} == {"node"}
+    assert {"hung", "node_lost", "slurm_node_failed", "accelerator", "unsteady"} < implicating
+    assert not implicating & {"store_away", "not_started", "training_crash", "facts_gpu_count"}
+    node = {"verdict": "INCOMPLETE", "checks": []}
+    assert failed_checks.is_about({**node, "class": "hung"})
+    assert not failed_checks.is_about({**node, "class": "store_away"})
 
 
 @pytest.mark.parametrize("state", ["DOWN+DRAIN+NOT_RESPONDING", "FAIL+DRAIN"])

@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     """A copy of the package under another name, and commands of Slurm."""
     made = tmp_path / "site"
     copy = made / "schedulers/flux"
-    shutil.copytree(Path(slurm.__path__[0]), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(slurm.__path__[0]), copy, ignore=shutil.ignore_patterns("__pycache__", "failures.yml"))
     text = (copy / "scheduler.py").read_text()
     (copy / "scheduler.py").write_text(re.sub(r'name = "slurm"', 'name = "flux"', text).replace('"Slurm"', '"Flux"'))
     (copy / "__init__.py").write_text("from .scheduler import SlurmScheduler\n")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import read
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, placement, script
@@ -82,7 +83,9 @@ def test_waiting_jobs_say_slurms_reason():
 
 
 def test_every_class_has_a_remedy():
-    assert all(row.steps for rows in read("slurm").values() for row in rows)
+    assert all(
+        row.steps for rows in read(COLLECTION / "plugins/plugin_utils/slurm/failures.yml").values() for row in rows
+    )
 
 
 def settings(**changed):

@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import all_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 
@@ -247,7 +248,7 @@ def test_an_unreachable_node_is_tried_again_while_others_work():
     assert decisions.to_launch([away, other], 1000.0) == []
 
 
-@pytest.mark.parametrize("reason", sorted(decisions.NOT_RETRIED))
+@pytest.mark.parametrize("reason", sorted(row.name for row in all_classes() if not row.retried))
 def test_what_only_a_person_can_fix_is_not_tried_again(reason):
     (away,) = fleet("away")
     away.to_start, away.launch, away.tries = False, {"state": "unreachable", "class": reason}, 1

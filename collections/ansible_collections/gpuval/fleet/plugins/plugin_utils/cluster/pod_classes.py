@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from ..records import failure_classes
 from ..records.failure_classes import FailureClass, row_of
 from .api import ClusterError, Forbidden
 from .pod_state import ClusterNode
 
-_GROUPS = failure_classes.read("kubernetes")
+_GROUPS = failure_classes.read(Path(__file__).with_name(failure_classes.OF_SCHEDULER))
 #: Failure classes of texts about containers, pods and Jobs, in the order in which their patterns are tried.
 OF_TEXTS = (*_GROUPS["containers"], row_of("disk_full"), *_GROUPS["pods"])
 #: Failure classes by the subject of a text; the last one is for an unknown text.

@@ -27,8 +27,6 @@ SETTING = "gpuval_extensions"
 #: By kind what a file's name ends with; what has no end is a folder.
 KINDS: Mapping[str, str] = {"stages": "", "profiles": ".yml", "schedulers": "", "engines": ".py"}
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-#: How a role declares its stage.
-_DECLARATION = re.compile(r"^([a-z][a-z0-9_]*)_workload:", re.MULTILINE)
 _PACKAGE = "ansible_collections.gpuval.fleet"
 #: How a file of what ships names its scheduler.
 _NAMED = re.compile(r'^    name = "([a-z][a-z0-9_]*)"$', re.MULTILINE)
@@ -76,9 +74,10 @@ def check() -> None:
         found(kind)
 
 
-def stage_files(pattern: str) -> tuple[Path, ...]:
-    """Files of the stages of extensions, such as ``files/criteria*.yml``. Raises SettingError."""
-    return _stage_files(pattern, _in_use["folders"], _in_use["forbidden"]) if _in_use["folders"] else ()
+def files(kind: str, pattern: str, *, shipped: bool = True) -> tuple[Path, ...]:
+    """Files in the folder of each stage or scheduler, such as ``files/ranges.yml``: those of extensions first, then of
+    what ships unless ``shipped`` is false. Raises SettingError."""
+    return _files(kind, pattern, shipped, _in_use["folders"], _in_use["forbidden"])
 
 
 def digests() -> dict[str, str]:
@@ -103,6 +102,11 @@ def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Inter
         if isinstance(value, type) and issubclass(value, interface) and getattr(value, "name", "") == name:
             return value
     raise SettingError(f"{SETTING} {path}: no class has name = {name!r} and implements {interface.__name__}: add it")
+
+
+def short_path(path: Path) -> str:
+    """The path of a stage's file as a report names it: within the collection, or within its extension."""
+    return path.relative_to(COLLECTION if is_shipped(path) else path.parents[3]).as_posix()
 
 
 def is_shipped(path: Path) -> bool:
@@ -132,9 +136,12 @@ def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) ->
 
 
 @cache
-def _stage_files(pattern: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> tuple[Path, ...]:
-    stage_folders = (folder for folder in _found("stages", folders, forbidden).values() if not is_shipped(folder))
-    return tuple(path for folder in stage_folders for path in sorted(folder.glob(pattern)))
+def _files(
+    kind: str, pattern: str, shipped: bool, folders: tuple[Path, ...], forbidden: tuple[Path, ...]
+) -> tuple[Path, ...]:
+    paths = sorted(_found(kind, folders, forbidden).values(), key=is_shipped)
+    used = [path if path.is_dir() else path.parent for path in paths if shipped or not is_shipped(path)]
+    return tuple(path for folder in used for path in sorted(folder.glob(pattern)))
 
 
 @cache
@@ -223,9 +230,9 @@ def _load_module(path: Path) -> ModuleType:
 
 @cache
 def _shipped_stages() -> Mapping[str, Path]:
-    """By stage its role, which may have another name."""
-    declarations = ((path, _DECLARATION.search(path.read_text())) for path in sorted(ROLES.glob("*/defaults/main.yml")))
-    return {match[1]: path.parents[1] for path, match in declarations if match}
+    """By stage its role: those that declare what they run."""
+    roles = ((path.parents[1], path.read_text()) for path in sorted(ROLES.glob("*/defaults/main.yml")))
+    return {role.name: role for role, text in roles if f"\n{role.name}_workload:" in text}
 
 
 @cache

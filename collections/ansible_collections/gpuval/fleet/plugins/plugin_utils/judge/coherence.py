@@ -1,7 +1,8 @@
 """Whether what a stage reports agrees with itself: its times, figures, telemetry, command, and the node's other stages.
 
-A rule of ``skus/shared/coherence.yml`` is a ratio of reported figures, with the limits that healthy records keep. What
-cannot be is no evidence: the stage is missing. It fails where the contradiction itself shows a fault.
+A rule of ``skus/shared/coherence.yml``, or of ``files/coherence.yml`` of a stage, is a ratio of reported figures, with
+the limits that healthy records keep. What cannot be is no evidence: the stage is missing. It fails where the
+contradiction itself shows a fault.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.training.models import shapes
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core import schemas, units
+from ..core import extensions, schemas, units
+from ..core.errors import SettingError
 from ..core.escape import one_line
+from ..core.extensions import short_path
 from ..core.paths import COLLECTION
 from ..core.text import some_of
 from ..records import environment
@@ -34,7 +38,8 @@ from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .plausible import range_of
 
-RULES = COLLECTION / "skus/shared/coherence.yml"
+#: The rules of all stages, and the file within the folder of a stage.
+RULES, OF_STAGE = COLLECTION / "skus/shared/coherence.yml", "files/coherence.yml"
 NODE = "node"
 #: Seconds that consecutive stages of a node may overlap, since its clock may be set in between.
 OVERLAP_SECONDS = 30.0
@@ -87,6 +92,8 @@ class CoherenceRule:
     only_gpus: bool = False
     telemetry: str = ""
     shows_fault: bool = False
+    #: The file that has the rule, as a report names it.
+    file: str = ""
 
     @property
     def terms(self) -> Iterator[CoherenceTerm]:
@@ -101,18 +108,37 @@ class CoherenceRule:
         return frozenset(t.name for t in self.terms if t.constant is None and "." not in t.name and not t.stage)
 
 
-@functools.cache
+def files() -> tuple[Path, ...]:
+    """The files of coherence rules: of all stages, then those of each. Raises SettingError."""
+    return (RULES, *extensions.files("stages", OF_STAGE))
+
+
 def rules() -> tuple[CoherenceRule, ...]:
-    """The coherence rules that ship with the collection."""
-    document = read_document(RULES)
-    schemas.validate("coherence", document, what=str(RULES))
-    return tuple(_parse_rule(entry) for entry in document["rules"])
+    """All coherence rules. Raises SettingError, CriteriaError, schemas.Invalid."""
+    return _rules(files())
 
 
-def _parse_rule(entry: Mapping[str, Any]) -> CoherenceRule:
+@functools.cache
+def _rules(paths: tuple[Path, ...]) -> tuple[CoherenceRule, ...]:
+    return tuple(_parse_rule(entry, path) for path in paths for entry in entries_of(path))
+
+
+def entries_of(path: Path) -> list[dict[str, Any]]:
+    """The rules of a file as it has them. Raises SettingError for a stage's rule about another stage, CriteriaError,
+    schemas.Invalid."""
+    document = read_document(path)
+    schemas.validate("coherence", document, what=str(path))
+    for entry in document["rules"]:
+        if path != RULES and "stages" in entry:
+            raise SettingError(f"{path}: rule '{entry['name']}': stages: a stage has rules for itself: remove the key")
+    return list(document["rules"])
+
+
+def _parse_rule(entry: Mapping[str, Any], path: Path) -> CoherenceRule:
     fields = {key: value for key, value in entry.items() if key not in ("healthy", "source")}
+    stages = entry.get("stages", ["*"] if path == RULES else [path.parents[1].name])
     return CoherenceRule(
-        **{**fields, "stages": tuple(entry["stages"])}
+        **{**fields, "stages": tuple(stages), "file": short_path(path)}
         | {
             side: tuple(tuple(map(_parse_term, str(text).split(" + "))) for text in entry.get(side, ()))
             for side in ("of", "over")
@@ -129,10 +155,14 @@ def _parse_term(text: str) -> CoherenceTerm:
         return CoherenceTerm(text, match["name"], match["stage"] or "", match["gather"] or "")
 
 
-@functools.lru_cache(maxsize=512)
 def rules_for(stage: str, metrics: frozenset[str]) -> tuple[CoherenceRule, ...]:
     """The rules that apply to a stage with these metrics; one with ``*`` is repeated for each metric that matches."""
-    fitting = (rule for rule in rules() if not {"*", stage}.isdisjoint(rule.stages))
+    return _rules_for(stage, metrics, files())
+
+
+@functools.lru_cache(maxsize=512)
+def _rules_for(stage: str, metrics: frozenset[str], paths: tuple[Path, ...]) -> tuple[CoherenceRule, ...]:
+    fitting = (rule for rule in _rules(paths) if not {"*", stage}.isdisjoint(rule.stages))
     concrete = (variant for rule in fitting for variant in _variants(rule, metrics))
     return tuple(rule for rule in concrete if rule.needed_metrics <= metrics)
 
@@ -452,7 +482,7 @@ def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str]
         more = f"; so do {len(violated) - 1} more parts" if len(violated) > 1 else ""
         limits = f"{units.number_text(ratio)} is not within {rule.low:g} and {rule.high:g}"
         reason = f"{gang}contradiction: {figures.figures_of(rule, part)}: {rule.says}; {limits}{more}"
-        fields = {"reason": reason, "value": rule.name, "part": part}
+        fields = {"reason": reason, "value": rule.name, "part": part, "source": rule.file}
         if rule.shows_fault and not of_gang:
             entries.append({**entry("fail", **fields), "name": f"{stage}_hidden_fault"})
         else:

@@ -52,6 +52,10 @@ def shipped_files() -> list[Path]:
     return [*sorted(COLLECTION.glob(f"roles/*/{CRITERIA}")), *sku_files()]
 
 
+def _files_of_extensions() -> tuple[Path, ...]:
+    return extensions.files("stages", CRITERIA, shipped=False)
+
+
 def sku_files() -> list[Path]:
     return sorted(COLLECTION.glob("skus/*.yml"))
 
@@ -64,7 +68,7 @@ def _shipped() -> tuple[Criteria, ...]:
 def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
     """Load the criteria files after those of extensions and the shipped ones. These are read once per process, before
     it forks workers."""
-    return _merged([*_shipped(), *map(read_file, extensions.stage_files(CRITERIA)), *map(read_file, map(Path, paths))])
+    return _merged([*_shipped(), *map(read_file, _files_of_extensions()), *map(read_file, map(Path, paths))])
 
 
 def load(paths: Iterable[str | Path]) -> Criteria:
@@ -129,7 +133,7 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
 def problems_of_extensions() -> list[str]:
     """Mistakes in the criteria of extensions, each of which may judge its own stage only."""
     found = []
-    paths = extensions.stage_files(CRITERIA)
+    paths = _files_of_extensions()
     shipped = {check.name for file in _shipped() for check in file} if paths else set()
     for path in paths:
         stage = path.parents[1].name

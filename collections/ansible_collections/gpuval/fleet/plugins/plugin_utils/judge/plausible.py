@@ -1,4 +1,5 @@
-"""Whether figures are possible at all: each has a physical range (``skus/shared/ranges.yml``), whatever its limits."""
+"""Whether figures are possible at all: each has a physical range, whatever its limits: that of ``files/ranges.yml`` of
+a stage, or of ``skus/shared/ranges.yml``."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import extensions, schemas, units
+from ..core.extensions import short_path
 from ..core.paths import COLLECTION
 from ..core.text import pattern_of
 from ..records.documents import UNFINISHED, NodeMetric, Record
@@ -17,7 +19,7 @@ from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 
-#: The ranges file within the folder of an extension's stage.
+#: The ranges file within the folder of a stage.
 OF_STAGE = "files/ranges.yml"
 RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
@@ -38,6 +40,8 @@ class Range:
     high_of: str | None = None
     times: float = 1.0
     any_unit: bool = False
+    #: The file that has the range, as a report names it.
+    file: str = ""
 
     def highest(self, sku: Sku | None) -> float | None:
         """The greatest plausible figure on a node of that SKU; None without a limit."""
@@ -46,19 +50,19 @@ class Range:
 
 
 @functools.cache
-def ranges(of_stages: tuple[Path, ...] = ()) -> tuple[Range, ...]:
-    """The ranges of extensions' stages, then the shipped ones. Raises schemas.Invalid for a file against its schema."""
+def ranges(of_stages: tuple[Path, ...]) -> tuple[Range, ...]:
+    """The ranges of the stages' files, then those for all. Raises schemas.Invalid for a file against its schema."""
     entries: list[dict[str, Any]] = []
     for path in (*of_stages, RANGES):
         document = read_document(path)
         schemas.validate("ranges", document, what=str(path))
-        entries += document
-    return tuple(Range(**{**one, "metrics": tuple(one["metrics"])}) for one in entries)
+        entries += [{**entry, "metrics": tuple(entry["metrics"]), "file": short_path(path)} for entry in document]
+    return tuple(Range(**entry) for entry in entries)
 
 
 def range_of(metric: str) -> Range:
     """The first range that matches the metric's name; the last range matches all."""
-    return _range_of(metric, extensions.stage_files(OF_STAGE))
+    return _range_of(metric, extensions.files("stages", OF_STAGE))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -85,7 +89,7 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
             f"{stage}_plausible", stage, "plausible", "missing", metric=name,
             part=metric["scope"], value=metric["value"], unit=metric["unit"], expected="what is physically possible",
             reason=f"implausible: {name} {units.human(metric['value'], metric['unit'])}, {problem}",
-            source="skus/shared/ranges.yml", remedy=_REMEDY.format(node=node),
+            source=range_of(name).file, remedy=_REMEDY.format(node=node),
         )
         for name, (metric, problem) in list(implausible.items())[:MAX_NAMED]
     ]  # fmt: skip

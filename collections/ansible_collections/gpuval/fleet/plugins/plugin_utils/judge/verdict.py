@@ -20,7 +20,7 @@ from ..core.processes import beside, by_halves
 from ..core.text import natural_order
 from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
-from ..records.failure_classes import all_classes, speaks_of_node
+from ..records.failure_classes import speaks_of_node, traits_of
 from ..records.properties import properties_of, setup_of
 from . import acceptance, coverage, power, sku_catalogue, stage_end
 from .analysis import fleet
@@ -36,8 +36,6 @@ from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
 from .subjects import subject_of, subjects_of
 
-#: Failure classes of nodes that other work occupies: in a run on idle nodes they do not count.
-BUSY = frozenset(row.name for row in all_classes() if row.other_work)
 #: Reasons of a Slurm job that waits for others' jobs; limits, licenses or a node that is down are other reasons.
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
 #: In the name of a leftover process or container of an earlier gpuval run.
@@ -184,7 +182,7 @@ def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
 
 def _is_busy(node: Document) -> bool:
     """Whether other work occupies the node. A leftover of an earlier run does not count: it may hang in the driver."""
-    if node["verdict"] != "INCOMPLETE" or node["class"] not in BUSY:
+    if node["verdict"] != "INCOMPLETE" or not traits_of(node["class"]).other_work:
         return False
     reason = (headline(node) or {}).get("reason", "")
     if node["class"] == "slurm_pending":

@@ -1,4 +1,5 @@
-"""Why a node or a stage failed, as one word with its subject, remedy and action: the classes of ``failures/*.yml``."""
+"""Why a node or a stage failed, as one word with its subject, remedy and action: the classes of ``failures/*.yml``, and
+of ``failures.yml`` in the folders of stages and schedulers."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ GPUVAL = "gpuval"
 NOT_MEASURED_AGAIN = "not_measured_again"
 #: Failure class and subject of a user's own program that failed.
 OWN_PROGRAM, PROGRAM = "own_program", "program"
-#: Files of the table of failure classes, in the order of look-up.
-FILES = ("launch", "kubernetes", "slurm", "stages")
-#: The file of failure classes in the folder of an extension's stage.
-OF_STAGE = "files/failures.yml"
+#: Files of failure classes in the folders of stages and of schedulers.
+OF_STAGE, OF_SCHEDULER = "files/failures.yml", "failures.yml"
+#: Files of what all stages and schedulers have in common. Their patterns come first: what ends a stage has its class
+#: whatever patterns the stage has for its checks.
+LAUNCH, STAGES = COMMON = tuple(COLLECTION / f"failures/{name}.yml" for name in ("launch", "stages"))
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,25 @@ class FailureClass:
         return f"{self.steps}, {AGAIN}" if self.repeats else self.steps
 
 
+def files() -> tuple[Path, ...]:
+    """All files of failure classes, in the order of look-up. Raises SettingError."""
+    return (*COMMON, *extensions.files("stages", OF_STAGE), *extensions.files("schedulers", OF_SCHEDULER))
+
+
 @functools.cache
-def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
-    """The failure classes of a file by group, in the file's order."""
-    return _groups(COLLECTION / f"failures/{placement}.yml")
-
-
-def _groups(path: Path) -> dict[str, tuple[FailureClass, ...]]:
+def read(path: Path) -> dict[str, tuple[FailureClass, ...]]:
+    """The failure classes of a file by group, in the file's order. Raises YamlError, schemas.Invalid, SettingError."""
     document = yaml_file.shipped(path, "failures")
-    return {group: tuple(map(_class_of, rows)) for group, rows in document["groups"].items()}
+    try:
+        groups = {group: tuple(map(_class_of, rows)) for group, rows in document["groups"].items()}
+    except re.error as error:
+        raise SettingError(f"{path}: patterns: {error.pattern!r}: {error}: correct it") from error
+    if not extensions.is_shipped(path):
+        owner = path.parents[1 if path.match(OF_STAGE) else 0].name
+        for row in (row for rows in groups.values() for row in rows):
+            if not row.name.startswith(f"{owner}_"):
+                raise SettingError(f"{path}: class '{row.name}': the name must begin with {owner}_: rename it")
+    return groups
 
 
 def _class_of(row: Mapping[str, Any]) -> FailureClass:
@@ -83,53 +95,42 @@ def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
 
 
 def all_classes() -> tuple[FailureClass, ...]:
-    """All failure classes in the table's order, those of extensions' stages first."""
-    return _all_classes(extensions.stage_files(OF_STAGE))
+    """All failure classes in the order of look-up. Raises SettingError."""
+    return _all_classes(files())
 
 
 @functools.cache
-def _all_classes(of_stages: tuple[Path, ...]) -> tuple[FailureClass, ...]:
-    own = tuple(row for path in of_stages for row in _of_stage(path))
-    return own + tuple(row for file in FILES for rows in read(file).values() for row in rows)
-
-
-def _of_stage(path: Path) -> list[FailureClass]:
-    """The failure classes of an extension's stage. Raises SettingError if one is for another stage."""
-    stage = path.parents[1].name
-    try:
-        rows = [row for rows in _groups(path).values() for row in rows]
-    except re.error as error:
-        raise SettingError(f"{path}: patterns: {error.pattern!r}: {error}: correct it") from error
-    for row in rows:
-        if not row.name.startswith(f"{stage}_"):
-            raise SettingError(f"{path}: class '{row.name}': the name must begin with {stage}_: rename it")
-    return rows
+def _all_classes(paths: tuple[Path, ...]) -> tuple[FailureClass, ...]:
+    return tuple(row for path in paths for rows in read(path).values() for row in rows)
 
 
 def class_named(name: str) -> FailureClass | None:
     """The failure class of this name, else the first whose pattern matches it; None for a check of a user's own."""
-    return _class_named(name, extensions.stage_files(OF_STAGE))
+    return _class_named(name, files())
 
 
 @functools.lru_cache(maxsize=4096)
-def _class_named(name: str, of_stages: tuple[Path, ...]) -> FailureClass | None:
-    classes = _all_classes(of_stages)
-    return _by_name(of_stages).get(name) or next((row for row in classes if fnmatchcase(name, row.name)), None)
+def _class_named(name: str, paths: tuple[Path, ...]) -> FailureClass | None:
+    classes = _all_classes(paths)
+    return _by_name(paths).get(name) or next((row for row in classes if fnmatchcase(name, row.name)), None)
+
+
+def traits_of(name: str | None) -> FailureClass:
+    """As `class_named`; a class without a row, or None, has the traits of a check of a user's own."""
+    return class_named(name or "") or FailureClass(name or "")
 
 
 def row_of(name: str) -> FailureClass:
     """The failure class of exactly this name, which code relies on. Raises KeyError."""
-    return _by_name(extensions.stage_files(OF_STAGE))[name]
+    return _by_name(files())[name]
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
     """The subject of a failure class: node, store, network, site, program, scheduler or gpuval. ``failed``: false for
     missing evidence, which is about the node for few classes. A user's own required check that failed is about the
     node."""
-    row = class_named(name)
-    subject = row.subject if row else NODE
-    proven = failed or (row is not None and row.also_incomplete)
-    return subject if proven or subject != NODE else GPUVAL
+    row = traits_of(name)
+    return row.subject if failed or row.also_incomplete or row.subject != NODE else GPUVAL
 
 
 def speaks_of_node(check: Mapping[str, Any]) -> bool:
@@ -142,10 +143,10 @@ def named_cause(record: Mapping[str, Any]) -> str:
     since the node writes it."""
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
-    known = _by_name(extensions.stage_files(OF_STAGE))
+    known = _by_name(files())
     return next((word for word in words if isinstance(word, str) and word in known), "")
 
 
 @functools.cache
-def _by_name(of_stages: tuple[Path, ...]) -> dict[str, FailureClass]:
-    return {row.name: row for row in _all_classes(of_stages)}
+def _by_name(paths: tuple[Path, ...]) -> dict[str, FailureClass]:
+    return {row.name: row for row in _all_classes(paths)}

@@ -23,7 +23,7 @@ SOME_STAGES = "STAGE,STAGE"
 #: Start of the message of a node that the watch gave up.
 LOST = "lost contact: "
 
-_GROUPS = failure_classes.read("launch")
+_GROUPS = failure_classes.read(failure_classes.LAUNCH)
 #: Failure classes of messages, in the order in which their patterns are tried.
 CLASSES = _GROUPS["messages"]
 #: Failure classes of launches by name, including those without a pattern.

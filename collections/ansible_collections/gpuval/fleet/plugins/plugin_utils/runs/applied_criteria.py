@@ -23,7 +23,7 @@ MAX_JUDGING_BYTES = 64 << 20
 #: How many runs to search for the one that a narrowed run is a part of.
 MAX_RUNS_BEFORE = 50
 #: The criteria of extensions' stages, which another controller may not have.
-_stage_files = partial(extensions.stage_files, "files/criteria*.yml")
+_stage_files = partial(extensions.files, "stages", "files/criteria*.yml", shipped=False)
 
 
 def criteria_file(folder: run_folder.RunFolder) -> Path:

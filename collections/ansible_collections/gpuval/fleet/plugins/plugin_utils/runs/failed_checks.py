@@ -11,16 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..records.failure_classes import all_classes
+from ..records.failure_classes import traits_of
 
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
 #: Beyond these the list names stages.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS, INCOMPLETE = "FAIL", "PASS", "INCOMPLETE"
-#: Classes of INCOMPLETE that are about the node itself: it hangs, does not answer, or cannot be used.
-#: All others are not (not started, other work, settings, quota, preemption).
-IMPLICATED = frozenset(row.name for row in all_classes() if row.also_incomplete)
 #: Two names for one machine: only the run that has both shows it.
 BETWEEN_NODES = ("identity",)
 
@@ -58,7 +55,7 @@ def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str |
 
 def is_about(node: Mapping[str, Any]) -> bool:
     """Whether the verdict on a node of a report is about the node itself."""
-    return node["verdict"] in (FAIL, PASS) or node.get("class") in IMPLICATED
+    return node["verdict"] in (FAIL, PASS) or traits_of(node.get("class")).also_incomplete
 
 
 def of_node(node: Mapping[str, Any]) -> frozenset[str]:

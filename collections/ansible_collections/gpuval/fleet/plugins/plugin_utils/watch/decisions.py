@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import units
 from ..records.documents import FINAL_STATES, LAUNCHED
-from ..records.failure_classes import all_classes
+from ..records.failure_classes import traits_of
 from ..records.launch_errors import is_not_measured_again
 
 #: How often a runner that exited is restarted at most.
@@ -28,9 +28,6 @@ ALONE_SECONDS = 600.0
 
 #: The stage that brings images, whose transfers `gpuval_max_transfers` limits.
 TRANSFER_STAGE = "image"
-
-#: Launch errors without a retry: only an operator can fix them, and repeated logins may lock an account.
-NOT_RETRIED = frozenset(row.name for row in all_classes() if not row.retried)
 
 #: A node on which another run is at work is tried again at least this often, in seconds.
 QUEUE_SECONDS = 30.0
@@ -160,7 +157,7 @@ class NodeView:
         if self.queued_until is not None:
             return now - self.tried_at >= min(QUEUE_SECONDS, backoff(self.tries), self.queued_until - self.tried_at)
         slow = self.launch.get("class") == SLOW and self.tries < SLOW_TRIES
-        away = self.launch.get("state") == "unreachable" and self.launch.get("class") not in NOT_RETRIED
+        away = self.launch.get("state") == "unreachable" and traits_of(self.launch.get("class")).retried
         return (slow or away) and now - self.tried_at >= backoff(self.tries)
 
 
@@ -227,7 +224,7 @@ def lost_after(views: Sequence[NodeView], seconds: float) -> float:
 
 def class_of_loss(contact_class: str) -> str:
     """The failure class of a node that the watch gave up: that of the failed contact if only an operator can fix it."""
-    return contact_class if contact_class in NOT_RETRIED else "lost_contact"
+    return "lost_contact" if traits_of(contact_class).retried else contact_class
 
 
 def last_heartbeat(view: NodeView, now: float) -> str:

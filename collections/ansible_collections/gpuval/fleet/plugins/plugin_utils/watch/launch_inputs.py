@@ -64,7 +64,7 @@ def archives(*, bytecode: bool = True) -> dict[str, bytes]:
 
     Pods get them without bytecode, most of the runner's size: a ConfigMap holds 1 MiB.
     """
-    return _archives(bytecode, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
+    return _archives(bytecode, extensions.files("stages", payload.PROGRAM), *extensions.found("engines").values())
 
 
 @cache
