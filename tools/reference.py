@@ -206,7 +206,7 @@ def variables() -> str:
         "`-e` exposes them in the process list. A default of `-` depends on other settings; the meaning says how.",
         *[section for role in roles() for section in settings(role)],
         "## Profiles",
-        "What a profile (`profiles/NAME.yml`) changes; `-` is the default above.",
+        "What a profile (`profiles/NAME.yml`) changes, and on nodes without GPUs; `-` is the default above.",
         profile_settings(),
     )
 
@@ -214,9 +214,14 @@ def variables() -> str:
 def profile_settings() -> str:
     known = stage_files.profiles()
     names = dict.fromkeys(name for profile in known.values() for name in profile.settings)
-    cells = {name: [profile.settings.get(name) for profile in known.values()] for name in names}
-    rows = [[f"`{name}`", *("-" if value is None else code(value) for value in row)] for name, row in cells.items()]
+    rows = [[f"`{name}`", *(profile_setting(profile, name) for profile in known.values())] for name in names]
     return table(["setting", *known], rows)
+
+
+def profile_setting(profile: stage_files.Profile, name: str) -> str:
+    """The value of a setting in a profile; the one for nodes without GPUs beside it."""
+    value, on_cpu = profile.settings.get(name), profile.cpu_settings.get(name)
+    return ("-" if value is None else code(value)) + ("" if on_cpu is None else f", {code(on_cpu)} without GPUs")
 
 
 def variable(name: str, option: dict[str, Any]) -> list[str]:

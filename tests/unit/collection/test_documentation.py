@@ -199,3 +199,6 @@ def test_the_times_of_the_profiles_are_those_of_their_files():
             seconds = stages.variables(profile)[f"{role}_seconds"]
             (row,) = re.findall(rf"^\| `{profile}`.*$", text, re.MULTILINE)
             assert f"{int(seconds):,} s" in row
+    (row,) = re.findall(r"^\| on nodes without GPUs: `quick`.*$", text, re.MULTILINE)
+    for seconds in stages.profiles()["quick"].cpu_settings.values():
+        assert f"| {seconds} s |" in row

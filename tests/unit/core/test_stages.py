@@ -11,6 +11,7 @@ import zipfile
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
@@ -59,6 +60,82 @@ def test_profiles_are_their_files_the_shortest_first():
         usual = stages.variables("")
         own = {key for key in profile.settings if key != "gpuval_deadline_seconds"}
         assert {key for key in own if profile.settings[key] == usual[key]} == set(), "defaults are repeated"
+        assert settings.problems(profile.cpu_settings, declared) == [], name
+        assert all(0 < value < profile.settings[key] for key, value in profile.cpu_settings.items()), name
+
+
+LOCAL = {"ansible_connection": "local", "gpuval_placement": "ssh"}
+
+
+@pytest.mark.parametrize(
+    ("values", "has_gpus", "is_cpu_node"),
+    [
+        (LOCAL, False, True),
+        ({"ansible_connection": "local"}, False, True),
+        ({**LOCAL, "gpuval_sku": "auto"}, False, True),
+        (LOCAL, True, False),
+        ({**LOCAL, "gpuval_gpu_count": 8}, False, False),  # they fell off the bus
+        ({**LOCAL, "gpuval_sku": "h200"}, False, False),
+        ({"gpuval_sku": "cpu"}, True, True),
+        ({**LOCAL, "gpuval_sku": "cpu"}, True, True),
+        ({"gpuval_placement": "ssh"}, False, False),  # another machine, which nobody has looked at
+        ({"ansible_connection": "ssh"}, False, False),
+        ({**LOCAL, "gpuval_placement": "kubernetes"}, False, False),
+        ({**LOCAL, "gpuval_placement": "slurm"}, False, False),
+        ({**LOCAL, "gpuval_gpu_count": trust_as_template("{{ 4 + 4 }}")}, False, False),
+        ({**LOCAL, "gpuval_gpu_count": trust_as_template("{{ no_such_variable }}")}, False, False),
+    ],
+)
+def test_stages_are_shorter_where_no_gpu_is_tested(monkeypatch, values, has_gpus, is_cpu_node):
+    monkeypatch.setattr(stages, "_this_machine_has_gpus", lambda: has_gpus)
+    templar = Templar(loader=DataLoader(), variables={})
+    chosen = stages.with_variables(templar, {"gpuval_profile": "quick", **values})
+    quick = stages.profiles()["quick"]
+    used = quick.cpu_settings if is_cpu_node else quick.settings
+    assert {name: chosen[name] for name in quick.cpu_settings} == {name: used[name] for name in quick.cpu_settings}
+    assert chosen["storage_seconds"] == quick.settings["storage_seconds"]
+    assert (
+        stages.with_variables(templar, {**values, "gpuval_profile": "quick", "training_seconds": 7})["training_seconds"]
+        == 7
+    )
+    for name in ("standard", "burnin", "soak"):
+        with_profile = stages.with_variables(templar, {"gpuval_profile": name, **values})
+        assert {**stages.variables(name), **values, "gpuval_profile": name} == with_profile
+
+
+@pytest.mark.parametrize(
+    ("files", "has_gpus"),
+    [
+        ({}, False),
+        (
+            {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x8086", "sys/bus/pci/devices/0000:01:00.0/class": "0x030000"},
+            False,
+        ),
+        (
+            {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de", "sys/bus/pci/devices/0000:01:00.0/class": "0x030200"},
+            True,
+        ),
+        (
+            {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x1da3", "sys/bus/pci/devices/0000:01:00.0/class": "0x120000"},
+            True,
+        ),
+        # only AMD's tool can tell whether it is one
+        (
+            {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x1002", "sys/bus/pci/devices/0000:01:00.0/class": "0x030000"},
+            True,
+        ),
+        ({"proc/driver/nvidia/gpus/0000:01:00.0": ""}, True),
+        ({"dev/dxg": ""}, True),
+    ],
+)
+def test_gpus_of_this_machine_are_those_that_facts_may_find(monkeypatch, tmp_path, files, has_gpus):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(stages, "Tree", lambda: Tree(str(tmp_path)))
+    stages._this_machine_has_gpus.cache_clear()
+    assert stages._this_machine_has_gpus() is has_gpus
+    stages._this_machine_has_gpus.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -187,6 +264,17 @@ def test_a_profile_sets_what_stages_have(write, chosen, problem):
     write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\nsettings: {{{chosen}}}\n"})
     (found,) = check_settings._problems_of_extensions(settings.declared())
     assert problem in found
+    if not chosen.startswith("gpuval_"):
+        write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\ncpu_settings: {{{chosen}}}\n"})
+        (found,) = check_settings._problems_of_extensions(settings.declared())
+        assert problem in found
+
+
+def test_a_profile_has_one_deadline_for_all_nodes(write):
+    text = "schema: gpuval.profile/1\nstages: [facts]\ncpu_settings: {gpuval_deadline_seconds: 1}\n"
+    write({"profiles/night.yml": text})
+    with pytest.raises(SettingError, match=r"night.yml: .*gpuval_deadline_seconds"):
+        stages.variables("night")
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,31 @@ def test_no_accelerator_means_that_none_is_seen():
         "VLLM_CPU_KVCACHE_SPACE": "4",
     }
     server = servers.ServerKind("vllm", (), "/health", environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
-    environment = servers.server_environment(server, inherited, CPU)
+    environment = servers.server_environment(server, inherited, CPU, 4)
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["HF_HUB_OFFLINE"] == environment["TRANSFORMERS_OFFLINE"] == "1"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "4"
     assert not {"GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG"} & set(environment)
-    gpus = servers.server_environment(server, inherited, TorchDevices("cuda", 8, "nccl"))
+    gpus = servers.server_environment(server, inherited, TorchDevices("cuda", 8, "nccl"), 4)
     assert "CUDA_VISIBLE_DEVICES" not in gpus
+
+
+@pytest.mark.parametrize(
+    ("kind", "accelerator", "concurrency", "inherited", "threads"),
+    [
+        ("transformers", CPU, 4, {}, "2"),
+        ("transformers", CPU, 64, {}, "1"),
+        ("transformers", CPU, 4, {"OMP_NUM_THREADS": "5"}, "5"),
+        ("transformers", TorchDevices("cuda", 8, "nccl"), 4, {}, None),
+        ("vllm", CPU, 4, {}, None),  # it has threads of its own
+        ("command", CPU, 4, {}, None),
+    ],
+)
+def test_requests_at_the_same_time_share_the_cores(monkeypatch, kind, accelerator, concurrency, inherited, threads):
+    monkeypatch.setattr(servers, "available_cores", lambda: 8)
+    server = servers.ServerKind(kind, (), "/health")
+    environment = servers.server_environment(server, inherited, accelerator, concurrency)
+    assert environment.get("OMP_NUM_THREADS") == threads
 
 
 @pytest.mark.parametrize(

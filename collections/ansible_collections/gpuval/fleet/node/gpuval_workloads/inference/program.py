@@ -133,7 +133,7 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
     result.report(f"starting {server.kind}")
     with _stop_on_signal() as stopped:
         started = time.monotonic()
-        process = _start(command, servers.server_environment(server, environ, accelerator))
+        process = _start(command, servers.server_environment(server, environ, accelerator, options.concurrency))
         session = Session(process, endpoint, options, stopped, ends_at)
         try:
             _wait_for_health(session, server.health_path, started)

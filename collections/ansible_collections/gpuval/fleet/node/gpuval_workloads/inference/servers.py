@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ..common.device import TorchDevices
+from ..common.launch import available_cores
 from ..common.processes import end, marked
 from ..common.result import WorkloadFailure
 from ..common.tool_output import shortened
@@ -140,14 +141,22 @@ def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
     return filled
 
 
-def server_environment(server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices) -> dict[str, str]:
-    """Return the server's environment: inherited without gpuval's variables, offline, without GPUs on a CPU node."""
+def server_environment(
+    server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices, concurrency: int
+) -> dict[str, str]:
+    """Return the server's environment: inherited without gpuval's variables, offline, without GPUs on a CPU node.
+
+    ``concurrency``: requests at the same time. transformers answers each in a thread, which on a CPU node gets its
+    share of the cores: threads of all for each wait for each other, and take ten times as long.
+    """
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
     environment.update(dict.fromkeys(OFFLINE, "1"))
     for key, value in server.environment.items():
         environment.setdefault(key, value)
     if not accelerator.is_gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ""
+        if server.kind == "transformers":
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // concurrency)))
     environment["PYTHONUNBUFFERED"] = "1"
     return environment
 

@@ -8,8 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 
+from ...module_utils.hardware import pci
+from ...module_utils.hardware.tree import Tree
 from . import extensions, schemas, yaml_file
 from .errors import SettingError
 
@@ -18,11 +21,12 @@ WORKLOAD = "_workload"
 
 @dataclass(frozen=True)
 class Profile:
-    """``profiles/<name>.yml``; ``settings`` replace the defaults of stages."""
+    """``profiles/<name>.yml``; ``settings`` replace the defaults of stages, without GPUs ``cpu_settings``, too."""
 
     stages: Sequence[str]
     gang_stages: Sequence[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    cpu_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def effort(self) -> tuple[float, int]:
@@ -37,7 +41,7 @@ def profiles() -> dict[str, Profile]:
     return dict(sorted(by_name.items(), key=lambda named: named[1].effort))
 
 
-def variables(profile: str) -> dict[str, Any]:
+def variables(profile: str, *, is_cpu_node: bool = False) -> dict[str, Any]:
     """The defaults of all stages, untemplated, with the settings of a profile in place of theirs."""
     declared: dict[str, Any] = {}
     for name, folder in extensions.found("stages").items():
@@ -45,13 +49,32 @@ def variables(profile: str) -> dict[str, Any]:
         if clashes := defaults.keys() & declared.keys():
             raise SettingError(f"{folder}: {min(clashes)}: another stage has this setting, too: rename the stage")
         declared |= defaults
-    all_profiles = profiles()
-    return {**declared, **(all_profiles[profile].settings if profile in all_profiles else {})}
+    chosen = profiles().get(profile, Profile(stages=[]))
+    return {**declared, **chosen.settings, **(chosen.cpu_settings if is_cpu_node else {})}
 
 
 def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of a host, with the stages' defaults for those that the host does not set."""
-    return {**variables(str(templar.template(values.get("gpuval_profile")))), **values}
+    profile = str(templar.template(values.get("gpuval_profile")))
+    return {**variables(profile, is_cpu_node=_is_cpu_node(templar, values)), **values}
+
+
+def _is_cpu_node(templar: Any, values: Mapping[str, Any]) -> bool:
+    """True where no GPU is tested: by the SKU, or because this machine, whose GPUs are not declared, has none."""
+    names = ("gpuval_sku", "gpuval_gpu_count", "ansible_connection", "gpuval_placement")
+    try:
+        sku, count, connection, placement = (str(templar.template(values.get(name)) or "") for name in names)
+    except AnsibleError:  # it is reported where settings are checked
+        return False
+    is_this_machine = connection == "local" and placement in ("", "ssh")
+    return sku == "cpu" or (is_this_machine and sku in ("", "auto") and not count and not _this_machine_has_gpus())
+
+
+@cache
+def _this_machine_has_gpus() -> bool:
+    """As the stage facts sees them, with or without a driver; what only a vendor's tool can tell counts as a GPU."""
+    tree = Tree()
+    return bool(pci.accelerators(tree) or tree.entries(pci.NVIDIA_GPUS) or tree.exists("/dev/dxg"))
 
 
 @cache

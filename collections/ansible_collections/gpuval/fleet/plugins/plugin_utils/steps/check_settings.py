@@ -322,11 +322,12 @@ def _problems_of_extensions(specs):
         except GpuvalError as error:
             messages.append(str(error))
     for name, path in extensions.own("profiles").items():
-        chosen = stages.profiles()[name].settings
-        unusable = [setting for setting in chosen if setting not in usable]
-        messages += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
-        right = {setting: value for setting, value in chosen.items() if setting in specs.options}
-        messages += [f"{path}: {problem}" for problem in settings.problems(right, specs)]
+        profile = stages.profiles()[name]
+        for chosen in (profile.settings, profile.cpu_settings):
+            unusable = [setting for setting in chosen if setting not in usable]
+            messages += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
+            right = {setting: value for setting, value in chosen.items() if setting in specs.options}
+            messages += [f"{path}: {problem}" for problem in settings.problems(right, specs)]
     return messages
 
 
