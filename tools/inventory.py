@@ -45,8 +45,7 @@ def lines_of(nodes: str) -> str:
     elif not nodes:
         raise SettingError('NODES= is empty: make inventory NODES="gpu[01-16]"')
     else:
-        ranged = re.sub(r"\[(\w+)-(\w+)\]", r"[\1:\2]", nodes)
-        rows = [word.partition("=") for word in re.split(r"[,\s]+", ranged) if word]
+        rows = [word.partition("=") for word in re.split(r"[,\s]+", nodes) if word]
         text = "name,address\n" + "".join(f"{name},{address}\n" for name, _, address in rows)
     node_list.parse(text, "nodes.csv")
     return text

@@ -23,6 +23,30 @@ def test_a_pattern_that_matches_no_host_is_an_error_that_names_the_hosts(tmp_pat
     assert "Hosts of the inventory: node-1, node-2." in done.told
 
 
+@pytest.mark.quick
+def test_an_inventory_without_hosts_is_named_with_its_path(tmp_path):
+    done = Fleet(tmp_path, nodes={}).play("gpuval.fleet.doctor")
+    assert done.code != 0
+    (line,) = [line for line in done.output.splitlines() if "ok=" not in line and line]
+    assert line.endswith(f": {tmp_path}/hosts.json has no host: list the nodes there, or correct -i")
+
+
+@pytest.mark.quick
+def test_both_notations_of_a_range_name_nodes(tmp_path):
+    fleet = Fleet(tmp_path, nodes={"node-[01-02]": {}, "gpu[001:003]": {}})
+    done = fleet.play("gpuval.fleet.probe", "--limit", "node-[01-02],gpu[002-003]")
+    assert "probe: 4 of 4 node(s) reachable" in done.output, done
+
+
+def test_a_misspelled_connection_variable_ends_doctor_and_validate_alike(tmp_path):
+    fleet = Fleet(tmp_path, nodes={"node-1": {}, "node-2": {"ansible_usr": "root"}})
+    words = "ansible_usr: Ansible reads no such variable; is it ansible_user?"
+    for playbook in ("doctor", "validate", "probe"):
+        done = fleet.play(f"gpuval.fleet.{playbook}")
+        assert done.code != 0 and words in done.told, done
+    assert not fleet.results.exists()
+
+
 def test_the_playbook_of_jobs_needs_a_job(tmp_path):
     done = Fleet(tmp_path, nodes={"node-1": {}}).play("gpuval.fleet.job")
     assert done.code != 0, done

@@ -27,7 +27,15 @@ SETTINGS = [
     ("vendor_tool_level: 2", "vendor_tool_level: no such setting; is it vendor_tools_level?"),
     ("network_vlan: 7", "network_vlan: no such setting. A variable of your own goes into gpuval_own_variables"),
     ("store_bucket: fleet", "store_bucket: no such setting."),
+    ("ansible_usr: root", "ansible_usr: Ansible reads no such variable; is it ansible_user? One of your own goes into"),
+    ("ansible_hosts: 192.0.2.1", "ansible_hosts: Ansible reads no such variable; is it ansible_host?"),
+    ("ansible_ssh_prot: 22", "ansible_ssh_prot: Ansible reads no such variable; is it ansible_ssh_port?"),
+    ("anisble_become: true", "anisble_become: Ansible reads no such variable; is it ansible_become?"),
+    ("ansible-user: root", "ansible-user: Ansible reads no such variable; is it ansible_user?"),
     # words
+    ("gpuval_sku: h20O", "gpuval_sku h20O: not in the catalogue; is it h200? A model of your own needs another name"),
+    ("gpuval_sku: MI300Y", "gpuval_sku MI300Y: not in the catalogue; is it mi300x?"),
+    ("gpuval_sku: nvida", "gpuval_sku nvida: not in the catalogue; is it nvidia?"),
     ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin, soak; is it quick?"),
     ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin,"),
     ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
@@ -313,7 +321,7 @@ def test_no_value_of_any_setting_ends_in_a_traceback(checked, value):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("gpuval_sku: h20O", "all.yml:2: gpuval_sku h20O: not in the catalogue; is it h20"),
+        ("gpuval_sku: h20", "all.yml:2: gpuval_sku h20: not in the catalogue; is it h200?"),
         (
             "gpuval_criteria: [site.yml]",
             "check 'speed': no shipped check has the metric training_token_per_second; is it tr",
@@ -396,6 +404,10 @@ INVENTORIES = [
     ({"nodes.csv": "name,address,port\na,192.0.2.1,ssh\n"}, "nodes.csv line 2: the port 'ssh' is not a number"),
     ({"hosts.yml": "plugin: gpuval.fleet.kubernetes_nodes\nselectr: a=b\n"}, "unknown option selectr; is it selector?"),
     ({"hosts.yml": "all:\n  hosts:\n    a:\n", "group_vars/all.yml": "a: [\nb: 1\n"}, "all.yml:3: not YAML: "),
+    ({"hosts.yml": "all:\n  hosts:\n    a: {x: 1}\n    a: {x: 2}\n"}, "hosts.yml:4: not YAML: the key 'a' stands tw"),
+    ({"hosts.yml": "all: {hosts: {a: }}\n", "group_vars/all.yml": "a: 1\nb: !vault x\na: 2\n"}, "the key 'a' stands t"),
+    ({"hosts.yml": "all: {hosts: {a: }}\n", "group_vars/all.yml": "a: {{ b }}\n"}, "quote a value that begins with {{"),
+    ({"nodes.csv": "name\nn[03-01]\n"}, "nodes.csv line 2: the range 'n[03-01]' is empty"),
     ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=PATH)"),
 ]  # fmt: skip
 

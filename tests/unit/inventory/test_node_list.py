@@ -58,6 +58,16 @@ def test_ranges():
     assert plain("10.0.0.[1:3]\n") == {f"10.0.0.{number}": {} for number in (1, 2, 3)}
 
 
+def test_both_notations_of_a_range_are_one():
+    with_colons = "name,address,unique_id,rack\nnode-[008:011],192.0.2.[8:11],S[8:11],r[1:4]\n"
+    assert csv(with_colons.replace(":", "-")) == csv(with_colons)
+    assert list(plain("n[0-6:2]a[b-c]\n")) == [f"n{number}a{letter}" for number in (0, 2, 4, 6) for letter in "bc"]
+
+
+def test_brackets_in_a_column_of_a_sites_own_are_text():
+    assert csv("name,note\nn1,see [a-b]\n")["n1"].variables == {"note": "see [a-b]"}
+
+
 def test_plain_text():
     assert plain("# nodes\nn1 192.0.2.1 # first\nn2,192.0.2.2\nn3.example.org\nn4 2001:db8::4\nn5 [2001:db8::5]\n") == {
         "n1": {"ansible_host": "192.0.2.1"},
@@ -131,6 +141,56 @@ def test_ansible_reads_the_list_beside_its_group_vars(tmp_path):
     assert found["nodes"]["hosts"] == ["n1", "n2"]
     assert found["_meta"]["hostvars"]["n1"]["gpuval_gpu_count"] == 8
     assert "gpuval_gpu_count" not in found["_meta"]["hostvars"]["n2"]
+
+
+INI = "[g]\nn[01-03]:2222 ansible_connection=local\n"
+YAML = "all:\n  children:\n    g:\n      hosts:\n        n[01-03]:2222: {ansible_connection: local}\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [("hosts", INI), ("hosts.ini", INI), ("hosts.yml", YAML), ("hosts", YAML)])
+@pytest.mark.parametrize("between", "-:")
+def test_ansibles_own_inventories_take_both_notations(tmp_path, name, text, between):
+    (tmp_path / name).write_text(text.replace("01-03", f"01{between}03"))
+    done = listed(tmp_path / name)
+    assert done.returncode == 0, done.stderr
+    found = plainly(done.stdout)
+    assert found["g"]["hosts"] == ["n01", "n02", "n03"]
+    assert {values["ansible_port"] for values in found["_meta"]["hostvars"].values()} == {2222}
+
+
+@pytest.mark.parametrize("between", "-:")
+def test_a_list_of_hosts_takes_both_notations(between):
+    done = listed(f"n[01{between}02],x,")
+    assert plainly(done.stdout)["ungrouped"]["hosts"] == ["n01", "n02", "x"], done.stderr
+    done = listed("n[02-01],")
+    assert done.stderr == "[ERROR]: n[02-01],: -i line 1: the range 'n[02-01]' is empty\n"
+    assert plainly(listed("::1,n1,").stdout)["ungrouped"]["hosts"] == ["::1", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "hosts"),
+    [
+        ("n[01-02]", ["n01", "n02"]),
+        ("n[01:02],x", ["n01", "n02", "x"]),
+        ("all:!n[02-03]", ["n01", "x"]),
+        ("g[0:1]", ["n01", "n02"]),  # the first two of the group, as Ansible has it
+        ("g[0-1]", ["n01", "n02"]),
+        ("~n0[1-2]", ["n01", "n02"]),
+    ],
+)
+def test_limit_takes_both_notations_of_names(tmp_path, limit, hosts):
+    (tmp_path / "hosts").write_text("x\n[g]\nn[01:03]\n")
+    done = listed(tmp_path / "hosts", "--list", "--limit", limit)
+    assert done.returncode == 0, done.stderr
+    found = plainly(done.stdout)
+    assert sorted({host for group in ("g", "ungrouped") for host in found.get(group, {}).get("hosts", ())}) == hosts
+
+
+def test_a_limit_that_is_no_range_is_named(tmp_path):
+    (tmp_path / "hosts").write_text("n[01:03]\n")
+    done = listed(tmp_path / "hosts", "--list", "--limit", "n[01-100]")
+    assert done.returncode != 0
+    assert done.stderr.startswith("[ERROR]: --limit: the range 'n[01-100]' is not one ([001:100]): ")
 
 
 def test_text_in_a_list_is_never_a_template(tmp_path):

@@ -145,3 +145,15 @@ def test_any_text_is_a_mapping_or_a_clear_error(text, name):
         assert str(error).startswith(name) or name in str(error) or "aliases" in str(error)
     else:
         assert all(not node_ids.unsafe(identity) for identity in mapping.values())
+
+
+@pytest.mark.parametrize("worker", ["gpu[08-10]", "gpu[08:10]"])
+def test_a_range_of_workers_has_a_range_of_ids(worker):
+    ids = {"gpu08": "SN-1", "gpu09": "SN-2", "gpu10": "SN-3", "x": "SN-9"}
+    assert node_ids.parse(f"worker,uniqueid\n{worker},SN-[1-3]\nx,SN-9\n", "m.csv") == ids
+    assert node_ids.NodeIdReader(Path)({worker: "SN-[1:3]", "x": "SN-9"}) == ids
+
+
+def test_a_range_of_workers_with_one_id_is_refused():
+    with pytest.raises(SettingError, match=r"^m.csv: 3 worker\(s\) gpu\[1-3\], 1 id\(s\) SN-1: ranges must agree$"):
+        node_ids.parse("worker,uniqueid\ngpu[1-3],SN-1\n", "m.csv")

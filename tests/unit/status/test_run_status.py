@@ -263,6 +263,8 @@ def test_of_many_nodes_those_that_matter_are_shown():
 def test_nodes_are_chosen_by_name_and_pattern():
     found = status({"a1": TRAINS, "a2": TRAINS, "b1": TRAINS})
     assert [node.name for node in run_status.chosen(found, ["a*"])] == ["a1", "a2"]
+    assert [node.name for node in run_status.chosen(found, ["a[1-2]"])] == ["a1", "a2"]
+    assert [node.name for node in run_status.chosen(found, ["?[1:2]"])] == ["a1", "a2", "b1"]
     assert len(run_status.chosen(found, [])) == 3
     with pytest.raises(KeyError, match="c"):
         run_status.chosen(found, ["a1", "c"])

@@ -98,7 +98,7 @@ def test_control_c_and_control_d_end_the_questions(tmp_path, key):
     [
         ({}, 'NODES= is empty: make inventory NODES="gpu[01-16]"'),
         ({"nodes": "gpu[01-16"}, "'gpu[01-16': a range has two brackets"),
-        ({"nodes": "gpu[16-01]"}, "the range 'gpu[16:01]'"),
+        ({"nodes": "gpu[16-01]"}, "the range 'gpu[16-01]' is empty"),
         ({"nodes": "a,a"}, "lines 2 and 3 have the same name a"),
         ({"nodes": "none.csv"}, "none.csv cannot be read: No such file or directory"),
         ({"nodes": "a", "user": "me too"}, "SSH_USER 'me too' is no name of a user"),

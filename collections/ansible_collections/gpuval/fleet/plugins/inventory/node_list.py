@@ -13,11 +13,13 @@ description:
     C(unique_id), C(host_key), C(gpu_count). C(name) or C(address) is required; the separator is comma or semicolon.
     Any other column is a host variable. Empty cells set nothing.
   - Any other file has C(address) or C(name address) in each line.
-  - Both take ranges, C(node-[001:100]) with C(10.0.0.[1:100]). Lines that begin with C(#) are comments.
+  - Both take ranges, C(node-[001:100]) or C(node-[001-100]), with C(10.0.0.[1:100]). Lines that begin with C(#) are
+    comments.
   - Each SKU and each rack makes a group, C(sku_h200) and C(rack_r12), for C(group_vars).
   - A name or an address that is listed twice is an error that names both lines.
-  - Named in C(enable_plugins) of C(ansible.cfg), it takes a C(.csv) file itself as an inventory too, and ends the
-    program in one line for an inventory that is missing or no YAML.
+  - Named in C(enable_plugins) of C(ansible.cfg), it takes a C(.csv) file itself as an inventory too, and ranges with
+    names separated by commas (C(-i gpu[01-16],)). It makes the YAML and INI inventories of Ansible take C(gpu[01-16]),
+    and ends the program in one line for an inventory that is missing or no YAML.
 options:
   plugin:
     description: Name of this plugin.
@@ -46,7 +48,9 @@ path: nodes.csv
 
 from pathlib import Path
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.ansible_internal import accept_dashes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError, reason_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.node_ranges import is_range
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource, problem_of
 
@@ -58,9 +62,12 @@ class InventoryModule(NamedSource):
         problem = problem_of(path)
         if problem:
             self.refuse(problem)
-        return path.endswith(".csv") or super().verify_file(path)
+        accept_dashes()
+        return path.endswith(".csv") or ("," in path and is_range(path)) or super().verify_file(path)
 
     def read(self, path):
+        if "," in path:  # no file: names in which Ansible takes no ranges
+            return self.add_nodes(parse(path.replace(",", "\n"), "-i"), "ungrouped")
         file, group = Path(path).absolute(), "nodes"
         if not path.endswith(".csv"):
             self.read_options(path)

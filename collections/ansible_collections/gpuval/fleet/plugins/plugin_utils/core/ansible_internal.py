@@ -19,11 +19,14 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
+from ansible.plugins.inventory import BaseFileInventoryPlugin
 from ansible.plugins.loader import action_loader, filter_loader, test_loader
 from ansible.release import __version__
 from ansible.template import Templar
 from ansible.utils.collection_loader import _collection_finder
 from ansible.utils.display import Display
+
+from .node_ranges import with_colons
 
 #: As `requires_ansible` in meta/runtime.yml, which Ansible itself only warns of.
 OLDEST = "2.19"
@@ -182,6 +185,14 @@ def cache_bytecode() -> None:
 
 
 cache_bytecode()  # before any other import
+
+
+def accept_dashes() -> None:
+    """Make Ansible's own inventories (YAML, INI, TOML) take `gpu[01-16]`, which they refuse, as `gpu[01:16]`."""
+    expand = BaseFileInventoryPlugin._expand_hostpattern
+    if not hasattr(expand, "__wrapped__"):
+        expand_both = wraps(expand)(lambda self, pattern: expand(self, with_colons(pattern)))
+        BaseFileInventoryPlugin._expand_hostpattern = expand_both
 
 
 class _ResultQueue:

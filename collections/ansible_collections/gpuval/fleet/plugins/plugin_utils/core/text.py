@@ -42,23 +42,23 @@ def meant(name: object, names: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def nearest_spelling(word: str, names: Iterable[str], most: int = 2) -> str:
-    """The name nearest to a word, at most so many mistakes away (a letter wrong, missing or superfluous, two swapped);
-    else empty."""
-    near = [(typing_mistakes(word, name), name) for name in names if abs(len(word) - len(name)) <= most]
-    return min((pair for pair in near if pair[0] <= most), default=(0, ""))[1]
+    """The name at most so many mistakes away from a word (a letter wrong, missing or too many, or two swapped); else
+    empty."""
+    alike = [name for name in names if abs(len(word) - len(name)) <= most and len({*word} ^ {*name}) <= 2 * most]
+    mistakes, nearest = min(((typing_mistakes(word, name), name) for name in alike), default=(most + 1, ""))
+    return nearest if mistakes <= most else ""
 
 
 def typing_mistakes(word: str, name: str) -> int:
-    """The least number of mistakes that make the word of the name."""
-    rows = [list(range(len(name) + 1))]
+    """The least number of mistakes that make the word of the name: the optimal string alignment distance."""
+    before, row = [0] * (len(name) + 1), list(range(len(name) + 1))
     for length, letter in enumerate(word, 1):
-        row = [length]
+        earlier, before, row = before, row, [length]
         for column, right in enumerate(name, 1):
-            swapped = length > 1 and column > 1 and word[length - 2 : length] == name[column - 2 : column][::-1]
-            costs = [rows[-1][column] + 1, row[-1] + 1, rows[-1][column - 1] + (letter != right)]
-            row.append(min([*costs, rows[-2][column - 2] + 1] if swapped else costs))
-        rows.append(row)
-    return rows[-1][-1]
+            row.append(min(before[column] + 1, row[-1] + 1, before[column - 1] + (letter != right)))
+            if length > 1 and column > 1 and word[length - 2 : length] == right + name[column - 2]:
+                row[-1] = min(row[-1], earlier[column - 2] + 1)
+    return row[-1]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -39,6 +39,13 @@ class StrictLoader(SafeLoader):
         return mapping
 
 
+class AnyTagLoader(StrictLoader):
+    """Also reads the tags of Ansible, such as !vault, without their values."""
+
+
+AnyTagLoader.add_multi_constructor("", lambda _loader, _tag, _node: None)
+
+
 class VerbatimLoader(StrictLoader):
     """Also keeps the values of these keys as they are written: of ``yes`` and ``010`` YAML makes true and 8."""
 
@@ -88,6 +95,8 @@ def problem_of(error: yaml.YAMLError) -> str:
     problem = str(getattr(error, "problem", error))
     if "cannot start any token" in problem:
         return f"{problem}: indent with spaces instead of tabs, and quote a value that begins with @, % or a backtick"
+    if "unhashable" in problem:
+        return f"{problem}: quote a value that begins with {{{{"
     return problem
 
 

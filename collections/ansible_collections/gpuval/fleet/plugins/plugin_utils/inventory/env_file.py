@@ -16,11 +16,9 @@ from ..core.text import nearest_spelling
 
 #: Keys of one credential: all from the environment, or all from the file.
 CREDENTIAL = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-READ_KEYS = ("GPUVAL_S3_READ_ACCESS_KEY", "GPUVAL_S3_READ_SECRET_KEY")
 #: All that is read. The defaults of the roles say which setting each sets, as `gpuval_env.KEY`.
-KEYS = {*CREDENTIAL, *READ_KEYS, "AWS_ENDPOINT_URL", "AWS_REGION", "BUCKET", "DO_TOKEN", "FOLDER", "HF_TOKEN"} | {
-    *("MODEL", "MODEL_FOLDER", "NODE_NAME")
-}
+KEYS = {*CREDENTIAL, "AWS_ENDPOINT_URL", "AWS_REGION", "BUCKET", "DO_TOKEN", "FOLDER", "HF_TOKEN", "MODEL"}
+KEYS |= {"MODEL_FOLDER", "NODE_NAME", "GPUVAL_S3_READ_ACCESS_KEY", "GPUVAL_S3_READ_SECRET_KEY"}
 _STATEMENT = re.compile(
     r"""\#[^\r\n]*
     | (?:export[^\S\r\n]+)?+ (?: '(?P<quoted_key>[^']+)' | (?P<key>(?!')[^=\#\s]+) ) [^\S\r\n]*
@@ -35,7 +33,7 @@ _ESCAPES = {"single": re.compile(r"\\[\\']"), "double": re.compile(r"\\[\\'\"abf
 
 @dataclass
 class EnvSettings:
-    """Values by key and their places (file and line, or the environment), problems, and remarks that stop nothing. No
+    """Values by key, places by key (file and line, or the environment), problems, and remarks that stop nothing. No
     message has a value."""
 
     values: dict[str, str] = field(default_factory=dict)
@@ -52,18 +50,18 @@ class EnvSettings:
 def read(sources: Iterable[str]) -> EnvSettings:
     """The settings in `.env` in or beside each source of an inventory, or in the file that GPUVAL_ENV_FILE names. The
     environment wins over a file, and a later file over an earlier one. Raises GpuvalError."""
-    env, chosen = EnvSettings(), os.environ.get("GPUVAL_ENV_FILE")
     paths = [Path(source) for source in sources if "," not in source]  # with one it is a list of hosts
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
-    beside = [folder / ".env" for folder in folders if (folder / ".env").is_file()]
-    for path in [Path(chosen)] if chosen else beside:
+    files = dict.fromkeys((path if path.is_dir() else path.parent) / ".env" for path in paths)
+    chosen = os.environ.get("GPUVAL_ENV_FILE")
+    env = EnvSettings()
+    for path in [Path(chosen)] if chosen else filter(Path.is_file, files):
         try:
             text, mode = path.read_bytes().decode("utf-8-sig"), path.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"{path} cannot be read: {reason_of(error)}") from None
         if mode & 0o077:
             env.remarks.append(f"{path}: its mode {mode & 0o777:04o} lets other users in: chmod 600 {path}")
-        _parse(text, path, env)
+        _parse(text, os.path.relpath(path) if Path.cwd() in path.parents else str(path), env)
     exported = env.values.keys() & os.environ.keys()
     for key in {*exported, *(CREDENTIAL if CREDENTIAL[0] in exported else ())}:
         env.values[key], env.places[key] = os.environ.get(key, ""), "the environment"
@@ -71,22 +69,18 @@ def read(sources: Iterable[str]) -> EnvSettings:
     if "://" not in env.values.get("AWS_ENDPOINT_URL", "://"):
         env.values["AWS_ENDPOINT_URL"] = f"https://{env.values['AWS_ENDPOINT_URL']}"
     if folder := env.values.get("MODEL_FOLDER"):
-        model = env.values.setdefault("MODEL", folder.removeprefix("models--").replace("--", "/", 1))
-        if folder_name(model) != folder:
-            env.problems.append(
-                f"{env.places['MODEL_FOLDER']}: MODEL_FOLDER is not that of MODEL, {folder_name(model)}"
-            )
+        right = folder_name(env.values.setdefault("MODEL", folder.removeprefix("models--").replace("--", "/", 1)))
+        if right != folder:
+            env.problems.append(f"{env.places['MODEL_FOLDER']}: MODEL_FOLDER is not that of MODEL, {right}")
     return env
 
 
-def _parse(text: str, path: Path, env: EnvSettings) -> None:
-    shown = os.path.relpath(path) if Path.cwd() in path.parents else path
+def _parse(text: str, path: str, env: EnvSettings) -> None:
     for match in _STATEMENT.finditer(text):
-        key, line = match["quoted_key"] or match["key"], text.count("\n", 0, match.start()) + 1
-        place = f"{shown}:{line}"
+        place, key = f"{path}:{text.count(chr(10), 0, match.start()) + 1}", match["quoted_key"] or match["key"] or ""
         value = re.sub(r"\s+#.*", "", match["plain"] or "").rstrip()
         for quotes, escapes in _ESCAPES.items():
-            value = escapes.sub(lambda text: codecs.decode(text[0], "unicode-escape"), match[quotes] or "") or value
+            value = escapes.sub(lambda escape: codecs.decode(escape[0], "unicode-escape"), match[quotes] or "") or value
         if match["wrong"]:
             env.problems.append(f"{place}: not KEY=VALUE, or a quote is not closed: correct the line")
         elif key in KEYS:
@@ -95,5 +89,5 @@ def _parse(text: str, path: Path, env: EnvSettings) -> None:
             if value and not value.strip("*"):
                 env.remarks.append(f"{place}: {key} is the placeholder of an example: set it, or remove the line")
             env.values[key], env.places[key] = value if value.strip("*") else "", place
-        elif key and (near := nearest_spelling(key.upper(), KEYS, 2 if len(key) > 12 else 1)):
+        elif near := nearest_spelling(key.upper(), KEYS, 2 if len(key) > 12 else 1):
             env.remarks.append(f"{place}: {key} is not read; is it {near}?")

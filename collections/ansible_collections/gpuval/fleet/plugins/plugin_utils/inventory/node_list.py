@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible.plugins.inventory import detect_range, expand_hostname_range
-
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
+from ..core.node_ranges import is_range, names_of
 from ..core.text import meant, natural_order
 from ..ssh.findings import check_declared
 from ..ssh.known_hosts import HostKeyError, is_address
@@ -105,7 +104,8 @@ def _nodes(cells: dict[str, str], line: int) -> Iterator[ListedNode]:
     name = cells.get("name") or cells.get("address")
     if not name:
         raise SettingError("neither name nor address")
-    wide = {column: _expanded(value) for column, value in cells.items() if _is_range(value)}
+    columns = cells if is_range(name) else ("name", "address", "unique_id")  # elsewhere brackets are text
+    wide = {column: names_of(value) for column, value in cells.items() if column in columns and is_range(value)}
     names = wide.get("name") or (wide.get("address") if "name" not in cells else None) or [name]
     for column, expanded in wide.items():
         if len(expanded) != len(names):
@@ -116,21 +116,6 @@ def _nodes(cells: dict[str, str], line: int) -> Iterator[ListedNode]:
     for number, node_name in enumerate(names):
         values = {column: wide[column][number] if column in wide else value for column, value in cells.items()}
         yield _node(node_name, values, line)
-
-
-def _is_range(value: str) -> bool:
-    has_range = re.search(r"\[[A-Za-z0-9]+:[A-Za-z0-9]+(:\d+)?\]", value) is not None
-    return has_range and detect_range(value) and not is_address(value.strip("[]"))
-
-
-def _expanded(value: str) -> list[str]:
-    try:
-        expanded = expand_hostname_range(value)
-    except Exception as error:  # Ansible raises several kinds
-        raise SettingError(f"the range {value!r} is not one ([001:100]): {error}") from None
-    if not expanded:
-        raise SettingError(f"the range {value!r} is empty")
-    return expanded
 
 
 def _node(name: str, cells: dict[str, str], line: int) -> ListedNode:

@@ -15,11 +15,13 @@ from ansible.errors import AnsibleError, AnsibleFileNotFound, AnsibleParserError
 from ansible.inventory.manager import InventoryManager, split_host_pattern
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.context_objects import CLIArgs
 from ansible.utils.vars import load_extra_vars
 
 from ..core import yaml_file
 from ..core.ansible_internal import Origin
 from ..core.errors import GpuvalError, SettingError, reason_of
+from ..core.node_ranges import names_of
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
 from .node_list import InventoryFleet, ListedNode, parse
@@ -133,6 +135,10 @@ class ClusterSource(NamedSource):
 
 def problem_of(path: str) -> str:
     """What is wrong with an inventory source, whichever plugin parses it; empty if nothing is."""
+    try:
+        _expand_limit()
+    except SettingError as error:
+        return f"--limit: {error}"
     if not Path(path).exists() and "," not in path:
         configured, chosen_by = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
         if chosen_by == "default" and path in configured:
@@ -147,8 +153,18 @@ def problem_of(path: str) -> str:
     name = _plugin_of(path)
     if name.startswith("gpuval.") and name not in PLUGINS:
         return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
-    problem = "" if name else _problem_of_groups(_composed(Path(path)))
+    problem = "" if name else _problem_of_groups(yaml.compose(Path(path).read_text("utf-8"), Loader=SafeLoader))
     return f"{path}:{problem}" if problem else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name)
+
+
+def _expand_limit() -> None:
+    """Replace gpu[01-16] in --limit by the names. Numbers without a leading zero are left to Ansible, which takes them
+    for places in a group. Raises SettingError."""
+    words = split_host_pattern(str(context.CLIARGS.get("subset") or ""))
+    ranges = [word for word in words if re.match(r"(?!&|@|!?~).*\[0\d+[:-]\d+\]", word)]
+    if ranges:
+        names = [name for word in words for name in (names_of(word) if word in ranges else [word])]
+        context.CLIARGS = CLIArgs({**context.CLIARGS, "subset": ",".join(names)})
 
 
 #: Not empty while an inventory is read only to compare --limit with its hosts.
@@ -192,15 +208,13 @@ def _problem_of_extra_variables() -> str:
 
 
 def _problem_of_yaml(path: Path) -> str:
-    if path.suffix not in YAML or not path.is_file():
-        return ""
-    try:
-        _composed(path)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return f"{path}:{line}: not YAML: {yaml_file.problem_of(error)}"
-    except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
-        pass
+    if path.suffix in YAML and path.is_file():
+        try:
+            yaml_file.parse(path, path.read_text(encoding="utf-8"), yaml_file.AnyTagLoader)
+        except yaml_file.YamlError as error:
+            return str(error)
+        except (OSError, ValueError):  # Ansible reports these itself
+            pass
     return ""
 
 
@@ -232,10 +246,6 @@ def _joined(line: str) -> str:
         if index > 1 and "=" not in word and before.endswith("="):  # NAME= VALUE
             return f"{before}{word}"
     return ""
-
-
-def _composed(path: Path) -> yaml.Node | None:
-    return yaml.compose(path.read_text(encoding="utf-8"), Loader=SafeLoader)
 
 
 def _problem_of_groups(node: yaml.Node | None) -> str:

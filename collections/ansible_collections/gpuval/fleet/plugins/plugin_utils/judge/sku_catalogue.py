@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core.text import meant, pattern_of
+from ..core.text import meant, nearest_spelling, pattern_of
 from . import criteria
 from .check import Check
 from .criteria import CriteriaError
@@ -18,6 +18,10 @@ from .peer_statistics import borrowed_deviation
 
 CPU = "cpu"
 AUTO = "auto"
+#: GPU models that the catalogue lacks, one letter from a name in it.
+_RESEMBLING = {*("a100x", "b100", "gaudi2c", "gaudi2d", "gb300", "l40", "l40g", "mi300a", "mi350p", "p100")} | {
+    *("r100", "r200", "v100", "vr200")
+}
 #: The number of GPUs in a name: 8xh200, h200x8.
 _COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
 
@@ -109,6 +113,16 @@ def hinted(declared: str) -> Sku | None:
         if f" {piece} " in padded and sku.name != CPU
     ]
     return max(hints, key=lambda item: item[0], default=(0, None))[1]
+
+
+def misspelled(declared: str) -> str:
+    """The name that a ``gpuval_sku`` misses by one letter; empty for others, and for another number, which is another
+    model: H20, H800."""
+    name = _plain(declared).replace(" ", "")
+    numbers = [re.findall("[0-9]+", text) for text in (name, name.replace("o", "0"))]
+    names = (AUTO, CPU, *GPU_VENDORS, *(sku.name for sku in shipped()))
+    alike = [near for near in names if re.findall("[0-9]+", near) in numbers]
+    return nearest_spelling(name, alike, 1) if remark(declared) and name not in _RESEMBLING else ""
 
 
 def remark(declared: str) -> str:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from ..core.errors import SettingError, reason_of
+from ..core.node_ranges import names_of
 from ..core.text import some_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -97,7 +98,7 @@ def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
     problems: list[str] = []
     ids: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for worker, identity in entries:
+    for worker, identity in _each(entries, subject):
         if not worker:
             problems.append(f"the id {identity!r} has no worker")
             continue
@@ -116,6 +117,17 @@ def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
     if problems:
         raise SettingError(f"{subject}: {some_of(problems, MAX_SHOWN, '; ')}")
     return ids
+
+
+def _each(entries: Iterable[tuple[str, str]], subject: str) -> Iterator[tuple[str, str]]:
+    """The pairs, of ranges each pair."""
+    for worker, identity in entries:
+        workers, ids = names_of(worker), names_of(identity)
+        if len(workers) != len(ids):
+            raise SettingError(
+                f"{subject}: {len(workers)} worker(s) {worker}, {len(ids)} id(s) {identity}: ranges must agree"
+            )
+        yield from zip(workers, ids)
 
 
 def unsafe(identity: str) -> str:

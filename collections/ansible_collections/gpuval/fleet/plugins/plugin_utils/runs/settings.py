@@ -13,14 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.plugins.loader import become_loader, connection_loader
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.storage import table
 
 from ..core import extensions, yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
 from ..core.stages import profiles as profile_files
-from ..core.text import meant
+from ..core.text import meant, nearest_spelling
 from . import datasets, folder
 
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
@@ -38,6 +40,8 @@ OF_HOSTS = frozenset(
         OPENS_RUN,
     }
 )
+#: Variables of plugins whose names resemble those of ssh.
+_OF_OTHER_PLUGINS = re.compile("ansible_(ksu|oc|sesu|su)_")
 #: A name this close to a setting is a mistyped one, whatever it begins with.
 VERY_CLOSE = 0.9
 #: Names that S3 and Kubernetes accept.
@@ -232,15 +236,34 @@ def unknown(names: Iterable[str], specs: Declared, own_names: Iterable[str] = ()
     """What is wrong with variables that look like a setting and are none. ``own_names``: patterns of a site's names."""
     messages, patterns = {}, list(own_names)
     for name in sorted(names):
-        if name in specs.options or name in specs.defaults or name in OF_HOSTS or name.startswith("ansible_"):
+        if name in specs.options or name in specs.defaults or name in OF_HOSTS or name in connection_variables():
             continue
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
+        if any(fnmatchcase(name, pattern) for pattern in patterns) or _OF_OTHER_PLUGINS.match(name):
+            continue
+        if ansible_name := nearest_spelling(name, connection_variables()):
+            messages[name] = (
+                f"{name}: Ansible reads no such variable; is it {ansible_name}? One of your own goes into {OWN}"
+            )
+            continue
+        if name.startswith("ansible_"):
             continue
         prefixed = name.startswith(specs.prefixes) and not name.endswith(_WORKLOAD)
         near = _nearest(name, specs, 0.8 if prefixed else VERY_CLOSE)
         if prefixed or near:
             messages[name] = f"{name}: no such setting{near or '.'} A variable of your own goes into {OWN}"
     return messages
+
+
+@cache
+def connection_variables() -> frozenset[str]:
+    """The variables of Ansible that say how to reach a host over SSH and become another user, as it documents them."""
+    options = list(constants.config.get_configuration_definitions().values())
+    for loader, kind, plugin in ((connection_loader, "connection", "ssh"), (become_loader, "become", "sudo")):
+        loader.get(plugin, class_only=True)  # reads its documentation
+        options += constants.config.get_configuration_definitions(kind, plugin).values()
+    names = {variable["name"] for option in options for variable in option.get("vars") or ()}
+    names |= {"ansible_become", "ansible_become_method", "ansible_remote_tmp", *constants.COMMON_CONNECTION_VARS}
+    return frozenset(name for name in names if name.startswith("ansible_") and not name.startswith("ansible_sudo_"))
 
 
 def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from ..core.node_ranges import names_of
 from ..records import launch_errors
 from ..records.brief import StageBrief
 from ..records.documents import FAILED_STATES, FINAL_STATES, LAUNCHED
@@ -345,8 +346,9 @@ def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
 
 
 def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:
-    """The nodes that match these names, which may contain ``*`` and ``?``; without names all nodes. Raises KeyError for
-    a name that no node matches."""
+    """The nodes that match these names, which may contain ``*`` and ``?`` and ranges; without names all nodes. Raises
+    KeyError for a name that no node matches, SettingError for a wrong range."""
+    patterns = [name for pattern in patterns for name in names_of(pattern)]
     if not patterns:
         return status.nodes
     for name in patterns:

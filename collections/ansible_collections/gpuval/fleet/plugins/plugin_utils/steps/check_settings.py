@@ -178,7 +178,7 @@ class SettingsCheck:
 
     def _placed(self, problem, values):
         """The problem, after file and line of the setting with which its text begins."""
-        name = re.match(r"\w*", problem)[0]
+        name = re.match(r"[\w-]*", problem)[0]
         origin = place_of(values, name) or self.env_places.get(name)
         return f"{origin}: {problem}" if origin else problem
 
@@ -293,6 +293,8 @@ class SettingsCheck:
             if self._files and not wrong:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
+        if name == "gpuval_sku" and (near := sku_catalogue.misspelled(value)):
+            return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
         if name == "gpuval_sku" and sku_catalogue.remark(value):
             self._remarks.add(self._placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}

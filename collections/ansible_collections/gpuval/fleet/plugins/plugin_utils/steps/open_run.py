@@ -79,12 +79,8 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         "tags": [*stages, *gang_stages] != [*profile, *together],
     }
     narrowed = [reason for reason, applies in reasons.items() if applies]
-    ids = node_ids.NodeIdReader(project_path)
-    hostvars = action.task_vars["hostvars"]
-    nodes = {name: _expected(name, hostvars[name], stages, gang_stages) for name in hosts}
-    for name, node in nodes.items():
-        if identity := ids(hostvars[name].get("gpuval_node_ids", options.ids)).get(name):
-            node["id"] = identity
+    hostvars, ids = action.task_vars["hostvars"], node_ids.NodeIdReader(project_path)
+    nodes = {name: _expected(name, hostvars[name], stages, gang_stages, ids, options.ids) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
         is_named = options.run_id not in ("", run_folder.LATEST)
@@ -209,7 +205,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
     return {**run_document, **{key: value for key, value in further.items() if value}}
 
 
-def _expected(name, hostvars, stages, gang_stages):
+def _expected(name, hostvars, stages, gang_stages, ids, default_ids):
     if not NODE_NAME.fullmatch(name):
         raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
@@ -230,6 +226,7 @@ def _expected(name, hostvars, stages, gang_stages):
         }
     except SettingError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
+    optional_fields["id"] = ids(hostvars.get("gpuval_node_ids", default_ids)).get(name)
     return {**expected, **{key: value for key, value in optional_fields.items() if value}}
 
 
