@@ -1,6 +1,6 @@
 """`ansible-playbook` for a fifth less CPU: with bytecode that is kept, and without looks for garbage.
 
-Ansible compiles each file of a collection in every process, and looks a dozen times through the objects of its modules.
+Ansible looks a dozen times through the objects of its modules.
 With the modules imported before a fork (``Fleet``) it takes half of the rest.
 """
 
@@ -9,10 +9,7 @@ import importlib
 import os
 import sys
 import warnings
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-
-from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionPkgLoaderBase as Loader
 
 PROGRAM = [sys.executable, "-P", __file__]  # -P: modules beside this one have names that others have, too
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,16 +23,9 @@ SETTINGS = {
 
 
 def be_quick():
-    """Collections have `__pycache__`, as other packages do."""
+    """Keep the bytecode that the collection writes, and never look for garbage."""
     gc.disable()
     sys.dont_write_bytecode = False
-    compiled = Loader.get_code
-
-    def get_code(self, fullname):
-        path = self._source_code_path
-        return SourceFileLoader(fullname, path).get_code(fullname) if path else compiled(self, fullname)
-
-    Loader.get_code = get_code
 
 
 def preload():

@@ -49,6 +49,8 @@ with open(handle, "wb", closefd=False) as memory:
 sys.path.insert(0, path)
 from gpuval_node.placement import main
 main(runner, stream)
+import gc
+gc.freeze()  # else Python would look through all objects for garbage at its end
 """
 
 
