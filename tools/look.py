@@ -74,10 +74,11 @@ class Terminal:
 
     verbosity = 0
 
-    def display(self, text, color="", stream=None):
+    def display(self, text, color="", stream=None, newline=True, screen_only=True):
         stream = stream or sys.stdout
         is_colored = color and stream.isatty() and "ANSIBLE_NOCOLOR" not in os.environ and "NO_COLOR" not in os.environ
-        print(f"\033[{color}m{text}\033[0m" if is_colored else text, file=stream, flush=True)
+        end = "\n" if newline else ""
+        print(f"\033[{color}m{text}\033[0m" if is_colored else text, file=stream, flush=True, end=end)
 
     def warning(self, text):
         self.display(f"[WARNING]: {text}", PURPLE, sys.stderr)
@@ -194,13 +195,14 @@ def look(command):
     run_id = variables.pop("gpuval_run_id", "")
     options = options_of(kinds, variables)
 
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import step_options
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import commands, step_options
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import Console, folded
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.command import RunCommand
 
     run_command, terminal = RunCommand(), Terminal()
     run_command.use_inventory(sources)
+    commands.look_sources[:] = sources
     run_command.display = Console(terminal)
     run_command.ways = settings.pop("ways", {})
     if store := settings.get("store"):  # relative paths are of the checkout, whose ansible.cfg is in use

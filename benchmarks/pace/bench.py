@@ -205,7 +205,8 @@ class Bench:
         if "gangs" in below.read_run():
             chosen |= {**session.LIMITS, "lost_seconds": self.variables["run_gang_lost_seconds"]}
         placement = SimulatedPlacement(self.fleet, below, self.workloads, SETTINGS)
-        display: Any = SimpleNamespace(display=self.say, warning=self.say)
+        shown = dict.fromkeys(("display", "warning", "progress"), self.say)
+        display: Any = SimpleNamespace(**shown, end_progress=lambda: None)
         backend: Any = self.store.backend()
         store: Any = self.store
         began = self.clock.now

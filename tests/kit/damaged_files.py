@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import Console
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings, group_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
@@ -252,7 +253,7 @@ def watched(run: DamagedRun, run_id: str) -> Outcome:
     limits = WatchLimits(0.1, 1, 60, 60, 1, 0, 0, 0)
     access = open_store({**STORE, **run.store})
     try:
-        RunWatch(limits, folder, access, criteria.beside_shipped(()), NoPlacement(), outcome).run()
+        RunWatch(limits, folder, access, criteria.beside_shipped(()), NoPlacement(), Console(outcome)).run()
     except GpuvalError as error:
         outcome.result = None
         outcome.lines.append(str(error))

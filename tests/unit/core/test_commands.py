@@ -76,6 +76,29 @@ def test_a_checkout_names_its_targets():
     assert commands.pasteable("`make status`", "a b") == "`make status INVENTORY='a b'`"
 
 
+def test_a_checkout_names_the_inventory_of_its_command_unless_it_is_the_default(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given(str(tmp_path / commands.DEFAULT_INVENTORY))
+    assert commands.pasteable("`make report RUN=r1`") == "`make report RUN=r1`"
+    given(str(tmp_path / "inventories/mine"))
+    assert commands.pasteable("`make report RUN=r1`") == "`make report INVENTORY=inventories/mine RUN=r1`"
+    assert commands.pasteable("`make runs INVENTORY=b`") == "`make runs INVENTORY=b`"
+    assert commands.pasteable("run `make setup`") == "run `make setup`"
+    (tmp_path / "a").touch()
+    (tmp_path / "b c").touch()
+    given(str(tmp_path / "a"), str(tmp_path / "b c"))
+    assert commands.pasteable("`make status`") == "`make status INVENTORY='a,b c'`"
+    monkeypatch.delitem(sys.modules, "ansible.context")
+    monkeypatch.setattr(commands, "look_sources", ["inventories/mine"])
+    assert commands.pasteable("`make status`") == "`make status INVENTORY=inventories/mine`"
+
+
+def test_targets_without_an_inventory_are_those_of_the_makefile():
+    recipes = dict(re.findall(r"^([a-z-]+):(.*\n(?:\t.*\n)*)", commands.MAKEFILE.read_text(), re.MULTILINE))
+    for target in commands.NOT_OF_INVENTORIES:
+        assert "$(LOOK)" not in recipes[target] and ("$(PLAY)" not in recipes[target] or target == "baseline-diff")
+
+
 def test_a_makefile_of_ones_own_beside_the_collections_is_no_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "MAKEFILE", tmp_path / "Makefile")
     for text in (None, "validate:\n\tansible-playbook gpuval.fleet.validate\n"):

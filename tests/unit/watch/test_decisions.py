@@ -90,6 +90,14 @@ def test_progress_counts_stages_by_state_and_tells_what_is_left():
     assert "loading 1 failure" in line
 
 
+@pytest.mark.parametrize(("spent", "left"), [(0, 60), (49, 11), (50, 10), (60, 12), (120, 24), (600, 120)])
+def test_a_stage_that_takes_longer_than_expected_is_expected_to_go_on(spent, left):
+    node = view(stages=["long"], long="running")
+    node.plan = {"stages": [{"name": "long", "expected_seconds": 60}]}
+    node.records["long"] = {**node.records["long"], "duration_seconds": spent}
+    assert decisions.seconds_left(node) == left
+
+
 def test_the_end_and_the_cost_by_the_plan_are_known_before_the_start():
     moment = datetime(2026, 11, 28, 22, 30, tzinfo=timezone.utc)
     nodes = [view(stages=["long"]) for _ in range(100)]

@@ -7,8 +7,10 @@ reported passes `pasteable`.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +42,11 @@ VARIABLES = {
     "RUN": "gpuval_run_id",
     "history NODE": "history_node",
 }
+#: The inventory of a command without INVENTORY=, and targets that take none.
+DEFAULT_INVENTORY = "inventories/local"
+NOT_OF_INVENTORIES = ("baseline-diff", "inventory", "reference", "setup")
+#: In place of Ansible's, where it was not imported.
+look_sources: list[str] = []
 DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"
 _PAGE = re.compile(r"(?<![\w/])docs/[a-z_]+\.md")
 _MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
@@ -48,16 +55,18 @@ _MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
 def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, checkout: bool | None = None) -> str:
     """The text with each command as it works here.
 
-    ``inventory`` is what commands need to choose nodes; empty leaves a checkout's commands alone, elsewhere it is that
-    of this process. ``failed``: path of the list of nodes to validate again.
+    ``inventory`` is what commands need to choose nodes; empty is that of this process. ``failed``: path of the list of
+    nodes to validate again.
     """
+    sources = _sources(inventory) if inventory else own_sources()
     if in_checkout() if checkout is None else checkout:
-        chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
-        return _MAKE.sub(lambda match: f"`make {match[1]}{'' if 'INVENTORY=' in match[2] else chosen}{match[2]}`", text)
-    from ansible import context  # noqa: PLC0415 - in a checkout, a look at a run does without Ansible
+        chosen = f" INVENTORY={shlex.quote(','.join(sources))}" if sources not in ([], [DEFAULT_INVENTORY]) else ""
 
-    own_sources = [str(source).removeprefix(f"{Path.cwd()}/") for source in context.CLIARGS.get("inventory") or ()]
-    sources = _sources(inventory) if inventory else own_sources
+        def target(match: re.Match[str]) -> str:
+            is_complete = "INVENTORY=" in match[2] or match[1] in NOT_OF_INVENTORIES
+            return f"`make {match[1]}{'' if is_complete else chosen}{match[2]}`"
+
+        return _MAKE.sub(target, text)
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
 
     def playbook(match: re.Match[str]) -> str:
@@ -67,6 +76,12 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
             return match[0]
 
     return _MAKE.sub(playbook, text)
+
+
+def own_sources() -> list[str]:
+    """The sources of this process's inventory, as its command takes them; a look at a run sets them without Ansible."""
+    arguments = getattr(sys.modules.get("ansible.context"), "CLIARGS", {})
+    return [str(source).removeprefix(f"{Path.cwd()}/") for source in look_sources or arguments.get("inventory") or ()]
 
 
 @functools.cache
@@ -84,11 +99,12 @@ def command(line: str) -> str:
 
 
 def in_remedies(document: Any) -> None:
-    """Make the commands in all remedies of a document pasteable, in place."""
+    """Make the commands in all remedies of a document pasteable, in place. In a checkout they name no inventory, whose
+    path a customer's copy would show."""
     if isinstance(document, dict):
         for name, value in document.items():
             if name == "remedy" and isinstance(value, str):
-                document[name] = pasteable(value)
+                document[name] = pasteable(value, DEFAULT_INVENTORY if in_checkout() else "")
             elif isinstance(value, (dict, list)):
                 in_remedies(value)
     elif isinstance(document, list):
@@ -119,23 +135,58 @@ def _sources(inventory: str) -> list[str]:
     return paths if all(path and Path(path).exists() for path in paths) else [inventory]
 
 
+def terminal_columns() -> int:
+    """Width of the terminal that this process prints to; 0 for a file, a pipe or a CI job, which keep each line."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return shutil.get_terminal_size().columns if is_terminal and not os.environ.get("CI") else 0
+
+
+#: Of the main process, which imports actions before it forks workers; these have no terminal.
+COLUMNS = terminal_columns()
+_START_OF_LINE = "\r\033[K"
+
+
 class Console:
     """Ansible's display, or one like it: prints each text as one line, even if a node put line breaks into it."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
+        #: The progress that stands in the terminal's last line.
+        self._progress = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._display, name)
 
     def display(self, *lines: str) -> None:
+        self._clear()
         for line in lines:
             self._display.display(console_line(pasteable(line)))
 
+    def progress(self, line: str) -> None:
+        """Show progress: on a terminal in a line that the next one replaces, elsewhere as a line."""
+        if not COLUMNS:
+            self.display(line)
+            return
+        self._progress = line
+        text = f"{_START_OF_LINE}{console_line(line)[: COLUMNS - 1]}\r"
+        self._display.display(text, newline=False, screen_only=True)
+
+    def end_progress(self) -> None:
+        """Let the last progress stand, as a line."""
+        if self._progress:
+            self.display(self._progress)
+
+    def _clear(self) -> None:
+        if self._progress:
+            self._display.display(_START_OF_LINE, newline=False, screen_only=True)
+            self._progress = ""
+
     def warning(self, text: str) -> None:
+        self._clear()
         self._display.warning(folded(text))
 
     def error(self, text: str) -> None:
+        self._clear()
         self._display.error(folded(text))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from ..core.commands import COLUMNS
 from ..core.errors import GpuvalError
 from ..core.escape import console_line
 from ..core.processes import Parent
@@ -175,9 +176,11 @@ class StatusDisplay:
                 until = max(until, now + max(0.0, after.round.left) + BEYOND_SECONDS)
             lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
             status = after
-            if lines or time.monotonic() - spoke >= QUIET_SECONDS:
-                for line in [*lines, status_lines.progress_line(status)]:
-                    self._say(line)
+            for line in lines:
+                self._say(line)
+            if lines or COLUMNS or time.monotonic() - spoke >= QUIET_SECONDS:
+                self.lines.append(status_lines.progress_line(status))
+                self.action.display.progress(self.lines[-1])
                 spoke = time.monotonic()
         return status
 

@@ -262,6 +262,10 @@ def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) ->
     return line
 
 
+#: A stage that takes longer than expected is expected to take so much longer again, as a share of its time so far.
+LATE_SHARE = 0.2
+
+
 def progress(views: Sequence[NodeView], elapsed: float) -> str:
     """The progress in one line: counts per stage and state, nodes done, elapsed and expected time."""
     stages: dict[str, Counter[str]] = {}
@@ -325,7 +329,7 @@ def seconds_left(view: NodeView) -> float | None:
         if stage["expected_seconds"] is None:
             return None
         spent = record["duration_seconds"] or 0.0 if record is not None and record["state"] == "running" else 0.0
-        total += max(0.0, stage["expected_seconds"] - spent)
+        total += max(stage["expected_seconds"] - spent, spent * LATE_SHARE)
     return total
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ...module_utils.store import Store, StoreError
+from ..core.commands import COLUMNS
 from ..core.processes import Parent
 from ..core.step_options import PathText, StoreOptions
 from ..judge.check import Check
@@ -126,6 +127,7 @@ class RunWatch:
         self.launcher.plan_starts(now)
         self.publisher.publish(now, self.launcher.window)
         self._loop(saved_at=now)
+        self.display.end_progress()
         watched.save()
         self.publisher.publish(time.monotonic(), self.launcher.window, ended=True)
         return sorted(self.launcher.started)
@@ -155,8 +157,8 @@ class RunWatch:
             if not has_forecast and (line := forecast(self._views, self.launcher.window.nodes, moment)):
                 has_forecast = True  # the first launch has shown the plans
                 watched.say(line)
-            if lines or now - reported_at >= PROGRESS_SECONDS:
-                watched.say(progress(self._views, now - watched.opened))
+            if lines or COLUMNS or now - reported_at >= PROGRESS_SECONDS:
+                self.display.progress(progress(self._views, now - watched.opened))
                 reported_at = now
             if self._closed():
                 watched.say("the run was closed by another command: the watch ends")
