@@ -336,6 +336,17 @@ def test_what_may_be_meant_is_a_warning(checked, tmp_path, line, told):
     assert checked("gpuval_sku: hgx-h200\ngpuval_criteria: []").lines == []
 
 
+def test_the_name_that_a_cluster_has_for_its_gpus_is_no_mistake_but_that_of_a_list_is(checked):
+    def named(node):
+        return {"gpuval_sku": "a100l"}
+
+    outcome = checked("gpuval_placement: slurm", of_node=named)
+    assert not outcome.failed
+    assert [line for line in outcome.lines if "gpuval_sku a100l: not in the catalogue; is it a100?" in line]
+    assert checked("gpuval_placement: ssh", of_node=named).failed
+    assert checked("gpuval_placement: slurm\ngpuval_sku: a100l").failed
+
+
 def test_a_file_is_read_once_however_many_nodes_name_it(checked, tmp_path, monkeypatch):
     (tmp_path / "site.yml").write_text(CRITERIA)
     read = []

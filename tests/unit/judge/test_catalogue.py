@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd_gpus, gaudi_gpus, nvidia_gpus
@@ -189,6 +190,38 @@ def test_what_real_tools_tell_is_in_the_catalogue(file, name):
     for actual, wanted in ((gpus[0].pcie_generation_max, "pcie_generation"), (gpus[0].pcie_width_max, "pcie_width")):
         assert actual in (None, sku.gpu[wanted])
     assert gpus[0].power_limit_watts in (None, sku.gpu["power_limit_watts"])
+
+
+#: GPU models that the catalogue lacks, and which resemble names in it.
+REAL = ["a100x", "a10", "a30", "a800", "b100", "gb300", "h20", "h800", "l4", "l40", "l40g", "mi300a", "mi308x", "v100"]
+
+
+NAMES = ["H20", "NVIDIA L40", "hgx-h200", "8xh100", "auto", "cpu", "nvidia", "mixed", "site-7"]
+
+
+@pytest.mark.parametrize("name", [*REAL, *NAMES])
+def test_no_other_model_and_no_name_of_a_site_is_a_mistyped_sku(name):
+    assert sku_catalogue.misspelled(name) == ""
+
+
+def test_every_sku_with_one_wrong_letter_is_named():
+    """A letter wrong, missing or doubled, and o for 0: all of each name but those that are other models."""
+    words = set()
+    for sku in sku_catalogue.shipped():
+        for position, letter in enumerate(sku.name):
+            head, tail = sku.name[:position], sku.name[position + 1 :]
+            if letter.isalpha():
+                words |= {
+                    head + tail,
+                    head + letter + letter + tail,
+                    *(head + other + tail for other in ascii_lowercase),
+                }
+            elif letter == "0":
+                words.add(f"{head}o{tail}")
+    mistyped = {word for word in words if not sku_catalogue.named(word)} - sku_catalogue._RESEMBLING
+    count = len(mistyped)
+    assert count > 1400
+    assert [word for word in sorted(mistyped) if not sku_catalogue.misspelled(word)] == []
 
 
 def test_a_node_of_several_models_is_of_none():

@@ -293,7 +293,10 @@ class SettingsCheck:
             if self._files and not wrong:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
-        if name == "gpuval_sku" and (near := sku_catalogue.misspelled(value)):
+        from_cluster = values.get("gpuval_placement") != "ssh" and not place_of(
+            values, name
+        )  # a name that it has for GPUs
+        if name == "gpuval_sku" and not from_cluster and (near := sku_catalogue.misspelled(value)):
             return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
         if name == "gpuval_sku" and sku_catalogue.remark(value):
             self._remarks.add(self._placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
