@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HELD = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SUPPORT.md", "CODE_OF_CONDUCT.md", ".github",
         "Makefile", "benchmarks", "collections", "docker", "docs", "inventories", "molecule", "playbooks",
         "roles/testbed", "tools")  # fmt: skip
-ENDINGS = {".py", ".md", ".yml", ".yaml", ".json", ".j2", ".js", ".css", ".html", ".sh", ".toml", ".txt", ""}
+ENDINGS = {".py", ".md", ".yml", ".yaml", ".json", ".j2", ".js", ".css", ".html", ".sh", ".sql", ".toml", ".txt", ""}
 NOT_OURS = {"__pycache__", "uplot", "LICENSE"}
 DATA = yaml.safe_load(Path(__file__).with_name("words.yml").read_text())
 PATTERN = re.compile(rf"\b(?:{'|'.join(DATA['words'])})\b".replace(" ", r"\s+"))

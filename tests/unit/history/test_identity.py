@@ -1,7 +1,7 @@
 """Which machine a node was in each run, and which GPU was where."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import cache, identity
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import cache
 
 
 @pytest.fixture
@@ -26,7 +26,8 @@ def resolved(tmp_path):
                 listed = [{"index": index, "serial": gpu, "uuid": uuid} for index, (gpu, uuid) in enumerate(gpus)]
                 row = [folder, node, machine_id, serial, kind, count, listed]
                 execute("INSERT INTO nodes VALUES (?, ?, ['facts'], 'auto', ?, ?, ?, ?, ?)", row)
-        identity.resolve(connection)
+        for name in ("machines", "parts"):
+            connection.execute(cache.statement(name))
         machines = {(no, node): machine for no, node, machine in
                     execute("SELECT no, node, machine FROM machines").fetchall()}  # fmt: skip
         gpus = {(no, node, index): gpu for no, node, index, gpu in

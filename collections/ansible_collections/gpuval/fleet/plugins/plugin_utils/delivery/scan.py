@@ -37,7 +37,7 @@ _NO_NUMA_NODE = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TOKEN = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*", re.ASCII)
 _PART = re.compile(r"[a-z0-9]+", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_-]+")
-_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md", ".txt"})
+_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md", ".sql", ".txt"})
 
 
 @dataclass

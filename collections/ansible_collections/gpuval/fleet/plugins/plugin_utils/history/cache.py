@@ -35,6 +35,7 @@ try:
 except ImportError as error:
     lacking = str(error)
 
+QUERIES = Path(__file__).with_name("queries")
 #: Max memory of DuckDB; it spills the rest to disk.
 MEMORY = "1GB"
 THREADS = 4
@@ -170,6 +171,11 @@ def json_lines(path: Path) -> str:
 def parquet(*paths: Path) -> str:
     """SQL for FROM: Parquet files as one table."""
     return f"read_parquet([{', '.join(text(str(path)) for path in paths)}])"
+
+
+def statement(name: str, **values: object) -> str:
+    """SQL of the file ``queries/<name>.sql``, with values in place of the names in braces."""
+    return (QUERIES / f"{name}.sql").read_text(encoding="utf-8").format(**values)
 
 
 def text(value: str) -> str:

@@ -16,8 +16,8 @@ from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..judge.check import Check
 from ..judge.peer_groups import LEAST, MOST
-from . import HistoryError, identity
-from .cache import TABLES, Cache, parquet
+from . import HistoryError
+from .cache import TABLES, Cache, parquet, statement
 from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Judged, flakiness, trend_of
 
 SCHEMA = "gpuval.history/1"
@@ -32,16 +32,6 @@ MAX_CHANGES = 12
 MAX_REFUSED = 100
 #: Columns in which figures must agree to be compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
-
-#: SQL: each chosen node of each run, as c (no, node, part), r (run), m (machine), n (the judged node).
-_JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
-    JOIN nodes n ON n.folder = r.folder AND n.node = c.node"""
-
-#: SQL: columns of metrics. If a stage numbers GPUs otherwise than the facts, its GPUs are not in ``parts``.
-_PLACED = """* REPLACE (CASE WHEN part LIKE 'gpu:%' AND (folder, node, stage)
-    IN (SELECT (folder, node, unnest(renumbered)) FROM nodes)
-    THEN part || ' as ' || stage || ' numbers it' ELSE part END AS part)"""
-
 
 #: SQL: the setup of a series, after the revision of its figures' definition unless that is the first.
 _SETUP = "concat(CASE WHEN m.revision > 1 THEN concat('revision ', m.revision, ' ') END, c.setup)"
@@ -103,28 +93,17 @@ class History:
             self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, state["created_at"] >= question.since])
         for name in TABLES:
             files = parquet(*(run.file(name) for _, run in cached))
-            columns = _PLACED if name == "metrics" else "*"
-            self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM {files}")
-        identity.resolve(cache.connection)
+            select = statement(name, files=files) if name == "metrics" else f"SELECT * FROM {files}"
+            self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {select}")
+        self.execute(statement("machines"))
+        self.execute(statement("parts"))
         self._choose_subject()
         self._choose_metrics(checks)
 
     def _choose_subject(self) -> None:
         """Make the table ``chosen`` with the query's subject: no, node, part (NULL: the whole node)."""
         question = self.question
-        if question.subject == "node":
-            # under this name, and under other names of the machine that has the name now
-            select = """SELECT DISTINCT m.no, m.node, NULL AS part FROM machines m WHERE m.node = $1 OR m.machine =
-                (SELECT machine FROM machines WHERE node = $1 ORDER BY no DESC LIMIT 1)"""
-        elif question.subject == "serial":
-            select = """SELECT m.no, m.node, NULL AS part FROM machines m
-                WHERE lower(m.machine) IN ('serial ' || lower($1), 'machine ' || lower($1))
-                UNION SELECT no, node, 'gpu:' || "index" FROM parts
-                WHERE gpu IN (SELECT gpu FROM parts WHERE lower($1) IN (lower(gpu), lower(serial), lower(uuid)))"""
-        elif question.subject == "sku":
-            select = "SELECT no, node, NULL AS part FROM machines WHERE lower(sku) = lower($1)"
-        else:
-            select = "SELECT no, node, NULL AS part FROM machines WHERE $1 = ''"
+        select = statement(f"chosen_{question.subject}")
         self.execute(
             f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT c.* FROM ({select}) c JOIN runs USING (no) WHERE shown",
             [question.value],
@@ -163,36 +142,11 @@ class History:
         self._gather_figures()
 
     def _gather_figures(self) -> None:
-        """Make the tables ``groups`` (columns of GROUP) and ``figures``. There are millions of figures, so they refer
-        to run, node, group and subject by number and hash."""
+        """Make the tables ``groups`` (columns of GROUP) and ``figures``."""
         units = "TRUE" if self.question.metrics else f"unit IN ({', '.join(repr(unit) for unit in SPEEDS)})"
-        self.execute(
-            """CREATE OR REPLACE TEMP TABLE contexts AS
-            SELECT r.no, r.folder, k.node, rec.stage, k.machine, k.sku, k.gpu_count AS gpus, rec.workload, rec.setup,
-                c.part AS only_part
-            FROM records rec SEMI JOIN wanted USING (stage) JOIN runs r USING (folder)
-            JOIN machines k ON k.no = r.no AND k.node = rec.node JOIN chosen c ON c.no = r.no AND c.node = rec.node
-            WHERE rec.state = 'success'"""
-        )
-        self.execute(
-            f"""CREATE OR REPLACE TEMP TABLE groups AS
-            SELECT *, hash(stage, metric, unit, scope, sku, gpus, workload, setup) AS group_key FROM
-            (SELECT DISTINCT stage, metric, unit, scope, sku, gpus, workload, {_SETUP} AS setup FROM
-            (SELECT DISTINCT stage, metric, unit, revision, split_part(part, ':', 1) AS scope FROM metrics
-                SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
-            JOIN (SELECT DISTINCT stage, sku, gpus, workload, setup FROM contexts) c USING (stage))"""
-        )
-        self.execute(
-            f"""CREATE OR REPLACE TEMP TABLE figures AS
-            SELECT c.no, hash(c.node) AS node_key, m.part, m.value,
-                hash(coalesce(p.gpu, c.machine || ' ' || m.part)) AS subject_key,
-                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, {_SETUP})
-                    AS group_key
-            FROM (SELECT * FROM metrics SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
-            JOIN contexts c ON c.folder = m.folder AND c.node = m.node AND c.stage = m.stage
-            LEFT JOIN parts p ON p.no = c.no AND p.node = c.node AND m.part = 'gpu:' || p."index"
-            WHERE (m.value = 0 OR abs(m.value) BETWEEN {LEAST} AND {MOST}) AND coalesce(c.only_part = m.part, TRUE)"""
-        )
+        self.execute(statement("contexts"))
+        self.execute(statement("groups", setup=_SETUP, units=units))
+        self.execute(statement("figures", setup=_SETUP, units=units, least=LEAST, most=MOST))
 
     def document(self) -> dict[str, Any]:
         question = self.question
@@ -209,7 +163,8 @@ class History:
         }  # fmt: skip
         if self.empty:
             return document
-        rows = self._node_rows() if question.subject in ("node", "serial") else self._run_rows()
+        is_of_machine = question.subject in ("node", "serial")
+        rows = self._node_rows() if is_of_machine else self._table(statement("run_rows"))
         flaky, (count, drifts) = self._flaky(), self._drifts()
         self._add_changes(drifts[:MAX_DRIFTS])
         refused = self._table(
@@ -235,32 +190,12 @@ class History:
 
     def _node_rows(self) -> list[dict[str, Any]]:
         """A row for each run of the node or GPU: its part and its verdict."""
-        rows = self._table(
-            f"""SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(n.verdict, ?) AS verdict,
-                n.class, coalesce(n.flaky, FALSE) AS flaky, coalesce(n.failed, []) AS failed, n.versions,
-                len(n.refused) AS refused
-            FROM {_JUDGED_NODES} ORDER BY r.no, c.node, c.part""",
-            NOT_JUDGED,
-        )
+        rows = self._table(statement("node_rows"), NOT_JUDGED)
         for row in rows:
             row["failed_checks"] = [_check_text(one) for one in row.pop("failed")]
             versions = dict(row.pop("versions") or {})
             row |= {"driver": versions.get("driver"), "firmware": versions.get("vbios"), "versions": versions}
         return rows
-
-    def _run_rows(self) -> list[dict[str, Any]]:
-        """A row for each run: the number of nodes by verdict, and their drivers."""
-        verdicts = [f"count(*) FILTER (n.verdict = '{word}') AS \"{word}\"" for word in ("PASS", "FAIL", "INCOMPLETE")]
-        versions = [
-            f"coalesce(list_sort(list(DISTINCT {value}) FILTER ({value} IS NOT NULL)), []) AS {name}"
-            for name, value in (("driver", "n.versions['driver']"), ("firmware", "n.versions['vbios']"))
-        ]
-        return self._table(
-            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, {", ".join(verdicts)},
-                count(*) FILTER (n.verdict IS NULL) AS not_judged, count(*) FILTER (n.flaky) AS flaky,
-                list_sort(list(DISTINCT m.sku)) AS skus, {", ".join(versions)}, sum(len(n.refused))::INTEGER AS refused
-            FROM {_JUDGED_NODES} GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
-        )
 
     def _figures(self) -> list[dict[str, Any]]:
         """For each comparable figure the median, min and max of each run."""
@@ -268,27 +203,14 @@ class History:
             return []
         names = ", ".join(GROUP)
         grouped: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in self._table(
-            f"""SELECT {names}, run_id, median(value) AS median, min(value) AS low, max(value) AS high,
-                count(*) AS parts, count(DISTINCT node_key) AS nodes
-            FROM figures JOIN runs USING (no) JOIN groups USING (group_key) GROUP BY {names}, no, run_id
-            ORDER BY stage, metric, scope, unit, sku, gpus, workload, setup, no"""
-        ):
+        for row in self._table(statement("figure_rows", names=names)):
             group = {name: row.pop(name) for name in GROUP}
             grouped.setdefault(tuple(group.values()), {**group, "runs": []})["runs"].append(row)
         return list(grouped.values())
 
     def _flaky(self) -> list[dict[str, Any]]:
         """Machines that passed only on a further attempt, or changed between PASS and FAIL, the worst first."""
-        answer = self.execute(
-            """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), n.verdict, n.flaky,
-                coalesce(g.gpus, [])
-            FROM (SELECT DISTINCT machine FROM machines JOIN chosen USING (no, node)) own
-            JOIN machines m USING (machine) JOIN runs r USING (no)
-            JOIN nodes n ON n.folder = r.folder AND n.node = m.node AND n.verdict IS NOT NULL
-            LEFT JOIN (SELECT no, node, list(gpu) AS gpus FROM parts GROUP BY ALL) g ON g.no = m.no AND g.node = m.node
-            WHERE r.shown ORDER BY m.machine, r.no"""
-        )
+        answer = self.execute(statement("verdicts"))
         rows = itertools.chain.from_iterable(iter(lambda: answer.fetchmany(10_000), []))
         flaky: list[dict[str, Any]] = []
         for machine, group in itertools.groupby(rows, lambda row: row[0]):
@@ -310,31 +232,13 @@ class History:
         return total, drifts
 
     def _series(self, kind: str) -> tuple[int, list[dict[str, Any]]]:
-        """The drifting series of parts, or (``fleet``) of the medians of all nodes of a kind. A series whose values
-        differ by less than MIN_TOTAL cannot drift by more, so it stays in DuckDB."""
+        """Number of series, and the drifting ones: of parts, or (``fleet``) of the medians of all nodes of a kind."""
         # a part has one figure per run, so the mean is exact; medians of millions of groups are slow
         subject, value, condition = "subject_key", "avg(value)", ""
         if kind == "fleet":
             subject, value, condition = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
-        self.execute(
-            f"""CREATE OR REPLACE TEMP TABLE series AS
-            WITH per_run AS (
-                SELECT group_key, {subject}::UBIGINT AS subject_key, no, {value} AS value
-                FROM figures GROUP BY ALL {condition}
-            ), placed AS (
-                SELECT *, row_number() OVER (PARTITION BY group_key, subject_key ORDER BY no) - 1 AS place FROM per_run
-            ), summed AS (
-                SELECT group_key, subject_key, abs(median(value)) AS middle, max(value) - min(value) AS width,
-                    sqrt(greatest(regr_syy(value, place) - regr_sxy(value, place) ** 2 / regr_sxx(value, place), 0)
-                        / (count(*) - 2)) AS scatter,
-                    CASE WHEN max(value) - min(value) > {MIN_TOTAL} * abs(median(value))
-                        THEN list(value ORDER BY no) END AS figures
-                FROM placed GROUP BY group_key, subject_key HAVING count(*) >= {MIN_RUNS} AND median(value) <> 0
-            )
-            SELECT group_key, subject_key, figures, CASE WHEN count(*) OVER sisters >= {MIN_SISTERS}
-                THEN median(scatter / middle) OVER sisters ELSE 0 END AS floor
-            FROM summed WINDOW sisters AS (PARTITION BY group_key)"""
-        )
+        limits = {"min_total": MIN_TOTAL, "min_runs": MIN_RUNS, "min_sisters": MIN_SISTERS}
+        self.execute(statement("series", subject=subject, value=value, condition=condition, **limits))
         (count,) = self.execute("SELECT count(*) FROM series").fetchone()
         names = ", ".join(f"g.{name}" for name in GROUP)
         answer = self.execute(
@@ -367,32 +271,12 @@ class History:
             "unnest($4::BOOLEAN[])",
             list(map(list, zip(*keys, strict=True))),
         )
-        self.execute(
-            """CREATE OR REPLACE TEMP TABLE flagged_runs AS
-            SELECT DISTINCT f.one, f.fleet, g.stage, x.no, r.run_id, r.folder, k.node, k.machine,
-                CASE WHEN NOT f.fleet THEN x.part END AS part, p.gpu
-            FROM flagged f JOIN groups g USING (group_key)
-            JOIN figures x ON x.group_key = f.group_key AND (f.fleet OR x.subject_key = f.subject_key)
-            JOIN runs r ON r.no = x.no
-            JOIN machines k ON k.no = x.no AND hash(k.node) = x.node_key
-            LEFT JOIN parts p ON NOT f.fleet AND p.no = x.no AND p.node = k.node AND x.part = 'gpu:' || p."index"
-            """
-        )
+        self.execute(statement("flagged_runs"))
         places: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for one, *moment in self.execute(
-            """SELECT one, run_id, CASE WHEN fleet THEN NULL ELSE node END, CASE WHEN fleet THEN NULL ELSE machine END,
-                part, gpu, count(DISTINCT node) FROM flagged_runs GROUP BY ALL ORDER BY one, min(no)"""
-        ).fetchall():
+        for one, *moment in self.execute(statement("flagged_places")).fetchall():
             places[one].append(tuple(moment))
         versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-        for one, run_id, name, values in self.execute(
-            """WITH reported AS (
-                SELECT f.one, f.run_id, unnest(map_entries(coalesce(of.versions, MAP {}))) AS entry
-                FROM flagged_runs f JOIN (SELECT folder, node, 'facts' AS stage, versions FROM nodes UNION ALL
-                    SELECT folder, node, stage, versions FROM records) of
-                ON of.folder = f.folder AND of.node = f.node AND of.stage IN ('facts', f.stage)
-            ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM reported GROUP BY ALL"""
-        ).fetchall():
+        for one, run_id, name, values in self.execute(statement("flagged_versions")).fetchall():
             versions[one, run_id][name] = some_of(values, 4)
         for number, drift in enumerate(drifts):
             _, node, machine, part, gpu, _ = places[number][-1]

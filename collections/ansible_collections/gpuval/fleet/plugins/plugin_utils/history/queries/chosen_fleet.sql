@@ -1,0 +1,2 @@
+-- All nodes.
+SELECT no, node, NULL AS part FROM machines WHERE $1 = ''
