@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ..core.grouping import values_by_key
 from ..judge.judging import take_file
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
@@ -54,12 +55,9 @@ def last_rounds(document: Mapping[str, Any]) -> dict[str, str]:
 
 def _rounds_by_node(document: Mapping[str, Any]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
     """For each node its rounds in order, except those of searches, as (round, name of the node's gang)."""
-    rounds_by_node: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
-    for entry in document["rounds"]:
-        for gang, nodes in entry["gangs"].items() if entry["kind"] != gang_document.SEARCH else ():
-            for node in nodes:
-                rounds_by_node.setdefault(node, []).append((entry, gang))
-    return rounds_by_node
+    own_rounds = (entry for entry in document["rounds"] if entry["kind"] != gang_document.SEARCH)
+    gangs = ((entry, gang, nodes) for entry in own_rounds for gang, nodes in entry["gangs"].items())
+    return values_by_key((node, (entry, gang)) for entry, gang, nodes in gangs for node in nodes)
 
 
 def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
@@ -125,16 +123,13 @@ class _CollectedRound:
     @classmethod
     def read(cls, folder: RunFolder) -> _CollectedRound | None:
         """Read a round's files; None if run.json is damaged, or missing since the controller ended before."""
-        by_node: dict[str | None, list[EvidenceProblem]] = {}
         try:
             if not folder.run_file.exists():
                 return None
             run = folder.read_run()
         except run_folder.RunError:
             return None
-        for problem in folder.read_problems():
-            by_node.setdefault(problem["node"], []).append(problem)
-        return cls(folder, run, by_node)
+        return cls(folder, run, values_by_key((problem["node"], problem) for problem in folder.read_problems()))
 
 
 def _take_round(evidence: RunEvidence, collected: _CollectedRound, name: str, stages: list[str]) -> None:

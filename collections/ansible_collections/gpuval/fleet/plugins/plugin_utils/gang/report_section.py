@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from . import rounds
 from .search.findings import CLASSES
@@ -89,9 +90,7 @@ def console_lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> li
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
     """(reason, nodes) for each reason, the most common first."""
-    groups: dict[str, list[str]] = {}
-    for node, reason in reasons.items():
-        groups.setdefault(reason, []).append(node)
+    groups = values_by_key((reason, node) for node, reason in reasons.items())
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 

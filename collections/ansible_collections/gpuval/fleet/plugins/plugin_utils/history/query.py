@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..judge.check import Check
@@ -272,9 +273,8 @@ class History:
             list(map(list, zip(*keys, strict=True))),
         )
         self.execute(statement("flagged_runs"))
-        places: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for one, *moment in self.execute(statement("flagged_places")).fetchall():
-            places[one].append(tuple(moment))
+        moments = self.execute(statement("flagged_places")).fetchall()
+        places = values_by_key((one, moment) for one, *moment in moments)
         versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         for one, run_id, name, values in self.execute(statement("flagged_versions")).fetchall():
             versions[one, run_id][name] = some_of(values, 4)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+
+from ..core.grouping import values_by_key
 
 MIN_RUNS = 4
 #: Least drift that counts, from the first run to the last, relative to the figure's median.
@@ -109,11 +110,8 @@ def flakiness(history: Iterable[Judged]) -> Flakiness:
     """The flakiness of a machine, from its runs in order. INCOMPLETE shows nothing about the machine and is ignored. A
     GPU that falls off the bus and comes back is no change of hardware; a GPU that was not there before is."""
     judged = [run for run in history if run.verdict in _FINAL]
-    by_asked: dict[Hashable, list[Judged]] = defaultdict(list)
-    for run in judged:
-        by_asked[run.asked].append(run)
     changes, pattern = 0, ""
-    for comparable in by_asked.values():
+    for comparable in values_by_key((run.asked, run) for run in judged).values():
         for stretch in _split_by_hardware(comparable):
             verdicts = [run.verdict for run in stretch]
             moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.errors import SettingError, reason_of
+from ..core.grouping import values_by_key
 from ..records.documents import Document
 from .check import Check, Subject
 from .peer_statistics import borrowed_deviation
@@ -36,10 +36,8 @@ class Baseline:
 
     @classmethod
     def of(cls, document: Document) -> Baseline:
-        figures: dict[tuple[str, str, str], list[Document]] = defaultdict(list)
-        for figure in document["figures"]:
-            figures[figure["stage"], figure["metric"], figure["scope"]].append(figure)
-        return cls(document, figures)
+        figures = (((figure["stage"], figure["metric"], figure["scope"]), figure) for figure in document["figures"])
+        return cls(document, values_by_key(figures))
 
     @property
     def title(self) -> str:

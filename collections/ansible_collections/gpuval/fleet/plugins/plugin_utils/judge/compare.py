@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core import units
+from ..core.grouping import values_by_key
 from ..records.documents import Document
 from .analysis.distribution import relative
 from .baseline import TORCH, Baseline
@@ -70,10 +71,11 @@ def compare(before: Figures, after: Figures) -> Iterator[FigureChange]:
 
 def medians(changes: Iterable[FigureChange]) -> list[FigureChange]:
     """For each figure the change of its median over the nodes that report it on both sides."""
-    of_keys: dict[Any, list[tuple[str, float, float]]] = {}
-    for change in changes:
-        if change.then is not None and change.now is not None:
-            of_keys.setdefault(change.key, []).append((change.unit, change.then, change.now))
+    of_keys = values_by_key(
+        (change.key, (change.unit, change.then, change.now))
+        for change in changes
+        if change.then is not None and change.now is not None
+    )
     return [
         FigureChange("", key, units[0], statistics.median(then), statistics.median(now), nodes=len(now))
         for key, (units, then, now) in ((key, tuple(zip(*pairs, strict=True))) for key, pairs in of_keys.items())

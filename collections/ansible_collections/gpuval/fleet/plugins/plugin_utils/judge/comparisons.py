@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import units
+from ..core.grouping import values_by_key
 from ..core.paths import COLLECTION
 from ..core.text import natural_order, pattern_of, some_of
 from ..records import environment
@@ -184,10 +185,8 @@ def _compared(rule: ComparisonRule, parts: Mapping[str, PartValues]) -> Compared
 
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
     """Draw each figure's spread to that of similar figures of the stage: few nodes often show less (Smyth 2004)."""
-    similar: dict[tuple[Any, ...], list[ComparedFigure]] = defaultdict(list)
-    for key, figure in figures.items():
-        if figure.spread:
-            similar[key.kind, key.stage, id(figure.rule)].append(figure)
+    spread = ((key, figure) for key, figure in figures.items() if figure.spread)
+    similar = values_by_key(((key.kind, key.stage, id(figure.rule)), figure) for key, figure in spread)
     for alike in similar.values():
         usual = statistics.median(figure.spread for figure in alike)
         for figure in alike:

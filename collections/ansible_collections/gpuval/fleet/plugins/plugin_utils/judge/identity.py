@@ -15,6 +15,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..records import environment
 from ..records.documents import Document, Record
 from ..records.evidence import RunEvidence
@@ -200,11 +201,8 @@ def _note_relation(
 def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
     """Pairs of nodes that share an identity, each with the shared values as text."""
     claims = {name: _identity_claim(run, name, evidence) for name in run["nodes"]}
-    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, claim in claims.items():
-        for kind, values in claim.values.items():
-            for value in values:
-                owners[kind, value].append(name)
+    owned = ((name, kind, values) for name, claim in claims.items() for kind, values in claim.values.items())
+    owners = values_by_key(((kind, value), name) for name, kind, values in owned for value in values)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (kind, value), names in owners.items():
         # all pairs; of hundreds of nodes with one cloned disk only neighbours in the list

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core import schemas, units
 from ..core.errors import SettingError
+from ..core.grouping import values_by_key
 from ..records import properties
 from ..records.documents import Document
 from . import peer_statistics
@@ -143,10 +144,7 @@ def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
 
 def _spread_by_part(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
     """For each part name (gpu:3) its median and deviation over the nodes; empty if too few nodes have the part."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for node in nodes:
-        for part, value in node.items():
-            values[part].append(value)
+    values = values_by_key(pair for node in nodes for pair in node.items())
     groups = {
         part: peer_statistics.Peers.without_the_far(its, _FAR, _DEVIATIONS) for part, its in sorted(values.items())
     }

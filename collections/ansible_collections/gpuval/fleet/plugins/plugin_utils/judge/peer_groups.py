@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
+from ..core.grouping import values_by_key
 from ..records import environment
 from ..records.documents import Document, Record
 from . import peer_statistics
@@ -130,11 +131,8 @@ def _few(check: Check) -> float:
 
 def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[float]]:
     """The values to compare from all nodes: by part with ``same_part``, else together under ALL_PARTS."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for sample in samples:
-        for part, _, compared in sample.compared(check):
-            values[_key_of(check, part)].append(compared)
-    return values
+    compared = (values for sample in samples for values in sample.compared(check))
+    return values_by_key((_key_of(check, part), value) for part, _, value in compared)
 
 
 def _key_of(check: Check, part: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 
 from ..core import schemas
+from ..core.grouping import values_by_key
 from ..core.paths import COLLECTION
 from ..records.documents import Document
 from .check import Check
@@ -60,10 +61,9 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
         metric_checks = [check for check in context.criteria if check.metric == figure["metric"]]
         fleet = [check for check in metric_checks if context.samples.get(check.name)]
         checks = [check for check in metric_checks if check in fleet or not KINDS[check.kind].needs_peers(check)]
-        groups: dict[_Place, list[PeerSample]] = defaultdict(list)
-        for key, samples in context.samples[fleet[0].name].items() if fleet else ():
-            for sample in samples:
-                groups[key, sample.alike].append(sample)
+        samples_by_key = context.samples[fleet[0].name] if fleet else {}
+        pairs = ((key, sample) for key, samples in samples_by_key.items() for sample in samples)
+        groups = values_by_key(((key, sample.alike), sample) for key, sample in pairs)
         scopes = {"node": True}
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..records import environment, launch_errors
 from ..records.documents import FAILED_STATES, RUN_ENDED, Document, Record
@@ -314,9 +314,7 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
     on which it ended. A failure class that is about the node becomes that of a shared failure."""
     ends = list(failed)
     names = {end.node for end in ends}
-    groups: dict[tuple[str, str, str], list[FailedStage]] = defaultdict(list)
-    for end in ends:
-        groups[end.stage, end.failure_class, normalised(end.text, names)].append(end)
+    groups = values_by_key(((end.stage, end.failure_class, normalised(end.text, names)), end) for end in ends)
     shared = {}
     for (stage, name, _), group in groups.items():
         if len(group) >= max(MIN_NODES, MIN_SHARE * ran[stage]):

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from ..core import units
 from ..core.escape import clean_text, one_line
+from ..core.grouping import values_by_key
 from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
 from ..runs import folder as run_folder
@@ -222,10 +223,8 @@ def _analysis_data(report: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _stage_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    stages: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
-    for node in report["nodes"]:
-        for stage in node["stages"]:
-            stages.setdefault(stage["name"], []).append((stage, node["name"]))
+    entries_of_nodes = ((stage, node["name"]) for node in report["nodes"] for stage in node["stages"])
+    stages = values_by_key((entry[0]["name"], entry) for entry in entries_of_nodes)
     rows = []
     for name, entries in stages.items():
         states = Counter(stage["state"] for stage, _ in entries)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import units
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 
 
 def line(gaps: Sequence[Mapping[str, Any]], nodes: int, max_reasons: int = 4) -> str:
     """The gaps in one line: stages by reason, and the number of missing figures and parts; empty without gaps."""
-    by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for gap in gaps:
-        if gap["what"] == gap["stage"]:
-            by_reason[gap["reason"], gap["count"]].append(gap["stage"])
+    whole_stages = (gap for gap in gaps if gap["what"] == gap["stage"])
+    by_reason = values_by_key(((gap["reason"], gap["count"]), gap["stage"]) for gap in whole_stages)
     parts = [
         f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
         for (reason, count), stages in list(by_reason.items())[:max_reasons]

@@ -13,6 +13,7 @@ from typing import Any
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import commands, units
 from ..core.escape import console_line, one_line
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..gang import report_section
 from ..judge import acceptance, sku_catalogue, stage_end
@@ -127,12 +128,9 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
     """The decisive checks, each with its parts and its remedy as text; parts with the same reason, and equal remedies,
     are shown once. Checks with the same cause follow each other."""
-    checks_of_parts: dict[str, list[Mapping[str, Any]]] = {}
-    for check in decisive(node):
-        checks_of_parts.setdefault(check.get("cause") or check["part"], []).append(check)
-    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for check in itertools.chain(*checks_of_parts.values()):
-        alike.setdefault((check["name"], check["reason"]), []).append(check)
+    checks_of_parts = values_by_key((check.get("cause") or check["part"], check) for check in decisive(node))
+    ordered = itertools.chain(*checks_of_parts.values())
+    alike = values_by_key(((check["name"], check["reason"]), check) for check in ordered)
     remedies: set[str] = set()
     texts = []
     for check, *others in alike.values():

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.text import some_of, table
 from ..records.brief import stage_line
 from ..records.documents import FINAL_STATES
@@ -190,12 +191,9 @@ def _progress(node: NodeStatus) -> str:
 
 def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
     """The lines of these nodes' successful stages, stage by stage."""
-    lines: dict[str, list[str]] = {}
-    for node in sorted(nodes, key=lambda item: item.name):
-        for stage, state in node.stages.items():
-            if state == "success":
-                lines.setdefault(stage, []).append(done_line(status, node, stage))
-    return [line for of_stage in lines.values() for line in of_stage]
+    named = sorted(nodes, key=lambda node: node.name)
+    done = ((stage, node) for node in named for stage, state in node.stages.items() if state == "success")
+    return [done_line(status, node, stage) for stage, of_stage in values_by_key(done).items() for node in of_stage]
 
 
 def done_line(status: Status, node: NodeStatus, stage: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
+from ...core.grouping import values_by_key
 from .statistics import FAILED, HARD, Noise, deviation, middle
 from .topology import LEVELS, Topology
 from .tuning import DEFAULT, Limits, Tuning
@@ -82,18 +83,12 @@ class Boundary:
 
 
 def by_pair(items: Iterable[Measurement]) -> dict[Link, list[Measurement]]:
-    listed: dict[Link, list[Measurement]] = defaultdict(list)
-    for item in items:
-        listed[item.pair].append(item)
-    return listed
+    return values_by_key((item.pair, item) for item in items)
 
 
 def by_partner(items: Iterable[Measurement], node: str) -> dict[str, list[float]]:
     """The relative figures of a node, by its partner."""
-    listed: dict[str, list[float]] = defaultdict(list)
-    for item in items:
-        listed[item.other(node)].append(item.relative)
-    return listed
+    return values_by_key((item.other(node), item.relative) for item in items)
 
 
 @dataclass
@@ -471,9 +466,7 @@ class _Explainer:
                 break
             moved = statistics.median(value - shifts.get(number, 0.0) for number, value in good)
             # How much faster or slower each round was as a whole.
-            rounds: dict[int, list[float]] = defaultdict(list)
-            for number, value in good:
-                rounds[number].append(value - moved)
+            rounds = values_by_key((number, value - moved) for number, value in good)
             least = tuning.round_pairs
             new_shifts = {n: statistics.median(values) for n, values in rounds.items() if len(values) >= least}
             settled = (moved, shifts) == (centre, new_shifts)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.grouping import values_by_key
 from .distribution import Key, Samples, benjamini_hochberg, centred, spearman, spearman_p
 
 MIN_NODES = 8
@@ -60,9 +61,7 @@ class Correlated:
 
 def correlate(samples: Samples) -> Correlated:
     """Find all pairs of figures of a stage, on nodes of one kind, that are strongly correlated beyond chance."""
-    stages: dict[tuple[str, str], list[Key]] = defaultdict(list)
-    for key in samples.figures:
-        stages[key.stage, key.kind].append(key)
+    stages = values_by_key(((key.stage, key.kind), key) for key in samples.figures)
     pairs = [pair for keys in stages.values() for pair in _pairs_of_stage(keys, samples)]
     qualities = benjamini_hochberg([pair.probability for pair in pairs])
     strong = [

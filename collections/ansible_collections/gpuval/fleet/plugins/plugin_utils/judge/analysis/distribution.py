@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...core.grouping import values_by_key
 from ..peer_statistics import MAD_TO_DEVIATION
 
 #: Least number of nodes for a figure's distribution.
@@ -53,9 +54,7 @@ class FigureSample:
     @functools.cached_property
     def medians(self) -> dict[int, float]:
         """For each node's index the median of its parts."""
-        parts: dict[int, list[float]] = defaultdict(list)
-        for value, (number, _) in self.values:
-            parts[number].append(value)
+        parts = values_by_key((number, value) for value, (number, _) in self.values)
         return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}
 
     def missing(self, nodes: Iterable[int]) -> int:

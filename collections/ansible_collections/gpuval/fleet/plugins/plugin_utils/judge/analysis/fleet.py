@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.escape import one_line
+from ...core.grouping import values_by_key
 from . import correlation, groups
 from .distribution import MIN_NODES, Distribution, FigureSample, Key, Samples, distribution, samples
 
@@ -119,7 +119,5 @@ def _pair_document(pair: correlation.FigurePair) -> dict[str, Any]:
 
 def by_group(analysis: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """The findings in lists by group and kind of node; the group with the strongest finding comes first."""
-    by_key: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for finding in analysis["findings"]:
-        by_key[finding["by"], finding["value"], finding["kind"]].append(finding)
-    return list(by_key.values())
+    keyed = ((tuple(finding[key] for key in ("by", "value", "kind")), finding) for finding in analysis["findings"])
+    return list(values_by_key(keyed).values())

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...core import units
+from ...core.grouping import values_by_key
 from .distribution import Key, Samples, benjamini_hochberg, least_p, mann_whitney, midranks, relative
 
 #: The least number of nodes of a group, and of the others that it is compared with.
@@ -120,10 +121,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
             groups = known_groups[reporting] = _find_groups(reporting, properties)
         tests += _tests(key, values, groups, compared)
     compared.comparisons = len(tests)
-    by_key: dict[Key, list[GroupFinding]] = defaultdict(list)
-    for test in _beyond_chance(tests):
-        if test.standing.large:
-            by_key[test.key].append(test)
+    by_key = values_by_key((test.key, test) for test in _beyond_chance(tests) if test.standing.large)
     for key, key_tests in by_key.items():
         compared.findings += _standing_out(key_tests, medians[key], known_groups[frozenset(medians[key])])
     compared.findings.sort(key=lambda test: (*_sort_key(test), test.key))
@@ -138,9 +136,7 @@ def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
     """The tests that chance does not explain, each with its q: first groups are chosen, then their figures. A bad rack
     differs in many figures at once: if all tests were corrected together, these would admit figures of good groups
     (Benjamini, Bogomolov 2014)."""
-    by_group: dict[tuple[Group, str], list[GroupFinding]] = defaultdict(list)
-    for test in tests:
-        by_group[test.standing.group, test.key.kind].append(test)
+    by_group = values_by_key(((test.standing.group, test.key.kind), test) for test in tests)
     within = {group: benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
     between = benjamini_hochberg([min(its) for its in within.values()])
     chosen = sum(quality <= FALSE_SHARE for quality in between)
@@ -167,11 +163,8 @@ def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, st
         for name, values in sorted(by.items())
     }
     large = {name: values for name, values in large.items() if values}
-    names: dict[frozenset[int], list[Group]] = defaultdict(list)
-    for name, values in large.items():
-        for value, nodes in values.items():
-            names[nodes].append((name, value))
-    return _Groups(large, names)
+    named = ((nodes, (name, value)) for name, values in large.items() for value, nodes in values.items())
+    return _Groups(large, values_by_key(named))
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:

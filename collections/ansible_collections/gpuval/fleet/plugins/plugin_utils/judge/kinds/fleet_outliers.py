@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...core import units
+from ...core.grouping import values_by_key
 from ...core.text import some_of
 from ...records.documents import Record
 from .. import peer_statistics
@@ -145,9 +146,7 @@ class _Comparison:
     def judge_group(self, key: GroupKey, samples: Samples, larger_groups: str) -> None:
         """Judge the nodes of one group. ``larger_groups``: text about larger groups of the same kind."""
         check, history = self.check, self.context.history
-        by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
-        for sample in samples:
-            by_software[sample.alike].append(sample)
+        by_software = values_by_key((sample.alike, sample) for sample in samples)
         all_now = PeerGroup.of(check, samples, " ".join(key), self._reach)
         all_peers = history.largest(check, key, None, all_now)
         if all_peers.nodes <= check.min_peers and larger_groups:

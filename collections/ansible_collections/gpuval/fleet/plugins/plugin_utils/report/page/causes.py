@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.grouping import values_by_key
 from ...judge.verdict import headline
 from ..problems import action_text, part_of, part_text, without
 from ..summary import decisive
@@ -67,10 +68,8 @@ def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
 
 def causes(report: Mapping[str, Any]) -> list[NodesCause]:
     """Nodes grouped by verdict and failure class: at a hundred nodes the pattern matters more than names."""
-    by_cause: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for node in report["nodes"]:
-        if node["verdict"] != "PASS":
-            by_cause.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
+    bad = (node for node in report["nodes"] if node["verdict"] != "PASS")
+    by_cause = values_by_key(((node["verdict"], node.get("class") or "unknown"), node) for node in bad)
     rows = []
     for (verdict, word), nodes in by_cause.items():
         names, check = [node["name"] for node in nodes], headline(nodes[0]) or {"reason": "no required check passed"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.escape import one_line
+from ...core.grouping import values_by_key
 from ..problems import part_of
 from .encode import Shared, mostly, short
 from .results import EvidencePlace, Files
@@ -99,11 +100,9 @@ def _add_peers(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
     """Add the peers of each check to its column: the fleet's text for checks between nodes, or a baseline's example."""
-    of_fleet: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for check in report["fleet"]["checks"]:
-        of_fleet[check["stage"], check["name"]].append(check["reason"])
+    of_fleet = values_by_key(((check["stage"], check["name"]), check["reason"]) for check in report["fleet"]["checks"])
     for number, column in enumerate(columns):
-        statements = list(dict.fromkeys(of_fleet[column.stage, column.name]))
+        statements = list(dict.fromkeys(of_fleet.get((column.stage, column.name), ())))
         if column.kind == "baseline" or (not statements and column.kind in ("outlier", "same")):
             entries = [(node["name"], row[number]) for node, row in zip(report["nodes"], cells) if number in row]
             examples = [f"{name}: {entry['reason']}" for name, entry in entries if entry["verdict"] != "skipped"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.escape import one_line
+from ...core.grouping import values_by_key
 from ...judge.compare import ReportFigure
 from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 
@@ -61,11 +62,9 @@ def table(report: Mapping[str, Any]) -> NodeTable:
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
     """The main figures of a node by (stage, metric); for several GPUs the median."""
-    by_metric: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for stage in dict.fromkeys(stage for stage, _ in FIGURES):
-        for metric in node["metrics"].get(stage, ()):
-            if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
-                by_metric.setdefault((stage, metric["name"]), []).append(metric)
+    stages = dict.fromkeys(stage for stage, _ in FIGURES)
+    reported = (((stage, one["name"]), one) for stage in stages for one in node["metrics"].get(stage, ()))
+    by_metric = values_by_key(pair for pair in reported if pair[0] in _MAIN and pair[1]["value"] is not None)
     return {
         key: ReportFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
         for key, metrics in by_metric.items()
