@@ -1,7 +1,7 @@
 """Every word that the class of a node can be, but for checks of a user's own."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.declared import VERSION_KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.properties import VERSIONS
 
 from tests.kit.builders import SHIPPED
 
@@ -44,6 +44,6 @@ def class_names():
             *stages,
             *ended,
             *OWN,
-            *(f"versions_{kind}" for kind in VERSION_KINDS),
+            *(f"versions_{kind}" for kind in VERSIONS),
         }
     )

@@ -2,8 +2,8 @@
 
 import json
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.declared import VERSION_KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import properties
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.properties import VERSIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,5 +61,5 @@ def test_facts_of_any_form_are_accepted(environment):
 
 def test_versions_that_can_be_declared_are_properties_of_the_facts():
     of_facts = {known.name for known in properties.PROPERTIES if known.stage == properties.FACTS}
-    assert VERSION_KINDS.keys() <= of_facts
+    assert VERSIONS.keys() <= of_facts
     assert len(properties.PATHS) == len(properties.PROPERTIES), "names are unique"

@@ -7,7 +7,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
@@ -16,7 +15,7 @@ from ..core.errors import SettingError
 from ..core.text import meant, pattern_of, some_of
 from ..records import environment
 from ..records.documents import Record
-from ..records.properties import PATHS
+from ..records.properties import PATHS, VERSIONS
 from . import sku_catalogue
 from .check import FACTS, Subject
 from .entries import Entry, own_entry
@@ -93,37 +92,6 @@ def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> 
     return entry("pass", f"{len(declared)} {noun}{'s' if len(declared) > 1 else ''} there")
 
 
-@dataclass(frozen=True)
-class Version:
-    """A component whose version may be declared (``records.properties``), and the remedy for another version."""
-
-    metric: str
-    what: str
-    remedy: str
-
-
-VERSION_KINDS: Mapping[str, Version] = {
-    "driver": Version(
-        "gpu_driver_version", "the GPU driver", "install the declared driver and reboot, or correct gpuval_versions"
-    ),
-    "runtime": Version(
-        "gpu_runtime_version", "CUDA or ROCm of the driver",
-        "install the driver that brings the declared CUDA or ROCm, or correct gpuval_versions",
-    ),
-    "vbios": Version(
-        "gpu_firmware_version", "VBIOS or firmware of the GPU",
-        "flash the declared firmware, or have the GPU replaced by one that carries it",
-    ),
-    "kernel": Version("kernel_version", "the kernel", "boot the declared kernel"),
-    "os": Version("os_version", "the operating system", "install the declared release"),
-    "bios": Version("bios_version", "the BIOS", "flash the declared BIOS and reboot"),
-    "bmc": Version("bmc_version", "the BMC", "flash the declared firmware of the BMC"),
-    "nic_firmware": Version(
-        "nic_firmware_version", "firmware of the RDMA devices", "flash the declared firmware and reset the device"
-    ),
-}  # fmt: skip
-
-
 def parse_versions(value: Any) -> dict[str, list[str]]:
     """``gpuval_versions`` as run.json keeps it: for each kind the list of allowed versions. Raises SettingError."""
     if not value:
@@ -132,9 +100,9 @@ def parse_versions(value: Any) -> dict[str, list[str]]:
         raise SettingError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
     versions = {}
     for key, entry in value.items():
-        if key not in VERSION_KINDS:
-            near = meant(key, VERSION_KINDS)
-            raise SettingError(f"gpuval_versions has the key {key!r}{near}; known are {', '.join(VERSION_KINDS)}")
+        if key not in VERSIONS:
+            near = meant(key, VERSIONS)
+            raise SettingError(f"gpuval_versions has the key {key!r}{near}; known are {', '.join(VERSIONS)}")
         entries = entry if isinstance(entry, list) else [entry]
         if any(isinstance(text, float) for text in entries):
             text = "is a number to YAML (580.10 would be 580.1): write it in quotes"
@@ -149,28 +117,29 @@ def parse_versions(value: Any) -> dict[str, list[str]]:
 
 def version_checks(kind: str, texts: Sequence[str], facts: Record | None) -> list[Entry]:
     """The checks of a declared version; each part with another version has its own entry."""
-    version, expected = VERSION_KINDS[kind], " or ".join(texts)
+    row, expected = VERSIONS[kind], " or ".join(texts)
+    what = row["what"]
     entry = functools.partial(
-        own_entry, f"versions_{kind}", FACTS, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
+        own_entry, f"versions_{kind}", FACTS, "equal", remedy=row["remedy"], metric=row["metric"], expected=expected,
         source=f"gpuval_versions of the inventory: {kind}",
     )  # fmt: skip
     if facts is None:
         return [entry("missing", "no facts say what the node has")]
     pairs = environment.members(facts["environment"], PATHS[kind])
     if not pairs:
-        return [entry("missing", f"the facts do not tell the version of {version.what}")]
+        return [entry("missing", f"the facts do not tell the version of {what}")]
     entries = []
     for member, text in pairs:
         if any(pattern_of(pattern).fullmatch(text) for pattern in texts):
             continue
         part = environment.part_of(member)
-        entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part=part, value=text))
+        entries.append(entry("fail", f"{what} is {text}, not {expected}", part=part, value=text))
         if part == "node":  # items of a list without indexes share one entry
             break
     gpus = len(environment.members(facts["environment"], "gpus[].index"))
     if PATHS[kind].startswith("gpus[]") and len(pairs) < gpus:
-        entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {version.what}"))
-    return entries or [entry("pass", f"{version.what} is {', '.join(sorted({text for _, text in pairs}))}")]
+        entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {what}"))
+    return entries or [entry("pass", f"{what} is {', '.join(sorted({text for _, text in pairs}))}")]
 
 
 ACTIVE = "ACTIVE"

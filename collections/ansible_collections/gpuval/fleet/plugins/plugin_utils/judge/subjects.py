@@ -10,10 +10,9 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..records import environment
 from ..records.documents import Document, Record
 from ..records.evidence import RunEvidence
-from ..records.properties import properties_of
+from ..records.properties import VERSIONS, properties_of
 from . import setups, sku_catalogue
 from .check import FACTS, Subject
-from .declared import VERSION_KINDS
 from .entries import is_held
 from .identity import identity_of, machine_names, models_of
 
@@ -117,5 +116,5 @@ LABEL = "label "
 def properties_of_node(labels: Mapping[str, str], facts: Record | None) -> dict[str, str]:
     """The node's properties by name; a label with the name of a version gets a prefix for its kind."""
     reported = {} if facts is None else properties_of(facts)
-    versions = {name: reported[name] for name in VERSION_KINDS if name in reported}
-    return versions | {LABEL + name if name in VERSION_KINDS else name: text for name, text in labels.items()}
+    versions = {name: reported[name] for name in VERSIONS if name in reported}
+    return versions | {LABEL + name if name in VERSIONS else name: text for name, text in labels.items()}

@@ -1,20 +1,20 @@
 """Hardware and software that records report of a node, as short texts for the report. Pure.
 
-A new property needs a line of ``PROPERTIES``: the report has it by node or stage, the page shows it, and the history
-names its changes.
+A new property needs a row of ``skus/shared/properties.yml``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ...module_utils.engines import engine_types
-from ..core import units
+from ..core import units, yaml_file
 from ..core.escape import one_line
+from ..core.paths import COLLECTION
 from . import environment
 from .documents import Record
 
@@ -38,46 +38,17 @@ class NodeProperty(NamedTuple):
     unit: str = ""
 
 
-PROPERTIES = (
-    NodeProperty("gpu_model", "GPU model", FACTS, "gpus[].name"),
-    NodeProperty("driver", "GPU driver", FACTS, "gpus[].driver_version"),
-    NodeProperty("runtime", "GPU runtime", FACTS, "gpus[].runtime_version"),
-    NodeProperty("vbios", "GPU firmware", FACTS, "gpus[].firmware_version"),
-    NodeProperty("gpu_memory", "GPU memory", FACTS, "gpus[].memory_bytes", "bytes"),
-    NodeProperty("gpu_power_limit", "GPU power limit", FACTS, "gpus[].power_limit_watts", "watts"),
-    NodeProperty("ecc", "ECC", FACTS, "gpus[].ecc_mode"),
-    NodeProperty("partitions", "Partitions", FACTS, "gpus[].partition_mode"),
-    NodeProperty("machine_model", "Machine", FACTS, "firmware.product_name"),
-    NodeProperty("bios", "BIOS", FACTS, "firmware.bios_version"),
-    NodeProperty("bmc", "BMC", FACTS, "firmware.bmc_version"),
-    NodeProperty("cpu", "CPU", FACTS, "cpu.model"),
-    NodeProperty("cpu_sockets", "CPU sockets", FACTS, "cpu.socket_count"),
-    NodeProperty("cpu_cores", "CPU cores", FACTS, "cpu.core_count"),
-    NodeProperty("cpu_governor", "CPU governor", FACTS, "cpu.governor"),
-    NodeProperty("clock_source", "Clock source", FACTS, "tuning.clock_source"),
-    NodeProperty("huge_pages", "Transparent huge pages", FACTS, "tuning.transparent_huge_pages"),
-    NodeProperty("memory_ecc", "ECC counters of main memory", FACTS, "memory.ecc_problem"),
-    NodeProperty("os_name", "Operating system", FACTS, "os.name"),
-    NodeProperty("os", "Release of the operating system", FACTS, "os.version"),
-    NodeProperty("kernel", "Kernel", FACTS, "os.kernel"),
-    NodeProperty("nics", "Network cards", FACTS, "nics[].driver"),
-    NodeProperty("nic_firmware", "Firmware of RDMA devices", FACTS, "nics[].firmware_version"),
-    *(NodeProperty(name, name.capitalize(), FACTS, f"engines.{name}") for name in engine_types()),
-    NodeProperty("container_toolkit", "Container toolkit", FACTS, "engines.nvidia_container_toolkit"),
-    NodeProperty("python", "Python", ANY_STAGE, "python"),
-    NodeProperty("torch", "PyTorch", ANY_STAGE, "torch"),
-    NodeProperty("cuda", "CUDA", ANY_STAGE, "cuda"),
-    NodeProperty("rocm", "ROCm", ANY_STAGE, "rocm"),
-    NodeProperty("hip", "HIP", ANY_STAGE, "hip"),
-    NodeProperty("collective_library", "Collective library", ANY_STAGE, "collective_library"),
-    NodeProperty("vllm", "vLLM", ANY_STAGE, "vllm"),
-    NodeProperty("transformers", "Transformers", ANY_STAGE, "transformers"),
-    NodeProperty("deepspeed", "DeepSpeed", ANY_STAGE, "deepspeed"),
-    NodeProperty("server", "Inference server", "inference", "server"),
-    NodeProperty("server_version", "Version of the server", "inference", "server_version"),
-    NodeProperty("model_trained", "Model trained", "training", "model"),
-    NodeProperty("model_loaded", "Model loaded", "loading", "model_folder"),
-)
+def _read_properties(rows: Iterable[Mapping[str, str]]) -> Iterator[NodeProperty]:
+    for row in rows:
+        for engine in engine_types() if "{engine}" in row["name"] else ("",):
+            titled = {**row, "title": row["title"].format(engine=engine.capitalize())}
+            yield NodeProperty(**{key: text.format(engine=engine) for key, text in titled.items()})
+
+
+_TABLE = yaml_file.shipped(COLLECTION / "skus/shared/properties.yml", "properties")
+PROPERTIES = tuple(_read_properties(_TABLE["properties"]))
+#: For each property whose version can be declared: metric of the check, words for the component, remedy.
+VERSIONS: Mapping[str, Mapping[str, str]] = _TABLE["versions"]
 TITLES = {**{known.name: known.title for known in PROPERTIES}, IMAGE: "Image"}
 PATHS = {known.name: known.path for known in PROPERTIES}
 

@@ -10,34 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core import extensions, yaml_file
+from ..core import extensions, schemas, yaml_file
 from ..core.errors import GpuvalError, SettingError
 from ..core.paths import COLLECTION
 from ..core.text import meant
 from ..records import evidence
 from . import datasets
 
-#: Defaults of the keys that a stage's declaration may leave out.
-STAGE_DEFAULTS: dict[str, Any] = {
-    "image": None,
-    "container": None,
-    "environment": {},
-    "timeout_seconds": 3600,
-    "inactivity_seconds": 600,
-    "grace_seconds": 10,
-    "on_failure": "continue",
-    "needs": [],
-    "requires": [],
-    "datasets": [],
-    "secrets": [],
-    "retry": ["crash", "timeout", "slow"],
-    "patterns": [],
-    "output": [],
-    "log_max_bytes": 10_000_000,
-    "expected_seconds": None,
-    "tags": [],
-}
-
+_STAGE, _CONTAINER = (schemas.schema("plan")["$defs"][name]["properties"] for name in ("stage", "container"))
+#: Defaults of the keys that a stage's declaration may leave out; what it requires is in no plan.
+STAGE_DEFAULTS = {**{key: rule["default"] for key, rule in _STAGE.items() if "default" in rule}, "requires": []}
 #: Fields of PlanSettings that a plan contains unchanged.
 COPIED = (
     "run_id",
@@ -55,13 +37,9 @@ JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
 #: Keys of a log reader that a plan contains; its other keys are for people.
 READER_KEYS, MAX_READERS = ("name", "step", "x_unit", "values"), 8
+#: Types in the schema of numbers that a template leaves as text.
+_NUMBERS = {"integer": int, "number": float}
 REQUIREMENT_KEYS = {"import", "start", "where", "install"}
-CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
-CONTAINER_KEYS = {
-    *CONTAINER_NUMBERS,
-    *("python", "ulimits", "user", "privileged", "capabilities", "devices", "volumes", "network", "ipc", "arguments"),
-    "ssh_keys",
-}
 
 
 class PlanError(GpuvalError):
@@ -358,17 +336,16 @@ def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
 def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the stage asks of its container, with the numbers that a template leaves as text made numbers again. Raises
     PlanError."""
-    unknown = sorted(set(container) - CONTAINER_KEYS)
-    if unknown:
+    if unknown := sorted(container.keys() - _CONTAINER.keys()):
         raise PlanError(
             f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(unknown)}"
-            f"{meant(unknown[0], CONTAINER_KEYS)}; known are {', '.join(sorted(CONTAINER_KEYS))}"
+            f"{meant(unknown[0], sorted(_CONTAINER))}; known are {', '.join(sorted(_CONTAINER))}"
         )
     checked = {key: value for key, value in container.items() if value is not None and value != ""}
     try:
-        for key, kind in CONTAINER_NUMBERS.items():
-            if key in checked:
-                checked[key] = kind(checked[key])
+        for key, rule in _CONTAINER.items():
+            if key in checked and rule["type"][0] in _NUMBERS:
+                checked[key] = _NUMBERS[rule["type"][0]](checked[key])
     except (TypeError, ValueError):
         raise PlanError(f"{name}_workload.container.{key}: {checked[key]!r} is not a number") from None
     if "ulimits" in checked:
