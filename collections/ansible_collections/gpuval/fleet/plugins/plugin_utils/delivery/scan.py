@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from ansible.errors import AnsibleError
 
-from ..core.grouping import values_by_key
 from .ordinary_names import is_ordinary
 
 PIECE_BYTES = 4 << 20
@@ -147,7 +146,9 @@ def _any_of(words: Iterable[str], levels: int = 2) -> str:
     """A pattern that matches any of these literal words, longest first, grouped by first characters for speed."""
     if not levels:
         return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    groups = values_by_key((word[:1], word[1:]) for word in words)
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        groups.setdefault(word[:1], []).append(word[1:])
     branches = [f"{re.escape(first)}(?:{_any_of(rest, levels - 1)})" for first, rest in sorted(groups.items())[::-1]]
     return "|".join(branches) or "(?!)"
 
