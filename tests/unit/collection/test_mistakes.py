@@ -394,6 +394,31 @@ def test_the_path_of_a_webhook_is_not_printed(checked):
         assert "t0ken" not in outcome.result["msg"]
 
 
+def test_what_env_sets_is_checked_like_any_setting_and_named_with_its_line(checked, tmp_path):
+    (tmp_path / ".env").touch(mode=0o600)
+    (tmp_path / ".env").write_text("BUCKET=My_Bucket\nFOLDER=../up\nAWS_SECRET_ACCESS_KEY=sesame\nNODE_NAME=a/b\n")
+
+    def check(text, hosts):
+        magic = {"ansible_inventory_sources": [str(tmp_path / "all.yml")], "groups": {"all": hosts}}
+        return checked(text, hosts, lambda _node: magic, **magic)
+
+    outcome = check("mine: 1", ["gpu-1"])
+    assert outcome.result["msg"] == "nothing was started: correct the 3 settings above"
+    for words in (
+        ".env:1: gpuval_bucket My_Bucket: must be",
+        ".env:2: gpuval_folder",
+        ".env:4: gpuval_node_ids: the id 'a/b'",
+    ):
+        assert sum(words in line for line in outcome.lines) == 1, outcome.lines
+    (tmp_path / ".env").write_text("BUCKET=My_Bucket\nAWS_SECRET_ACCESS_KEY=sesame\nNODE_NAME=a/b\nMODEL=tiny\n")
+    outcome = check("gpuval_bucket: mine", ["gpu-1", "gpu-2"])
+    assert not outcome.failed
+    assert outcome.lines[0].startswith(".env:3: NODE_NAME is not used: the inventory has several nodes")
+    places = "gpuval_model (.env:4), gpuval_bucket (.env:1, overridden), gpuval_s3_secret_key (.env:2)"
+    assert outcome.lines[1] == f"settings from .env: {places}"
+    assert "sesame" not in str(outcome)
+
+
 def test_a_secret_is_not_printed(checked):
     message = checked("gpuval_s3_secret_key: {open: sesame}").result["msg"]
     assert "gpuval_s3_secret_key: must be text" in message
@@ -418,6 +443,7 @@ INVENTORIES = [
     ({"hosts.yml": "all:\n  hosts:\n    a: {x: 1}\n    a: {x: 2}\n"}, "hosts.yml:4: not YAML: the key 'a' stands tw"),
     ({"hosts.yml": "all: {hosts: {a: }}\n", "group_vars/all.yml": "a: 1\nb: !vault x\na: 2\n"}, "the key 'a' stands t"),
     ({"hosts.yml": "all: {hosts: {a: }}\n", "group_vars/all.yml": "a: {{ b }}\n"}, "quote a value that begins with {{"),
+    ({"hosts": "[g]\na ansible_host=192.0.2.1\n[h]\na ansible_host=192.0.2.2\n"}, "hosts:4: a has ansible_host=192.0."),
     ({"nodes.csv": "name\nn[03-01]\n"}, "nodes.csv line 2: the range 'n[03-01]' is empty"),
     ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=PATH)"),
 ]  # fmt: skip

@@ -219,10 +219,12 @@ def _problem_of_yaml(path: Path) -> str:
 
 
 def _problem_of_ini(path: Path) -> str:
-    """A message on the first host line with spaces around a variable's =, allowed only in [GROUP:vars]; or empty."""
+    """A message on the first host line with spaces around a variable's =, allowed only in [GROUP:vars], or with another
+    address than above; or empty."""
     if path.suffix not in INI or not path.is_file() or os.access(path, os.X_OK):
         return ""
     hosts = True
+    addresses: dict[str, str] = {}
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             section = re.match(r"\s*\[[^\]:]+(:\w+)?\]", line)
@@ -230,6 +232,11 @@ def _problem_of_ini(path: Path) -> str:
             corrected = "" if section or not hosts or line.lstrip().startswith(";") else _joined(line)
             if corrected:
                 return f"{path}:{number}: a variable of a host has no spaces around its =: write {corrected}"
+            match = re.match(r"\s*([^\s;#]+)\s.*?\bansible_host=(\S+)", line) if hosts and not section else None
+            if match and addresses.setdefault(match[1], match[2]) != match[2]:
+                return (
+                    f"{path}:{number}: {match[1]} has ansible_host={addresses[match[1]]} above: rename one of the two"
+                )
     except (OSError, ValueError):  # Ansible reports these itself
         pass
     return ""

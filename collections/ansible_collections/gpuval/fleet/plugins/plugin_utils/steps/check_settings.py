@@ -123,6 +123,12 @@ class SettingsCheck:
         wrong: dict[str, list[str]] = dict.fromkeys([*env.problems, *_problems_of_extensions(specs)], hosts)
         self._remarks.update(env.remarks)
         self.env_places = env.places_of(specs.defaults)
+        if len(task_vars.get("groups", {}).get("all", ())) > 1 and (
+            origin := self.env_places.pop("gpuval_node_ids", "")
+        ):
+            self._remarks.add(
+                f"{origin}: NODE_NAME is not used: the inventory has several nodes, with names of their own"
+            )
         sets: list[set[str]] = [set() for _ in range(4)]
         placed, clusters, site_patterns, keys = sets
         names: dict[str, tuple[str, Mapping]] = {}
