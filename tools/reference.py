@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "collections"))
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages as stage_files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import DOCUMENTATION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.stages import DEPTHS, depth_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria as judged
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import sku_entries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
@@ -91,7 +92,7 @@ CLASSES_BEGIN, CLASSES_END = "<!-- classes: made by `make reference` of failures
 
 def failures() -> str:
     """All classes of failures, with their subjects and actions."""
-    ladders = yaml.safe_load((COLLECTION / "actions" / "rules.yml").read_text())["ladders"]
+    ladders = yaml.safe_load((COLLECTION / "failures" / "ladders.yml").read_text())["ladders"]
     header = ["class", "subject", "action", "test"]
     parts = []
     for name, path in failure_files().items():
@@ -456,9 +457,9 @@ def coverage() -> str:
     )
 
 
-def checks_by_name() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Of every check its stage, and the profiles that it is limited to."""
-    shipped = {one.name: (one.stage, one.applies.profile) for one in judged.load(judged.shipped_files())}
+def checks_by_name() -> dict[str, tuple[str, str]]:
+    """Of every check its stage, and the least depth of a profile with it."""
+    shipped = {one.name: (one.stage, one.applies.depth) for one in judged.load(judged.shipped_files())}
     own = (
         "sku",
         "sku_gpu_count",
@@ -467,7 +468,7 @@ def checks_by_name() -> dict[str, tuple[str, tuple[str, ...]]]:
         "mounts_declared",
         *(f"versions_{kind}" for kind in VERSIONS),
     )
-    return {**shipped, **dict.fromkeys(own, ("facts", ()))}
+    return {**shipped, **dict.fromkeys(own, ("facts", DEPTHS[0]))}
 
 
 def matching(pattern: str, known: dict[str, Any]) -> list[str]:
@@ -477,9 +478,9 @@ def matching(pattern: str, known: dict[str, Any]) -> list[str]:
     return found
 
 
-def holds_in(check: tuple[str, tuple[str, ...]], profile: str, stages: list[str]) -> bool:
-    stage, only = check
-    return stage in stages and (not only or profile in only)
+def holds_in(check: tuple[str, str], profile: str, stages: list[str]) -> bool:
+    stage, depth = check
+    return stage in stages and DEPTHS.index(depth_of(profile)) >= DEPTHS.index(depth)
 
 
 # files

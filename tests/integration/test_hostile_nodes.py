@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_launch import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 
 from tests.kit.fleet import machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.stages import DEPTHS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
@@ -32,7 +33,7 @@ def report_with_one_broken(check):
         stages=list(dict.fromkeys(["facts", check.stage])),
         sku=next(filter(None, skus)),
         gpu_count=gpus or None,
-        profile=(*check.applies.profile, "standard")[0],
+        profile=(*check.applies.profile, max("standard", check.applies.depth, key=DEPTHS.index))[0],
         workloads={check.stage: (*check.applies.workload, check.stage)[0]},
     )
     for name in NODES:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import expected_fingerprints
 
 from tests.kit.builders import facts_record, make_record, metric
 
@@ -28,7 +28,7 @@ def setups_of(*, nvls=False, training=()):
         "diagnostics": {"environment": {} if nvls else {"NCCL_NVLS_ENABLE": "0"}},
         "training": {"command": ["{python}", "-m", "gpuval_workloads.training", "--seconds", 20, *training]},
     }
-    return setups.of_stages(declarations, STAGES)
+    return expected_fingerprints.of_stages(declarations, STAGES)
 
 
 def per_gpu(name, value, unit, gpus=8):

@@ -8,8 +8,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     baseline,
     criteria,
     declared,
+    expected_fingerprints,
     make_baseline,
-    setups,
     sku_catalogue,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
@@ -203,9 +203,15 @@ def setups_of_runs(_folder):
     }  # fmt: skip
     return {
         name: {
-            "setups": setups.of_stages(declarations, ["training", "diagnostics", "collective", "loading"]),
-            "of_h200": setups.for_sku(setups.of_stages(declarations, list(declarations)), "h200"),
-            "of_none": setups.for_sku(setups.of_stages(declarations, list(declarations)), None),
+            "setups": expected_fingerprints.of_stages(
+                declarations, ["training", "diagnostics", "collective", "loading"]
+            ),
+            "of_h200": expected_fingerprints.for_sku(
+                expected_fingerprints.of_stages(declarations, list(declarations)), "h200"
+            ),
+            "of_none": expected_fingerprints.for_sku(
+                expected_fingerprints.of_stages(declarations, list(declarations)), None
+            ),
         }
         for name, declarations in cases.items()
     }

@@ -40,7 +40,7 @@ def test_the_runner_holds_what_it_shares_with_modules_and_starts_as_a_program():
     assert {
         "__main__.py",
         "gpuval_runner/cli.py",
-        "gpuval_node/placement.py",
+        "gpuval_node/node_launch.py",
         "gpuval_node/hardware/collect.py",
     } <= set(names(data))
 

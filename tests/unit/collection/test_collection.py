@@ -13,6 +13,8 @@ import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from jsonschema import Draft202012Validator
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,6 +61,28 @@ def test_a_stage_or_a_profile_is_named_in_no_list_of_the_product():
         if len(set(pattern.findall(text))) > 5
     ]
     assert lists == []
+
+
+def test_what_a_stage_brings_stands_in_its_folder():
+    """Files for all stages have no row of one stage, and no criterion names a profile."""
+    stages = tuple(f"{stage}_" for stage in extensions.found("stages"))
+    rows = [
+        row.name for groups in map(failure_classes.read, failure_classes.COMMON) for row in sum(groups.values(), ())
+    ]
+    metrics = [name for entry in read(plausible.RANGES) for name in entry["metrics"]]
+    assert [name for name in (*rows, *metrics) if name.startswith(stages)] == []
+    rules = coherence.entries_of(coherence.RULES)
+    assert [rule["name"] for rule in rules if len(rule.get("stages", "**")) == 1] == []
+    assert [check.name for check in criteria.load(criteria.shipped_files()) if check.applies.profile] == []
+
+
+def test_a_field_of_nvidia_smi_costs_what_the_table_says():
+    files = [path for path in FLEET.rglob("*.[py]*") if "row_remap_failed_count" in path.read_text(errors="ignore")]
+    assert {str(path.relative_to(FLEET)) for path in files if path.suffix in (".py", ".yml")} == {
+        "plugins/module_utils/hardware/nvidia_gpus.py",
+        "plugins/module_utils/hardware/gpu.py",
+        "roles/facts/files/criteria.yml",
+    }
 
 
 LOGIC = re.compile(

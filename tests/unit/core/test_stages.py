@@ -18,11 +18,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import Gp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, folder, plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
+from tests.kit.builders import healthy, make_run
 from tests.kit.extension import FILES, write_extension
 
 
@@ -148,6 +151,24 @@ def test_a_profile_replaces_defaults_of_stages_and_a_host_those_of_the_profile(p
     assert stages.with_variables(templar, chosen)["training_seconds"] == 7
 
 
+@pytest.mark.parametrize(
+    ("depth", "applying"),
+    [("quick", 0), ("standard", 1), ("burnin", 2), ("soak", 9)],
+)
+def test_criteria_of_its_depth_apply_to_a_profile_whatever_its_name(write, depth, applying):
+    text = f"schema: gpuval.profile/1\ndepth: {depth}\nstages: [facts]\n"
+    write({"profiles/night.yml": text})
+    deeper = [check for check in criteria.beside_shipped([]) if check.applies.depth != "quick"]
+    assert len(deeper) == 9
+    run = make_run(["node-1"], profile="night")
+    subject = subject_of(run, "node-1", healthy(run))
+    subject.accelerator, subject.declared_gpus = "nvidia", 8
+    assert len([check for check in deeper if not not_applicable(check, subject)]) == applying
+    extensions.use(())
+    kept = subject_of({**run, "depth": depth}, "node-1", healthy(run))
+    assert kept.depth == depth, "run.json has it, where the extension is away"
+
+
 def test_a_stage_of_an_extension_is_one_of_all(write):
     write()
     assert declaration("burn", gpuval_profile="night")["timeout_seconds"] == 66
@@ -232,6 +253,10 @@ RULES = FILES["stages/burn/files/coherence.yml"]
             "failures.yml: class 'training_*': the name must begin with burn_: rename it",
         ),
         ({"profiles/night.yml": "schema: gpuval.profile/1\n"}, 'night.yml: "stages" is a required property'),
+        (
+            {"profiles/night.yml": "schema: gpuval.profile/1\ndepth: burn-in\nstages: [facts]\n"},
+            "night.yml: depth: 'burn-in' is none of quick, standard, burnin, soak; is it burnin?",
+        ),
         ({"profiles/night.yml": "schema: [\n"}, "night.yml:2: not YAML"),
         ({"stages/burn/defaults/main.yml": "burn_workload: [\n"}, "burn/defaults/main.yml:2: not YAML"),
         ({"stages/burn/meta/argument_specs.yml": "argument_specs: [\n"}, "meta/argument_specs.yml:2: not YAML"),
@@ -353,6 +378,8 @@ from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings

@@ -12,7 +12,7 @@ from gpuval_runner import plan as node_plan
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.gang import joining, members
+from gpuval_workloads.gang import members, membership
 
 MANY = 1000
 RUN = {"run_id": "20261122-000000-abcd", "folder": "20261122-000000-abcd", "bucket": "gpuval", "profile": "standard"}
@@ -95,7 +95,7 @@ def test_the_program_of_a_gang_of_many_gets_it_as_a_file(tmp_path):
     (tmp_path / "ca.pem").write_text("authority")
     (tmp_path / "store.json").write_text(json.dumps({"ca_file": "ca.pem", "members": {"collective/n2": "https://x"}}))
     scratch.write_gang(tmp_path, plan.gang, tmp_path)
-    kept = json.loads((tmp_path / joining.RECORDS_FILE).read_text())
+    kept = json.loads((tmp_path / membership.RECORDS_FILE).read_text())
     assert kept == {"urls": {"collective/n2": "https://x"}, "ca": "authority"}
     gang = members.from_environment(values)
     assert (gang.index, gang.own.node, len(gang.members)) == (1200, node, 2 * MANY)

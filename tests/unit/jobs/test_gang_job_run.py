@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.gang import joining
+from gpuval_workloads.gang import membership
 from gpuval_workloads.gang.members import Gang, GangMember
-from gpuval_workloads.job import together
+from gpuval_workloads.job import gang_run
 from gpuval_workloads.job.program import JobStep, JobSteps
 
 from tests.kit.gang_jobs import Members, write
@@ -129,7 +129,7 @@ def test_a_node_whose_job_ended_before_it_joined_is_named_before_the_time_for_jo
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         urls = {"mine/node-2": f"http://127.0.0.1:{server.server_port}/"}
-        (tmp_path / joining.RECORDS_FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
+        (tmp_path / membership.RECORDS_FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
         path = write(tmp_path, step("train", "true"), join_seconds=80)
         own = {"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "mine", "GPUVAL_ATTEMPT": "1"}
         with Members(tmp_path, free_port(), path, **own) as members:
@@ -216,9 +216,9 @@ def test_a_launcher_that_an_image_lacks_is_named_with_its_node_before_any_work(t
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
 def test_a_port_in_use_is_named_before_any_work(tmp_path, monkeypatch, launcher):
-    monkeypatch.setattr(together, "find_spec", lambda _name: True)
+    monkeypatch.setattr(gang_run, "find_spec", lambda _name: True)
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/pdsh")
-    run, port = together.GangRun.__new__(together.GangRun), free_port()
+    run, port = gang_run.GangRun.__new__(gang_run.GangRun), free_port()
     run._gang = Gang("all", (GangMember("n1", "127.0.0.1", 1), GangMember("n2", "127.0.0.2", 1)), 0, 1, 3)
     run._launchers, run._folder = {launcher}, tmp_path
     with socket.create_server(("", port)), ExitStack() as stack:
@@ -231,7 +231,7 @@ def test_mpirun_that_is_missing_is_named(tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "bash").symlink_to(shutil.which("bash"))
-    usual = together.ExecutableSearch((), {}).find("mpirun")
+    usual = gang_run.ExecutableSearch((), {}).find("mpirun")
     if usual:
         pytest.skip(f"{usual} is found whatever PATH says")
     path = write(tmp_path, step("train", "true", launcher="mpirun"))
@@ -328,15 +328,15 @@ def launched(folder, rank, code, monkeypatch):
     """A process of a step that a launcher starts."""
     end = f"kill -{code - 128} $$" if code > 128 else f"exit {code}"
     launch = {"command": ["sh", "-c", end], "folder": str(folder), "environment": {"GPUVAL_STEP": "train"}}
-    (folder / together.rank.FILE).write_text(json.dumps(launch))
-    monkeypatch.setenv(together.RANK_DIRECTORY_VARIABLE, str(folder))
+    (folder / gang_run.rank.FILE).write_text(json.dumps(launch))
+    monkeypatch.setenv(gang_run.RANK_DIRECTORY_VARIABLE, str(folder))
     monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setattr(together.rank.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(gang_run.rank.signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["rank"])
-    return together.rank.main()
+    return gang_run.rank.main()
 
 
-@pytest.mark.parametrize("launcher", together.OVER_SSH)
+@pytest.mark.parametrize("launcher", gang_run.OVER_SSH)
 @pytest.mark.parametrize(
     ("codes", "told"),
     [
@@ -347,7 +347,7 @@ def launched(folder, rank, code, monkeypatch):
     ],
 )
 def test_a_rank_that_failed_is_seen_although_its_launcher_succeeds(tmp_path, monkeypatch, launcher, codes, told):
-    run = together.GangRun.__new__(together.GangRun)
+    run = gang_run.GangRun.__new__(gang_run.GangRun)
     gang = Gang("all", (GangMember("n1", "10.0.0.1", 2, {}), GangMember("n2", "10.0.0.2", 2, {})), 0, 1, 3)
     run._gang, run._folder, run._channel, run._what = gang, tmp_path, Channel(), "step train (1 of 1)"
     run._inapplicable = ""
@@ -356,16 +356,16 @@ def test_a_rank_that_failed_is_seen_although_its_launcher_succeeds(tmp_path, mon
     if not told:
         run._after(step, ran=True)
         return
-    with pytest.raises(together.WorkloadCrash, match=re.escape(told)):
+    with pytest.raises(gang_run.WorkloadCrash, match=re.escape(told)):
         run._after(step, ran=True)
 
 
-@pytest.mark.parametrize("launcher", together.OVER_SSH)
+@pytest.mark.parametrize("launcher", gang_run.OVER_SSH)
 def test_a_step_of_a_launcher_whose_file_exists_is_skipped_and_the_job_goes_on(tmp_path, monkeypatch, launcher):
     (tmp_path / "made").touch()
     one = JobStep("convert", ("false",), 0.0, {}, "made", skip=False, force=False, launcher=launcher)
     job = JobSteps("mine", {}, (one,), figures=False, csv="", gang={"figures": "first"})
-    run = together.GangRun(job, tmp_path, tmp_path / "result.json")
+    run = gang_run.GangRun(job, tmp_path, tmp_path / "result.json")
     run._gang = Gang("all", (GangMember("n1", "10.0.0.1", 2, {}), GangMember("n2", "10.0.0.2", 2, {})), 0, 1, 3)
     run._channel = Channel()
     monkeypatch.setattr(Channel, "arrive", lambda self, _name, word: setattr(self, "word", word))
@@ -386,7 +386,7 @@ exit 0
 def test_a_rank_that_fails_is_named_by_all_although_mpirun_succeeds(tmp_path):
     (tmp_path / "tools").mkdir()
     mpirun = tmp_path / "tools" / "mpirun"
-    mpirun.write_text(MPIRUN.format(python=sys.executable, folder=tmp_path, variable=together.RANK_DIRECTORY_VARIABLE))
+    mpirun.write_text(MPIRUN.format(python=sys.executable, folder=tmp_path, variable=gang_run.RANK_DIRECTORY_VARIABLE))
     mpirun.chmod(0o755)
     run = '[[ $GPUVAL_NODE != node-2 ]] || exit 5; echo "well done"'
     path = write(tmp_path, step("train", run, launcher="mpirun"))
@@ -406,10 +406,10 @@ def members(*labels):
 
 def test_nodes_are_ordered_by_rack_and_no_more_than_asked_for_take_part():
     gang = Gang("all", members("a", "b", "a", "b"), 2, 1, 3)
-    shaped = together.shaped(gang, {**ASKED, "order": "rack", "most": 3}, False)
+    shaped = gang_run.shaped(gang, {**ASKED, "order": "rack", "most": 3}, False)
     assert [one.node for one in shaped.members] == ["n1", "n3", "n2"]
     assert shaped.own.node == "n3"
-    spare = together.shaped(Gang("all", gang.members, 3, 1, 3), {**ASKED, "order": "rack", "most": 3}, False)
+    spare = gang_run.shaped(Gang("all", gang.members, 3, 1, 3), {**ASKED, "order": "rack", "most": 3}, False)
     assert spare.index == 3
 
 
@@ -419,7 +419,7 @@ def test_nodes_are_ordered_by_rack_and_no_more_than_asked_for_take_part():
 )
 def test_a_gang_that_does_not_fit_says_why(asked, told):
     with pytest.raises(ValueError, match=told):
-        together.shaped(Gang("all", members("", ""), 0, 1, 3), {**ASKED, **asked}, False)
+        gang_run.shaped(Gang("all", members("", ""), 0, 1, 3), {**ASKED, **asked}, False)
 
 
 def test_a_spare_node_passes_at_once(tmp_path):

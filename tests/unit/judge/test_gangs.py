@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
@@ -355,7 +355,7 @@ def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
 
 
 def test_a_node_that_refused_its_part_in_a_gang_has_the_remedy_of_its_refusal():
-    reason = f"not started in its gang (refused): {placement.BUSY.format(run='first', holder='')}"
+    reason = f"not started in its gang (refused): {node_launch.BUSY.format(run='first', holder='')}"
     state = end_check("node-1", "collective", refusal=reason, of_gang=True)
     assert state["reason"] == reason
     assert "-e gpuval_wait_for_node=SECONDS" in state["remedy"]

@@ -1,7 +1,7 @@
 """A list of collectives that was narrowed: what was not asked for is not demanded, and the report tells of it."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import expected_fingerprints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit import builders
@@ -32,7 +32,7 @@ def judged(asked, measured, say=True, only=None):
     """``asked``: what the records say; ``only``: what the settings say, the same unless given."""
     run = make_run(NODES, stages=["facts", "collective"])
     command = ["{python}", "-m", "gpuval_workloads.gang", "collectives", "--only", *(only or asked)]
-    run["setups"] = setups.of_stages({"collective": {"command": command}}, ["facts", "collective"])
+    run["setups"] = expected_fingerprints.of_stages({"collective": {"command": command}}, ["facts", "collective"])
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
     records = {

@@ -11,7 +11,7 @@ from gpuval_runner.telemetry.gpu_figures import GpuFigures
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics
 from tests.kit.h200 import facts
 
-SOAK = criteria.read_file(criteria.COLLECTION / "roles/run/files/criteria_soak.yml")
+SOAK = criteria.read_file(criteria.COLLECTION / "roles/training/files/criteria_soak.yml")
 COUNTERS = {"gpu_ecc_corrected_new_count", "gpu_link_error_new_count", "gpu_pcie_replay_new_count"}
 OF_THE_NODE = {"kernel_mce_count", "kernel_link_flap_count", "memory_ecc_corrected_new_count"}
 

@@ -2,7 +2,7 @@ import copy
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
@@ -590,7 +590,7 @@ def test_measurements_of_another_node_to_the_last_digit_are_not_accepted():
 def refused_as_twin(run, evidence, name, twin):
     """The launch of a name whose machine is in the run as another, as launch_plan leaves it."""
     evidence.records.pop(name)
-    message = placement.TWICE.format(name=twin)
+    message = node_launch.TWICE.format(name=twin)
     evidence.launches[name] = {"state": "refused", "class": "same_machine_twice", "twin": twin, "message": message}
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings
 
@@ -27,11 +27,15 @@ def test_a_real_text_has_its_class(case):
 
 
 OWN = [
-    ("refused", placement.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
-    ("refused", placement.BUSY.format(run="first", holder=" since 2026-11-23T10:00:00Z"), "other_run"),
-    ("refused", placement.TWICE.format(name="node-7"), "same_machine_twice"),
-    ("refused", placement.NO_SPACE.format(needed=140, place="/m", spare=0.27, free=8), "no_space"),
-    ("refused", placement.LACKING.format(lacks="deepspeed needs deepspeed (not installed: install it)"), "no_package"),
+    ("refused", node_launch.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
+    ("refused", node_launch.BUSY.format(run="first", holder=" since 2026-11-23T10:00:00Z"), "other_run"),
+    ("refused", node_launch.TWICE.format(name="node-7"), "same_machine_twice"),
+    ("refused", node_launch.NO_SPACE.format(needed=140, place="/m", spare=0.27, free=8), "no_space"),
+    (
+        "refused",
+        node_launch.LACKING.format(lacks="deepspeed needs deepspeed (not installed: install it)"),
+        "no_package",
+    ),
     (
         "failed",
         "/data/gpuval is shared with another machine, on which n1 is at work",

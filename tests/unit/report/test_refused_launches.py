@@ -1,7 +1,7 @@
 """A node that refused its launch: the message says what is wrong, the remedy alone what to do, with whole commands."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, node_launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import reasons
@@ -18,10 +18,10 @@ LACKS = (
 
 
 def own_message(monkeypatch, version=(3, 12), platform="linux"):
-    monkeypatch.setattr(placement.sys, "version_info", version)
-    monkeypatch.setattr(placement.sys, "platform", platform)
+    monkeypatch.setattr(node_launch.sys, "version_info", version)
+    monkeypatch.setattr(node_launch.sys, "platform", platform)
     with pytest.raises(node_directory.NodeError) as raised:
-        placement.check_python()
+        node_launch.check_python()
     monkeypatch.undo()
     return str(raised.value)
 
@@ -29,24 +29,24 @@ def own_message(monkeypatch, version=(3, 12), platform="linux"):
 #: By class: the message, and what of its remedy must be there whole and once.
 CASES = {
     "foreign_work": (
-        placement.IN_THE_WAY.format(named=USERS),
+        node_launch.IN_THE_WAY.format(named=USERS),
         ("end the work", "(`make clean` for runs of gpuval)", "-e gpuval_force=true runs anyway"),
     ),
     "other_run": (
-        placement.BUSY.format(run=RUN, holder=HOLDER[: node_directory.MOST_OF_HOLDER]),
+        node_launch.BUSY.format(run=RUN, holder=HOLDER[: node_directory.MOST_OF_HOLDER]),
         (
             "-e gpuval_wait_for_node=SECONDS queues",
             f"`make clean RUN={RUN}`",
             "-e gpuval_force=true runs anyway",
         ),
     ),
-    "same_machine_twice": (placement.TWICE.format(name="good"), ("fix the inventory", "machine id")),
+    "same_machine_twice": (node_launch.TWICE.format(name="good"), ("fix the inventory", "machine id")),
     "no_space": (
-        placement.NO_SPACE.format(needed=140, place="/var/lib/gpuval/models", spare=0.27, free=8),
+        node_launch.NO_SPACE.format(needed=140, place="/var/lib/gpuval/models", spare=0.27, free=8),
         ("free space on the node", "set gpuval_models_dir"),
     ),
     "no_package": (
-        placement.LACKING.format(lacks=LACKS),
+        node_launch.LACKING.format(lacks=LACKS),
         (f"{PYTHON} -m pip install torch", "install the packages there", "--skip-tags"),
     ),
     "old_python": (lambda patch: own_message(patch, version=(3, 6)), ("install", "set ansible_python_interpreter")),

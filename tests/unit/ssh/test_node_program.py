@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_launch import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import placement, requirement_trial
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_launch, requirement_trial
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
@@ -56,7 +56,7 @@ def lacking(python, tmp_path):
     def ask(*needs, named=python):
         trial = {"in_python": True, "needs": [{**need, "stages": ["mine"]} for need in needs]}
         trial["environment"] = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        return placement.lacking({"plan": {"python": str(named)}, "requirements": [trial]}).get("message", "")
+        return node_launch.lacking({"plan": {"python": str(named)}, "requirements": [trial]}).get("message", "")
 
     return ask
 
@@ -171,7 +171,7 @@ def refused(python):
             for name, (environment, *needs) in stages.items()
         }
         trials = launch_inputs.requirements({"stages": list(stages)}, workloads, "host")
-        return placement.lacking({"plan": {"python": str(python)}, "requirements": trials})
+        return node_launch.lacking({"plan": {"python": str(python)}, "requirements": trials})
 
     return ask
 
@@ -189,7 +189,7 @@ def test_the_environment_of_a_stage_refuses_no_other_stage(refused, tmp_path, va
     assert refused(first=(good, need), second=(good, need)) == {}
     outcome = refused(first=(good, need), broken=(bad, need), third=(good, need), also=(bad, need))
     assert outcome["lacking_stages"] == ["broken", "also"]
-    assert re.match(rf"[^:]*: broken, also need {placement.readable(need)} \(.*install \S+\)$", outcome["message"])
+    assert re.match(rf"[^:]*: broken, also need {node_launch.readable(need)} \(.*install \S+\)$", outcome["message"])
     launch = launch_errors.described({"state": "refused", **outcome})
     assert (launch["class"], 'ARGS="--skip-tags broken,also"' in launch["remedy"]) == ("no_package", True)
 
@@ -247,7 +247,7 @@ def test_what_the_home_of_the_login_has_counts(refused, python, tmp_path, monkey
     (Path(site.stdout.strip()) / "of_the_user.py").write_text("")
     trial = {"in_python": False, "environment": {}, "needs": [{"import": "of_the_user", "stages": ["mine"]}]}
     monkeypatch.setattr(sys, "executable", sys._base_executable)  # a venv has no packages of the user
-    assert placement.lacking({"plan": {"python": ""}, "requirements": [trial]}) == {}
+    assert node_launch.lacking({"plan": {"python": ""}, "requirements": [trial]}) == {}
 
 
 def test_a_folder_in_the_logins_directory_is_no_package(refused, tmp_path, monkeypatch):
@@ -265,12 +265,12 @@ SERVER = "transformers + torch + fastapi + uvicorn + pydantic + openai + acceler
         *(pytest.param({"import": text}, marks=pytest.mark.slow) for text in ("torch + deepspeed", SERVER)),
         *({"start": text} for text in ("rclone version", "fio --version", "ib_write_bw --version")),
     ],
-    ids=placement.readable,
+    ids=node_launch.readable,
 )
 def test_trials_of_real_packages_leave_nothing_behind(tmp_path, monkeypatch, need):
     of_nodes = COLLECTION.parents[3] / ".venv-node" / "bin" / "python"
     python = of_nodes if "import" in need else Path(sys.executable)
-    name, path = placement.readable(need), f"{python.parent}:{os.environ['PATH']}"
+    name, path = node_launch.readable(need), f"{python.parent}:{os.environ['PATH']}"
     if not python.exists() or ("start" in need and not shutil.which(name, path=path)):
         needs.lacking(f"{name} is not installed here: make setup, or apt-get install {name}")
     (tmp_path / "home").mkdir()
@@ -278,5 +278,5 @@ def test_trials_of_real_packages_leave_nothing_behind(tmp_path, monkeypatch, nee
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     trial = {"in_python": True, "environment": {}, "needs": [{**need, "stages": ["mine"]}]}
-    placement.lacking({"plan": {"python": str(python)}, "requirements": [trial]})
+    node_launch.lacking({"plan": {"python": str(python)}, "requirements": [trial]})
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "home", tmp_path / "temporary"]

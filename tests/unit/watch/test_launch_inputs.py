@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, node_launch
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
@@ -52,8 +52,8 @@ def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
     """Otherwise its own word of what hangs is lost."""
     role = Path(launch_inputs.__file__).parents[3] / "roles/run/defaults/main.yml"
     of_the_controller = yaml.safe_load(role.read_text())["run_launch_seconds"]
-    assert node_directory.RUNNER_SECONDS < placement.LAUNCH_SECONDS <= of_the_controller - 30
-    assert node_directory.ONE_AT_ONCE_SECONDS < placement.LAUNCH_SECONDS
+    assert node_directory.RUNNER_SECONDS < node_launch.LAUNCH_SECONDS <= of_the_controller - 30
+    assert node_directory.ONE_AT_ONCE_SECONDS < node_launch.LAUNCH_SECONDS
 
 
 def node_store(read_keys=(), reachable=True):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
@@ -79,7 +79,7 @@ def ask(declared, python, tmp_path):
             trial["environment"] = {"PATH": str(folder)}
             for need in trial["needs"]:
                 need.pop("where", None)  # as on a node with InfiniBand
-        return placement.lacking({"plan": {"python": str(executable)}, "requirements": asked_for}).get("message", "")
+        return node_launch.lacking({"plan": {"python": str(executable)}, "requirements": asked_for}).get("message", "")
 
     return asked
 
@@ -158,7 +158,7 @@ def test_nodes_without_ports_need_no_perftest(ask, tmp_path, declared, stage):
 )
 def test_the_server_that_was_chosen_is_tried(declared, server, names):
     (need,) = declared("inference", inference_server=server)["inference"]["requires"]
-    assert placement.readable(need) == names
+    assert node_launch.readable(need) == names
     assert declared("inference", inference_server="command")["inference"]["requires"] == []
 
 

@@ -5,7 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from gpuval_workloads.gang.joining import RECORDS_FILE, MemberRecords
+from gpuval_workloads.gang.membership import RECORDS_FILE, MemberRecords
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from gpuval_workloads.common.ranks import leave, run_rank
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.diagnostics.collectives import Collective, collectives
 from gpuval_workloads.diagnostics.measure import Meter
-from gpuval_workloads.gang import training, wrong
+from gpuval_workloads.gang import training, wrong_values
 from gpuval_workloads.gang.collectives import ERRORS
 
 def main(ranks, result):
@@ -52,7 +52,8 @@ def main(ranks, result):
     elif WAY == "wrong":
         one = Collective("x", lambda n: 1.0, lambda *_: (int, int, lambda: 2 if ranks.rank == 1 else 0))
         try:
-            collectives(ranks, Meter(ranks, int), 0.1, "gang", [one], 8, lambda n: wrong.keep(ranks.rank, ERRORS, n))
+            keep = lambda n: wrong_values.keep(ranks.rank, ERRORS, n)
+            collectives(ranks, Meter(ranks, int), 0.1, "gang", [one], 8, keep)
         finally:
             os._exit(3)
 

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadResult
-from gpuval_workloads.gang import members, mpi, wrong
+from gpuval_workloads.gang import members, mpi, wrong_values
 from gpuval_workloads.vendor_tools import collectives
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "vendor_tools"
@@ -170,7 +170,7 @@ def test_wrong_elements_are_an_answer_whatever_comes_after(bench, tmp_path):
     errors = result.metric("gang_collective_error_count")
     assert errors > 0
     kept = WorkloadResult()
-    wrong.add_to(kept)  # also where the gang ends before the result is told
+    wrong_values.add_to(kept)  # also where the gang ends before the result is told
     assert kept.metric("gang_collective_error_count") == errors
 
 

@@ -22,7 +22,7 @@ from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
-from gpuval_workloads.gang import joining, launching, members, threads
+from gpuval_workloads.gang import launching, members, membership, threads
 
 from tests.kit.needs import needs_deepspeed, needs_programs
 from tests.kit.ports import free_port
@@ -111,10 +111,10 @@ def test_ranks_are_given_all_that_the_stage_was_given():
         ["OFI_NCCL_PROTOCOL", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD", "ROCR_VISIBLE_DEVICES", "PT_HPU_LAZY_MODE",
          "SHARP_COLL_LOG_LEVEL", "HF_HOME", "PATH", "HOME", "MY_OWN"], "a b='c'",
     )  # fmt: skip
-    token = {joining.TOKEN_VARIABLE: "5ecret"}
+    token = {membership.TOKEN_VARIABLE: "5ecret"}
     odd = {"QUOTED": '{"a": 1}', "LINES": "a\nb", "BACK": "a\\"}
-    given, kept_back = joining.passed(
-        {**declared, **others, **token, **odd, "USER": "x", "SSH_CONNECTION": "y"}, joining.TOKEN_VARIABLE
+    given, kept_back = membership.passed(
+        {**declared, **others, **token, **odd, "USER": "x", "SSH_CONNECTION": "y"}, membership.TOKEN_VARIABLE
     )
     assert given == {**declared, **others}
     assert kept_back == ["BACK", "LINES", "QUOTED"]
@@ -136,8 +136,8 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
     gang = gang_of(1, 1, port=free_port())
     values = {"AN_EQUAL": "a=b c", "A_TICK": "it's $HOME `x` #7", "EMPTY": "", "UMLAUT": "ü"}
     public = authorized.with_suffix(".pub").read_text()
-    with joining.SshServer(gang, tmp_path / "ssh", public, values) as server:
-        options = joining.client(gang, tmp_path, authorized, [server.host_key] * 2)
+    with membership.SshServer(gang, tmp_path / "ssh", public, values) as server:
+        options = membership.client(gang, tmp_path, authorized, [server.host_key] * 2)
         done = subprocess.run(
             ["ssh", *options, "-p", str(gang.ssh_port), "127.0.0.1", "env -0"],
             capture_output=True, timeout=30, check=False,
@@ -150,7 +150,7 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
 @pytest.mark.usefixtures("sshd")
 def test_the_server_of_a_member_with_a_name_is_reached_at_all_addresses(tmp_path, authorized):
     gang = gang_of(1, 1, addresses=("localhost", "127.0.0.2"), port=free_port())
-    server = joining.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
+    server = membership.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
     with server, socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60) as connection:
         assert connection.recv(4) == b"SSH-"
 
@@ -158,7 +158,7 @@ def test_the_server_of_a_member_with_a_name_is_reached_at_all_addresses(tmp_path
 @pytest.mark.usefixtures("sshd")
 def test_the_server_of_a_member_with_an_address_listens_there_alone(tmp_path, authorized):
     gang = gang_of(1, 1, port=free_port())
-    server = joining.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
+    server = membership.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
     with server, pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60)
 

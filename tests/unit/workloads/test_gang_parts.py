@@ -19,9 +19,9 @@ from gpuval_workloads.common.result import WorkloadCrash, WorkloadFailure, Workl
 from gpuval_workloads.gang import (
     collectives,
     config,
-    joining,
     launching,
     members,
+    membership,
     training,
     transport,
 )
@@ -79,7 +79,7 @@ def test_files_of_the_launchers(tmp_path):
     assert "--node-rank=1" in launching.torchrun_place(gang)
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "brought").write_text("its key")
-    options = joining.client(gang, tmp_path, tmp_path / "keys" / "brought", ["ssh-ed25519 AAA", "ssh-ed25519 BBB"])
+    options = membership.client(gang, tmp_path, tmp_path / "keys" / "brought", ["ssh-ed25519 AAA", "ssh-ed25519 BBB"])
     assert f"UserKnownHostsFile={tmp_path / 'known_hosts'}" in options
     assert (tmp_path / "known_hosts").read_text() == (
         "[10.0.0.1]:3022 ssh-ed25519 AAA\n[10.0.0.2]:3022 ssh-ed25519 BBB\n"
@@ -105,8 +105,8 @@ def test_a_stop_while_they_run_ends_them_and_none_after():
 
 
 def test_the_interface_of_an_address():
-    assert joining.interface_of("127.0.0.1") == "lo"
-    assert joining.interface_of("192.0.2.77") is None and joining.interface_of("a-name") is None
+    assert membership.interface_of("127.0.0.1") == "lo"
+    assert membership.interface_of("192.0.2.77") is None and membership.interface_of("a-name") is None
 
 
 def in_a_namespace(*lines):
@@ -118,7 +118,7 @@ def in_a_namespace(*lines):
         "ip link set eth7 up; ip address add 10.9.8.7/24 dev eth7; ip address add 10.9.8.8/24 dev eth7; "
         'ip address add fd00:9::7/64 dev eth7 nodad; exec "$@"'
     )
-    code = "\n".join(["from gpuval_workloads.gang import joining, members", *lines])
+    code = "\n".join(["from gpuval_workloads.gang import membership, members", *lines])
     done = subprocess.run(
         ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(NODE)}, timeout=30, check=True, capture_output=True, text=True,
@@ -129,7 +129,7 @@ def in_a_namespace(*lines):
 def test_the_interface_of_further_addresses_is_found():
     addresses = ["10.9.8.7", "10.9.8.8", "fd00:9::7", "fd00:9:0::0007", "10.9.8.9"]
     found = in_a_namespace(
-        f"print(*map(joining.interface_of, {addresses}))", "print(joining.network_of('10.9.8.8', []))"
+        f"print(*map(membership.interface_of, {addresses}))", "print(membership.network_of('10.9.8.8', []))"
     )
     assert found == ["eth7", "eth7", "eth7", "eth7", "None", "10.9.8.0/24"]
 
@@ -138,36 +138,36 @@ def test_a_name_that_means_the_loopback_interface_here_is_no_address_for_others(
     own = document(members=[{**MEMBERS[0], "address": "n-1"}, {**MEMBERS[1], "address": "n-2"}], index=0)
     found = in_a_namespace(
         "known = {'n-1': '127.0.1.1', 'n-2': '10.9.8.20'}",
-        "joining.socket.getaddrinfo = lambda name, *_, **__: [(0, 0, 0, '', (known[name], 0))]",
+        "membership.socket.getaddrinfo = lambda name, *_, **__: [(0, 0, 0, '', (known[name], 0))]",
         f"gang = members.parse({own!r})",
-        "print(joining.own_address(gang, 0))",
+        "print(membership.own_address(gang, 0))",
         "known['n-1'] = '10.9.8.8'",
-        "print(joining.own_address(gang, 0))",
+        "print(membership.own_address(gang, 0))",
         "known.update({'n-1': '127.0.1.1', 'n-2': '192.0.2.1'})",
-        "print(joining.own_address(gang, 0))",
+        "print(membership.own_address(gang, 0))",
     )
     assert found == ["10.9.8.7", "10.9.8.8", "127.0.1.1"]
 
 
 def test_the_network_of_the_members_is_that_of_the_first_widened(monkeypatch):
     held = []
-    monkeypatch.setattr(joining, "addresses", lambda: [(1, ipaddress.ip_interface(held[-1]))])
+    monkeypatch.setattr(membership, "addresses", lambda: [(1, ipaddress.ip_interface(held[-1]))])
     held.append("10.2.8.5/24")
-    assert joining.network_of("10.2.8.5", ["10.2.8.5", "10.2.8.99"]) == "10.2.8.0/24"
-    assert joining.network_of("10.2.8.5", ["10.2.8.5", "10.2.9.1"]) == "10.2.8.0/23"
+    assert membership.network_of("10.2.8.5", ["10.2.8.5", "10.2.8.99"]) == "10.2.8.0/24"
+    assert membership.network_of("10.2.8.5", ["10.2.8.5", "10.2.9.1"]) == "10.2.8.0/23"
     held.append("10.2.8.5/32")  # as clouds and pods have it
-    assert joining.network_of("10.2.8.5", ["10.2.8.4"]) == "10.2.8.4/31"
-    assert joining.network_of("10.2.8.5", ["10.2.250.4"]) == "10.2.0.0/16"
-    assert joining.network_of("10.2.8.5", ["10.3.8.5"]) is None
-    assert joining.network_of("10.2.8.5", ["192.168.0.1"]) is None
-    assert joining.network_of("10.2.8.5", ["node-2"]) is None
-    assert joining.network_of("10.2.8.6", []) is None
+    assert membership.network_of("10.2.8.5", ["10.2.8.4"]) == "10.2.8.4/31"
+    assert membership.network_of("10.2.8.5", ["10.2.250.4"]) == "10.2.0.0/16"
+    assert membership.network_of("10.2.8.5", ["10.3.8.5"]) is None
+    assert membership.network_of("10.2.8.5", ["192.168.0.1"]) is None
+    assert membership.network_of("10.2.8.5", ["node-2"]) is None
+    assert membership.network_of("10.2.8.6", []) is None
     held.append("10.2.8.5/8")
-    assert joining.network_of("10.2.8.5", ["10.77.8.5"]) == "10.0.0.0/8"
+    assert membership.network_of("10.2.8.5", ["10.77.8.5"]) == "10.0.0.0/8"
     held.append("127.0.0.1/8")
-    assert joining.network_of("127.0.0.1", []) is None
+    assert membership.network_of("127.0.0.1", []) is None
     held.append("::1/128")
-    assert joining.network_of("::1", []) is None
+    assert membership.network_of("::1", []) is None
 
 
 def test_what_runs_below_is_ended_also_what_lost_its_parent():
@@ -342,7 +342,7 @@ def test_templates_are_read_from_the_packed_programs_too(tmp_path):
 
 
 def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
-    assert joining.resolved("192.0.2.7", 0) == "192.0.2.7"
+    assert membership.resolved("192.0.2.7", 0) == "192.0.2.7"
     answers = iter([OSError(2, "not known"), [(0, 0, 0, "", ("10.0.0.7", 0))]])
 
     def look_up(*_arguments, **_options):
@@ -351,12 +351,12 @@ def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(joining.socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(joining, "LOOK_UP_SECONDS", 0)
-    assert joining.resolved("node-1.gangs.gpuval.svc", 60) == "10.0.0.7"
+    monkeypatch.setattr(membership.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(membership, "LOOK_UP_SECONDS", 0)
+    assert membership.resolved("node-1.gangs.gpuval.svc", 60) == "10.0.0.7"
     answers = iter([OSError(2, "not known")])
     with pytest.raises(WorkloadCrash, match="by which the others reach this node, is not known here after 0 s"):
-        joining.resolved("node-1.gangs.gpuval.svc", 0)
+        membership.resolved("node-1.gangs.gpuval.svc", 0)
 
 
 @pytest.mark.parametrize("password", ["!", "!!", "!locked", "!*", "!$6$salt$hash"])
@@ -364,7 +364,7 @@ def test_a_locked_user_is_advised(tmp_path, password):
     shadow = tmp_path / "shadow"
     shadow.write_text(f"daemon:*:19000:0:99999:7:::\nroot:{password}:19000:0:99999:7:::\n")
     with pytest.raises(WorkloadFailure, match=r"user root is locked .* usermod -p '\*' root .* launcher torchrun"):
-        joining.check_not_locked("root", shadow)
+        membership.check_not_locked("root", shadow)
 
 
 @pytest.mark.parametrize(
@@ -373,11 +373,11 @@ def test_a_locked_user_is_advised(tmp_path, password):
 def test_who_is_not_locked_goes_on(tmp_path, text):
     shadow = tmp_path / "shadow"
     shadow.write_text(text + "\n")
-    joining.check_not_locked("root", shadow)
-    joining.check_not_locked("root", tmp_path / "none")
+    membership.check_not_locked("root", shadow)
+    membership.check_not_locked("root", tmp_path / "none")
 
 
 def test_a_user_without_a_name_learns_what_ssh_needs(monkeypatch):
-    monkeypatch.setattr(joining.os, "geteuid", lambda: 4_000_000_000)
+    monkeypatch.setattr(membership.os, "geteuid", lambda: 4_000_000_000)
     with pytest.raises(WorkloadFailure, match=r"user 4000000000 has no line in /etc/passwd"):
-        joining.user()
+        membership.user()

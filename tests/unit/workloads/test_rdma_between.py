@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from gpuval_workloads.common.result import WorkloadCrash, WorkloadResult
-from gpuval_workloads.gang import joining
+from gpuval_workloads.gang import membership
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.rdma import attribution, between, perftest
 from gpuval_workloads.rdma.attribution import RailPair
@@ -89,7 +89,7 @@ def test_rails_are_matched_by_name_and_absent_ones_named():
 def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=30.0, asked=("*",)):
     """The results of all nodes, a member each in a thread; ``devices`` say what those of all do, by name."""
     monkeypatch.setenv("PATH", str(folder / "bin"))
-    monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)
+    monkeypatch.setenv(membership.TOKEN_VARIABLE, "t" * 32)
     monkeypatch.setattr(perftest, "LEAST_SECONDS", 1)
     monkeypatch.setattr(perftest, "MARGIN_SECONDS", 0)
     options = between.parse_arguments(["--seconds", "1", "--join-seconds", "60", "--devices", *asked])
@@ -176,7 +176,7 @@ def test_a_name_that_no_device_has_is_missing_evidence_on_every_node(tmp_path, m
 
 
 def test_a_member_that_does_not_come_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)
+    monkeypatch.setenv(membership.TOKEN_VARIABLE, "t" * 32)
     options, result = between.parse_arguments(["--join-seconds", "1"]), WorkloadResult()
     with pytest.raises(WorkloadCrash, match=r"node-2 \(127.0.0.2\) did not join"):
         between.take_part(result, options, gang(free_port(), 0, 2), Sysfs(Tree(tmp_path).root))

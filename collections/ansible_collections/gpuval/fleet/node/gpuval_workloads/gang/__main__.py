@@ -37,12 +37,11 @@ from ..common.launch import (
 from ..common.result import EXIT_CRASH, WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
-from . import collectives, joining, mpi, wrong
+from . import collectives, membership, mpi, wrong_values
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, GangConfig, parse_arguments
 from .control_channel import CAUSE, EFFECT, OWN, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .host.checks import HostChecks
-from .joining import SshServer, client, interface_environment, own_address, user
 from .launching import (
     OUTPUT_FOLDER,
     DeepSpeedLauncher,
@@ -54,6 +53,7 @@ from .launching import (
     torchrun_place,
 )
 from .members import Gang, from_environment
+from .membership import SshServer, client, interface_environment, own_address, user
 from .threads import Forwarder, progress, progress_printer
 
 #: Networks that need no RDMA device.
@@ -98,7 +98,7 @@ def main(result: WorkloadResult) -> None:
         nccl_log.ask(os.environ, folder)
         if isinstance(config, CollectivesConfig):
             os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # logs a line for each call: too many in a training
-        joining.introduce(gang, f" on {accelerator.kind}")
+        membership.introduce(gang, f" on {accelerator.kind}")
         expected = set(getattr(config, "expect_network", ()))
         expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
         checks = HostChecks(gang, config.launcher == "deepspeed", expects_rdma=expects_rdma)
@@ -149,7 +149,7 @@ def _environment(
 def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, described: dict[str, Any]) -> None:
     """Join the gang and run the work. ``described``, the gang in the result, says whether the work has begun."""
     gang, config, result, folder = member.gang, member.config, member.result, member.folder
-    joining.check_port(gang, gang.port, "gpuval_gang_port")
+    membership.check_port(gang, gang.port, "gpuval_gang_port")
     limits = ChannelLimits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
@@ -161,11 +161,11 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
         bring["host"] = checks.begin(stack)
         stopper = Stopper(work.stop)
         channel = stack.enter_context(
-            joining.open_channel(gang, limits, lambda: beats_of(folder, gang), stopper, bring)
+            membership.open_channel(gang, limits, lambda: beats_of(folder, gang), stopper, bring)
         )
         signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:
-            brought = joining.join(channel, gang)
+            brought = membership.join(channel, gang)
             stack.enter_context(progress_printer(work.progress))
             _compare(gang, brought, config)
             described["joined"] = True
@@ -173,15 +173,15 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
             result.write()  # a member that is killed from here on has joined
             checks.ask([report.get("host") for report in brought])
             work.run(brought, arguments, stopper)
-            channel.end(None, joining.FAREWELL_SECONDS)
+            channel.end(None, membership.FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
             rank_failure = first_failure(folder)  # a rank's own message explains more than its exit
             stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
             if isinstance(error, SystemExit) and not stop:
-                wrong.add_to(result)
+                wrong_values.add_to(result)
                 with suppress(OSError):
                     result.write()  # before the last message: KILL may follow soon
-                joining.end_from_outside(channel)
+                membership.end_from_outside(channel)
                 raise
             try:
                 _report_end(channel, gang, error, rank_failure)
@@ -215,7 +215,7 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_
         weight = SHARED
     elif isinstance(error, (KilledError, WorkloadFailure)):
         weight = CAUSE
-    channel.end(message, joining.FAREWELL_SECONDS, weight=weight, node=node)
+    channel.end(message, membership.FAREWELL_SECONDS, weight=weight, node=node)
 
 
 def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
@@ -280,7 +280,7 @@ class _ByTorchrun(_RankLauncher):
         if stop is None or self._returned.wait(HARD_SECONDS):
             return
         result.environment["gang"]["stopped_by"] = stop.node
-        wrong.add_to(result)
+        wrong_values.add_to(result)
         rank_failure = first_failure(self._folder)
         reason = f"{rank_failure['message']}; " if rank_failure else ""
         with suppress(OSError):
@@ -294,7 +294,7 @@ class _OverSsh(_RankLauncher):
 
     def __init__(self, member: GangWork, module: str = "") -> None:
         super().__init__(member, module)
-        self._keys = joining.keys_folder(os.environ)
+        self._keys = membership.keys_folder(os.environ)
         self._launcher: DeepSpeedLauncher | None = None
         self.server: SshServer | None = None
 
@@ -302,7 +302,7 @@ class _OverSsh(_RankLauncher):
         if self._module:
             check_deepspeed(self._gang)
             stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
-        self.server = joining.serve_ssh(self._gang, self._folder, self._keys, stack)
+        self.server = membership.serve_ssh(self._gang, self._folder, self._keys, stack)
         return {"host_key": self.server.host_key}
 
     def stop(self) -> None:
@@ -321,7 +321,7 @@ class _OverSsh(_RankLauncher):
     def ssh_options(self, brought: list[dict]) -> list[str]:
         """Return the options with which the leader's ssh reaches the members' servers."""
         host_keys = [report["host_key"] for report in brought]
-        return client(self._gang, self._folder, self._keys / joining.KEY_FILE, host_keys)
+        return client(self._gang, self._folder, self._keys / membership.KEY_FILE, host_keys)
 
     def _is_over(self) -> bool:
         """Whether the work on this node is done. Raises ``KilledError`` for a killed rank, else the rank's error."""

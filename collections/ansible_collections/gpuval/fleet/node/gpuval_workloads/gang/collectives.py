@@ -12,7 +12,7 @@ from ..common.result import WorkloadResult
 from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
 from ..diagnostics.measure import Meter, ProgressReporter
-from . import transport, wrong
+from . import transport, wrong_values
 from .config import NAMES, CollectivesConfig, parse_arguments
 from .host import rdma
 from .host.sysfs import Sysfs
@@ -37,7 +37,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     meter = Meter(ranks, reporter.report)
     collectives(
         ranks, meter, config.seconds, PREFIX, chosen, config.most_bytes,
-        lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
+        lambda errors: wrong_values.keep(ranks.rank, ERRORS, errors),
     )  # fmt: skip
     nodes = len(set(ranks.gather(ranks.of_node.start)))
     result.add_metric("gang_nodes_count", nodes, "count")
@@ -122,7 +122,7 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
 
 def add_failure(result: WorkloadResult) -> None:
     """After a failure, print NCCL's logs; add the networks that they name, and wrong elements, to the result."""
-    wrong.add_to(result)
+    wrong_values.add_to(result)
     nccl_log.print_logs(os.environ)
     text = ""
     with suppress(OSError):  # no error here may hide the reason of the failure

@@ -17,10 +17,10 @@ from ..common.command import ExecutableSearch, run
 from ..common.result import WorkloadResult
 from ..vendor_tools import collectives
 from ..vendor_tools.answer import FAIL, PASS, ToolAnswer, ToolFigure, settle
-from . import wrong
+from . import wrong_values
 from .config import SMALLEST_BYTES
-from .joining import interface_of, network_of
 from .members import Gang
+from .membership import interface_of, network_of
 
 FOLDER_VARIABLE = "NCCL_TESTS_DIR"
 PREFIX = "gang"
@@ -173,7 +173,7 @@ def measure(
             answer = ToolAnswer.none("does not say over which ranks")
         if answer.verdict == FAIL:
             errors = errors_of([*answers.values(), answer])
-            wrong.keep(gang.first_rank(0), f"{PREFIX}_collective_error_count", errors)
+            wrong_values.keep(gang.first_rank(0), f"{PREFIX}_collective_error_count", errors)
         elif answer.verdict != PASS and any(figure.verdict == FAIL for figure in answers.values()):
             break
         elif answer.verdict != PASS:

@@ -35,7 +35,7 @@ from ..training.task import (
     set_rate,
     update,
 )
-from . import wrong
+from . import wrong_values
 from .collectives import absent_nodes
 from .config import GangTrainingConfig, parse_arguments, template
 
@@ -228,7 +228,7 @@ def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
     bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()
     if bad:
         if ranks.local_rank == 0:
-            wrong.keep(ranks.rank, NONFINITE, len(bad))
+            wrong_values.keep(ranks.rank, NONFINITE, len(bad))
         number = bad[0][0]
         culprits = [rank for step, rank in bad if step == number]
         node_of = ranks.gather(ranks.of_node.start)

@@ -139,7 +139,7 @@ def main() -> int:
         (folder / name).chmod(0o755)
     result = Path(os.environ[RESULT_FILE_VARIABLE])
     if job.gang:
-        from .together import GangRun
+        from .gang_run import GangRun
 
         code = GangRun(job, folder, result).run()
     else:

@@ -22,7 +22,7 @@ from typing import IO, Any, Optional
 from ..common.arguments import positive_float, workload_parser
 from ..common.processes import free_port
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, link_scope, run_workload
-from ..gang import joining
+from ..gang import membership
 from ..gang.control_channel import ChannelLimits, ControlChannel, StoppedError
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
@@ -59,7 +59,7 @@ def main(result: WorkloadResult) -> None:
     except ValueError as error:
         raise WorkloadFailure(str(error)) from None
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
-    joining.introduce(gang)
+    membership.introduce(gang)
     take_part(result, options, gang, Sysfs())
 
 
@@ -78,20 +78,20 @@ def take_part(
     result.environment.update(gang=described, rdma=node.described())
     with ExitStack() as stack:
         limits = ChannelLimits(join_seconds=options.join_seconds)
-        channel = stack.enter_context(joining.open_channel(gang, limits, dict, lambda _stop: None, bring))
+        channel = stack.enter_context(membership.open_channel(gang, limits, dict, lambda _stop: None, bring))
         try:
-            brought = joining.join(channel, gang)
+            brought = membership.join(channel, gang)
             described["joined"] = True
             member = RdmaMember(options, gang, channel, node, Path(tool or perftest.WRITE), brought, slack)
             pairs = member.measure(attribution.ring(member.able))
             pairs += member.measure(attribution.second_look(pairs, options.least))
-            channel.end(None, joining.FAREWELL_SECONDS)
+            channel.end(None, membership.FAREWELL_SECONDS)
         except StoppedError as error:
             described.update({"stopped_by": error.stop.node}, **({"lost": error.stop.node} if error.stop.lost else {}))
             result.write()
             raise WorkloadCrash(f"the gang has ended: {error}") from None
         except SystemExit:
-            joining.end_from_outside(channel)
+            membership.end_from_outside(channel)
             raise
     _conclude(result, member, pairs)
 

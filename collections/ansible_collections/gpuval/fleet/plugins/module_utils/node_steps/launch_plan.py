@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any, TypedDict
 
-from .. import placement
+from .. import node_launch
 
 #: Result of a launch: `started`, `finished` (the plan was complete already) or `refused`, and why.
 LaunchOutcome = TypedDict(
@@ -30,5 +30,5 @@ class LaunchAnswer(TypedDict, total=False):
 
 
 def launch_plan(_module: Any, runner: str, workloads: str, **parameters: Any) -> LaunchAnswer:
-    """Launch a plan with the parameters of `placement.answer`; runner and workloads are zip archives as base64."""
-    return placement.answer(parameters, base64.b64decode(runner), base64.b64decode(workloads))
+    """Launch a plan with the parameters of `node_launch.answer`; runner and workloads are zip archives as base64."""
+    return node_launch.answer(parameters, base64.b64decode(runner), base64.b64decode(workloads))

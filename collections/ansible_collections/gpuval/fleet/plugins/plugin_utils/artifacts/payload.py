@@ -18,7 +18,7 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = (
-    *("engines", "hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
+    *("engines", "hardware", "node_directory.py", "node_launch.py", "requirement_trial.py"),
     "root_cause.py",
     "root_causes.json",
     "redaction.py",

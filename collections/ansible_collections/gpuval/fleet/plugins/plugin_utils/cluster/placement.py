@@ -25,7 +25,7 @@ from ..store.access import object_key
 from ..watch import launch_inputs
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
-from . import cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records
+from . import cleaning, gangs, manifests, names, new_nodes, nodes, pod_classes, pod_records
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .pod_diagnosis import PodLimits, PodTrouble
@@ -63,7 +63,7 @@ class ClusterPlacement(JobPlacement):
         cluster: Cluster,
         *common: Any,
         limits: PodLimits | None = None,
-        newcomers: joining.Newcomers | None = None,
+        newcomers: new_nodes.Newcomers | None = None,
     ) -> None:
         super().__init__(*common)
         self._cluster, self._pods = cluster, PodTracker(limits)
@@ -171,7 +171,7 @@ class ClusterPlacement(JobPlacement):
         hosts = self._described(self.everyone)
         for name, expected in self._run["nodes"].items():
             if expected.get("joined_at") and name not in self.everyone and name in self._nodes:
-                like = joining.most_like(nodes.describe(self._nodes[name]), hosts, self._newcomers.skus)
+                like = new_nodes.most_like(nodes.describe(self._nodes[name]), hosts, self._newcomers.skus)
                 if like:
                     self._admit(name, like)
 

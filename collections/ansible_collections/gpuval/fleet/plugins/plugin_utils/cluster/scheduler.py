@@ -25,7 +25,7 @@ from ..watch.watch import WatchLimits
 from . import cleaning, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
-from .joining import Newcomers
+from .new_nodes import Newcomers
 from .placement import ClusterPlacement, PodOrder
 from .pod_diagnosis import PodLimits
 from .pod_settings import PodSettingsError

@@ -17,6 +17,8 @@ from . import extensions, schemas, yaml_file
 from .errors import SettingError
 
 WORKLOAD = "_workload"
+#: What `Profile.depth` may be: criteria of a depth apply to it and to those after it.
+DEPTHS = ("quick", "standard", "burnin", "soak")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Profile:
     gang_stages: Sequence[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     cpu_settings: Mapping[str, Any] = field(default_factory=dict)
+    depth: str = DEPTHS[0]
 
     @property
     def effort(self) -> tuple[float, int]:
@@ -39,6 +42,12 @@ def profiles() -> dict[str, Profile]:
     its schema."""
     by_name = {name: _profile(path) for name, path in extensions.found("profiles").items()}
     return dict(sorted(by_name.items(), key=lambda named: named[1].effort))
+
+
+def depth_of(name: str) -> str:
+    """The depth of a profile; the least for a list in ``gpuval_profiles``. Raises SettingError."""
+    profile = profiles().get(name)
+    return profile.depth if profile else DEPTHS[0]
 
 
 def variables(profile: str, *, is_cpu_node: bool = False) -> dict[str, Any]:

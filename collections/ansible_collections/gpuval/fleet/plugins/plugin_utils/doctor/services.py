@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
-from ...module_utils import placement
+from ...module_utils import node_launch
 from ...module_utils.store import StoreError
 from ..core import extensions
 from ..core.errors import GpuvalError
@@ -94,11 +94,11 @@ def disk(name: str, path: Path) -> DoctorRow:
 def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
     """Check that this machine has the packages and programs that the stages need, as the launch does first."""
     asked = launch_inputs.requirements({"stages": stages}, declared, runtime)
-    if answer := placement.lacking({"plan": {"python": python}, "requirements": asked}):
+    if answer := node_launch.lacking({"plan": {"python": python}, "requirements": asked}):
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
         return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")
     needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")
-    names = ", ".join(dict.fromkeys(map(placement.readable, needs)))
+    names = ", ".join(dict.fromkeys(map(node_launch.readable, needs)))
     remark = f"{python} finds {names}" if names else "no stage on this machine needs a package"
     return DoctorRow("workloads", OK, remark)
 

@@ -1,5 +1,5 @@
-"""One action for each node that is not accepted, by ``actions/rules.yml`` and by what earlier runs found. Pure but for
-reading the rules."""
+"""One action for each node that is not accepted, by ``failures/ladders.yml`` and by what earlier runs found. Pure but
+for reading the rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stage_end import OPEN_STATES
 from .unsteady import UNSTEADY
 from .verdict import headline, node_class
 
-FILE = COLLECTION / "actions/rules.yml"
+FILE = COLLECTION / "failures/ladders.yml"
 #: Names of ladders of repair steps: for checks of a user's own, and for missing evidence.
 OWN_CHECK, RETEST = "own_check", "retest"
 #: Actions, mildest first: of several faults of a node the gravest action counts.
@@ -52,7 +52,7 @@ class NodeFault:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of ``actions/rules.yml``: the repair steps of each ladder, by the ladder's name."""
+    """The rules of ``failures/ladders.yml``: the repair steps of each ladder, by the ladder's name."""
 
     window_days: int
     ladders: Mapping[str, tuple[str, ...]]

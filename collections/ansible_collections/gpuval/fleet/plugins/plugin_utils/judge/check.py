@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 
+from ..core.stages import DEPTHS
 from ..core.text import pattern_of
 from ..records import properties
 from ..records.documents import NodeMetric, Record
@@ -23,6 +24,7 @@ class Applies:
     accelerator: tuple[str, ...] = ()
     sku: tuple[str, ...] = ()
     profile: tuple[str, ...] = ()
+    depth: str = DEPTHS[0]
     workload: tuple[str, ...] = ()
     gpu_count: tuple[int, ...] = ()
     gpus_at_least: int = 0
@@ -134,6 +136,7 @@ class Subject:
 
     name: str
     profile: str
+    depth: str
     sku: str
     accelerator: str
     declared_gpus: int | None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
+from ..core.stages import DEPTHS
 from ..core.text import some_of
 from ..records import environment
 from ..records.documents import UNFINISHED, Record
@@ -117,6 +118,9 @@ def _why_not_applicable(check: Check, subject: Subject) -> tuple[str, str] | Non
     applies = check.applies
     if applies.profile and subject.profile not in applies.profile:
         return "skipped", f"applies to the profile {_either(applies.profile)}, this is {subject.profile}"
+    if DEPTHS.index(subject.depth) < DEPTHS.index(applies.depth):
+        deepest = f"{subject.depth}, of the profile {subject.profile}"
+        return "skipped", f"applies from the depth {applies.depth} on, this is {deepest}"
     if applies.sku and subject.skus.isdisjoint(applies.sku):
         return "skipped", f"applies to {_either(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
     record = subject.records.get(check.stage)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ...module_utils.hardware.pci import GPU_VENDORS
+from ..core.stages import depth_of
 from ..records import environment
 from ..records.documents import Document, Record
 from ..records.evidence import RunEvidence
 from ..records.properties import VERSIONS, properties_of
-from . import setups, sku_catalogue
+from . import expected_fingerprints, sku_catalogue
 from .check import FACTS, Subject
 from .entries import is_held
 from .identity import identity_of, machine_names, models_of
@@ -50,6 +51,7 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
     subject = Subject(
         name=name,
         profile=run["profile"],
+        depth=run.get("depth") or depth_of(run["profile"]),
         sku=declared_sku.name if declared_sku else expected["sku"],
         accelerator=accelerator,
         declared_gpus=expected["gpu_count"],
@@ -61,7 +63,7 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
         known_spreads=sku.part_spreads if sku else {},
         kind=_kind_name(sku_name, models, expected["sku"]),
         workloads=run.get("workloads", {}),
-        setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
+        setups=expected_fingerprints.for_sku(run.get("setups", {}), sku.name if sku else None),
     )
     if sku:  # figures of healthy nodes of the SKU, where measured as on this node: those with a floor for it
         floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}

@@ -38,7 +38,7 @@ LAUNCH, STAGES = COMMON = tuple(COLLECTION / f"failures/{name}.yml" for name in 
 @dataclass(frozen=True)
 class FailureClass:
     """A failure class. `name` may be a pattern with `*`; `subject`: what is at fault; `steps`: what to do; `ladder`:
-    name of the steps in ``actions/rules.yml``; `pattern`: matches a message (None: known by name only).
+    name of the steps in ``failures/ladders.yml``; `pattern`: matches a message (None: known by name only).
     `also_incomplete`: about the node also if evidence is missing. `retried`: such a launch is retried. `other_work`:
     other work occupies the node. `explains`: the ends of stages that it explains, by text (failed, missing, gang) or by
     record. `repeats`: after the steps the node is validated again."""

@@ -50,7 +50,7 @@ handle = os.memfd_create("gpuval-runner")
 with open(handle, "wb", closefd=False) as memory:
     memory.write(runner)
 sys.path[0] = "/proc/%d/fd/%d" % (os.getpid(), handle)
-from gpuval_node.placement import main_in_job
+from gpuval_node.node_launch import main_in_job
 def refuse(refusal):
     names = [os.environ["SLURMD_NODENAME"] + ":"] if sys.argv[1] == "-" else []
     text = " ".join(names + refusal["message"].split())

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...module_utils.placement import ANSWER, OLDEST_PYTHON
+from ...module_utils.node_launch import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
 OUTPUT_CHARACTERS = 800
@@ -47,7 +47,7 @@ except (AttributeError, OSError):  # a Python built for an old libc, a sandbox t
 with open(handle, "wb", closefd=False) as memory:
     memory.write(runner)
 sys.path.insert(0, path)
-from gpuval_node.placement import main
+from gpuval_node.node_launch import main
 main(runner, stream)
 import gc
 gc.freeze()  # else Python would look through all objects for garbage at its end

@@ -17,10 +17,11 @@ from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.host_values import templar_of
 from ..core.paths import project_path, version
+from ..core.stages import depth_of
 from ..core.step_options import PathText, StoreOptions
 from ..gang import rounds
 from ..gang.forming import LEAST
-from ..judge import baseline, criteria, declared, setups, sku_catalogue
+from ..judge import baseline, criteria, declared, expected_fingerprints, sku_catalogue
 from ..runs import applied_criteria, labels, node_ids, opening, origin, plans
 from ..runs import folder as run_folder
 from ..runs import state as run_state
@@ -193,12 +194,13 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "folder": run_folder.check_folder(options.folder or run_id),
         "bucket": options.store["bucket"],
         "profile": options.profile,
+        "depth": depth_of(options.profile),
         "created_at": run_folder.now(),
         "finished_at": None,
         "deadline_seconds": options.deadline_seconds,
         "narrowed_by": narrowed,
         "workloads": {stage: str(workloads[stage].get("workload", stage)) for stage in stages if stage in workloads},
-        "setups": setups.of_stages(workloads, stages),
+        "setups": expected_fingerprints.of_stages(workloads, stages),
         "nodes": nodes,
     }
     further = {"extensions": extensions.digests(), "only_idle": options.only_idle}

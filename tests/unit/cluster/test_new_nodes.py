@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import new_nodes, nodes, placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -43,7 +43,7 @@ def said():
 
 
 def newcomers(selector, said, **ids):
-    made = joining.Newcomers(selector, {}, ids, said.append)
+    made = new_nodes.Newcomers(selector, {}, ids, said.append)
     made.know(["gpu-1", "cpu-1", "left-out"])
     return made
 
@@ -66,7 +66,7 @@ def test_a_node_joins_as_what_the_run_expects_of_its_kind_with_its_own_id(said):
 
 def test_a_node_joins_with_the_labels_of_its_own(said):
     groups = {"topology.kubernetes.io/zone": "zone"}
-    waiting = joining.Newcomers(Selector("gpu-2"), {}, {}, said.append, groups)
+    waiting = new_nodes.Newcomers(Selector("gpu-2"), {}, {}, said.append, groups)
     waiting.know(["gpu-1"])
     newcomer = h200("gpu-2")
     newcomer["metadata"]["labels"]["topology.kubernetes.io/zone"] = "eu-1b"
@@ -106,7 +106,7 @@ def test_what_the_first_list_has_does_not_join(monkeypatch, tmp_path, said):
     folder = RunFolder(tmp_path / "r")
     run_folder.write_json(folder.plan_file("gpu-1"), order.plan)
     common = (run, folder, None, lambda *_arguments: order, ["gpu-1"], ["gpu-1"], said.append)
-    placed = placement.ClusterPlacement(cluster, *common, newcomers=joining.Newcomers(selector, {}, {}, said.append))
+    placed = placement.ClusterPlacement(cluster, *common, newcomers=new_nodes.Newcomers(selector, {}, {}, said.append))
     placed.begin({"gpu-1": NodeView("gpu-1", order.plan, {})})
     assert placed.new_nodes() == {}
     changes[:] = [("Node", "ADDED", h200("gpu-2"))]
@@ -174,5 +174,5 @@ def test_an_api_server_that_does_not_answer_is_asked_again(said):
 def test_the_same_instance_type_comes_first():
     small = {"node.kubernetes.io/instance-type": "small"}
     others = [nodes.describe(one) for one in (node("a"), node("b", labels=small), h200("g", labels=small))]
-    assert joining.most_like(nodes.describe(node("new", labels=small)), others, {}) == "b"
-    assert joining.most_like(nodes.describe(node("new", labels={**small, "x": "y"})), others[:1], {}) == "a"
+    assert new_nodes.most_like(nodes.describe(node("new", labels=small)), others, {}) == "b"
+    assert new_nodes.most_like(nodes.describe(node("new", labels={**small, "x": "y"})), others[:1], {}) == "a"

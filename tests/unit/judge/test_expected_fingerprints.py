@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import expected_fingerprints
 
 from tests.kit.builders import SHIPPED, make_run
 from tests.kit.gang_actions import open_run
@@ -12,9 +12,9 @@ COLLECTIVES = ["{python}", "-m", "gpuval_workloads.gang", "collectives"]
 
 
 def implied(stage, sku="h200", **declaration):
-    made = setups.of_stages({stage: declaration}, ["facts", stage])
+    made = expected_fingerprints.of_stages({stage: declaration}, ["facts", stage])
     schemas.validate("run", make_run(setups=made), what="run")
-    return {name: set(values) for name, values in setups.for_sku(made, sku).get(stage, {}).items()}
+    return {name: set(values) for name, values in expected_fingerprints.for_sku(made, sku).get(stage, {}).items()}
 
 
 @pytest.mark.parametrize(

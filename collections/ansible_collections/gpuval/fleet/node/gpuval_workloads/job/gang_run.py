@@ -25,11 +25,11 @@ from ..common.command import ExecutableSearch
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.processes import signal_group
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
-from ..gang import joining, mpi
+from ..gang import membership, mpi
 from ..gang.control_channel import CAUSE, EFFECT, SHARED, ChannelLimits, ControlChannel, GangStop, StoppedError
-from ..gang.joining import client, interface_environment, own_address
 from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, hostfile, torchrun_place
 from ..gang.members import Gang, from_environment
+from ..gang.membership import client, interface_environment, own_address
 from ..gang.threads import Forwarder
 from . import launcher, rank
 from .program import (
@@ -114,7 +114,7 @@ class GangRun(JobRun):
         self._described["leader"] = gang.leader.node
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._leave)
-        joining.introduce(gang)
+        membership.introduce(gang)
         try:
             with ExitStack() as stack:
                 stack.callback(self._end_step)
@@ -136,21 +136,23 @@ class GangRun(JobRun):
             bring |= self._prepare(stack)
         except WorkloadFailure as error:
             bring["lacks"] = str(error)
-        channel = joining.open_channel(gang, ChannelLimits(join_seconds=seconds), dict, self._hear, bring)
+        channel = membership.open_channel(gang, ChannelLimits(join_seconds=seconds), dict, self._hear, bring)
         self._channel = stack.enter_context(channel)
         try:
-            brought = joining.join(channel, gang)
+            brought = membership.join(channel, gang)
             lacking = self._lacking(brought)
             if lacking:
                 with suppress(StoppedError):  # all members decide the same
-                    self._channel.end(lacking, joining.FAREWELL_SECONDS, weight=SHARED)
+                    self._channel.end(lacking, membership.FAREWELL_SECONDS, weight=SHARED)
                 return self._fail(lacking)
             self._described["joined"] = True
             together = self._together(str(brought[0]["time"]))
             self._variables = environment(self._job, os.environ, str(self._folder), together)
             if self._launchers & set(OVER_SSH):
                 keys = [report["host_key"] for report in brought]
-                self._options = client(gang, self._folder, joining.keys_folder(os.environ) / joining.KEY_FILE, keys)
+                self._options = client(
+                    gang, self._folder, membership.keys_folder(os.environ) / membership.KEY_FILE, keys
+                )
             code = self._work()
         except (WorkloadFailure, WorkloadCrash) as error:  # from a launcher, or a rank on this node
             self._write("running", str(error))
@@ -159,10 +161,10 @@ class GangRun(JobRun):
             return EXIT_CRASH
         except SystemExit:
             self._write("running", self._message)
-            joining.end_from_outside(self._channel)
+            membership.end_from_outside(self._channel)
             raise
         if not code:
-            self._channel.end(None, joining.FAREWELL_SECONDS)
+            self._channel.end(None, membership.FAREWELL_SECONDS)
             return EXIT_SUCCESS
         is_named = self._state == "failure" or code == EXIT_TIMEOUT
         ending = self._message if is_named else f"{self._message}: exit code {code}"
@@ -172,7 +174,7 @@ class GangRun(JobRun):
     def _report(self, message: str, weight: int) -> None:
         """Report the end of the job on this node to the other members; ``weight`` says whether it may be an effect."""
         try:
-            self._channel.end(message, joining.FAREWELL_SECONDS, weight=weight)
+            self._channel.end(message, membership.FAREWELL_SECONDS, weight=weight)
         except StoppedError as error:
             self._described["stopped_by"] = error.stop.node
             self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
@@ -205,9 +207,9 @@ class GangRun(JobRun):
             if self._mpirun is None or not mpi.is_open_mpi(self._mpirun):
                 raise WorkloadFailure(_missing(MPIRUN, "mpirun of Open MPI on PATH"))
         if self._launchers & {TORCHRUN, DEEPSPEED}:
-            joining.check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
+            membership.check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
         if self._launchers & set(OVER_SSH):
-            server = joining.serve_ssh(self._gang, self._folder, joining.keys_folder(os.environ), stack)
+            server = membership.serve_ssh(self._gang, self._folder, membership.keys_folder(os.environ), stack)
             return {"host_key": server.host_key}
         return {}
 
