@@ -33,9 +33,7 @@ SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_POINT = b"""\
 import gc
 import sys
-
 from gpuval_runner.cli import main
-
 code = main()
 gc.freeze()
 sys.exit(code)
