@@ -72,7 +72,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle release \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -262,6 +262,9 @@ distclean: ### Remove the environments; keep results and store
 
 bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
 	$(PLAY) gpuval.fleet.bundle $(call extra,bundle_output,$(call path,$(BUNDLE))) $(ARGS)
+
+release: $(VENV)/.ready ### Rehearse a release on this machine (DRY_RUN=1; STEPS="archive install": only these); the forge makes it by a tag
+	$(BIN)/python tools/release.py $(if $(filter 1 true yes,$(DRY_RUN)),--dry-run) $(STEPS)
 
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)

@@ -17,7 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 #: The widest first: all others follow its versions, since environments hold several of these files.
-NAMES = ("development", "controller", "node", "gangs", "notebook", "docs", "uv")
+NAMES = ("development", "controller", "node", "gangs", "notebook", "docs", "release", "uv")
+#: Galaxy's importer needs older versions; no other list is in its environment.
+ALONE = ("release",)
 #: PyTorch, and packages that only its builds for GPUs need.
 UNLOCKED = re.compile(r"(?:torch|triton|cuda-[a-z0-9-]+|nvidia-(?!ml-py)[a-z0-9-]+)(?===)")
 OLDEST_PYTHON = "3.11"
@@ -28,7 +30,7 @@ def main() -> int:
     for name in NAMES:
         target = FOLDER / "locked" / f"{name}.txt"
         first = FOLDER / "locked" / f"{NAMES[0]}.txt"
-        follow = [] if target == first else ["--constraints", str(first)]
+        follow = [] if target == first or name in ALONE else ["--constraints", str(first)]
         command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON]
         command += ["--generate-hashes", "--no-header", "--no-annotate", *follow, str(FOLDER / f"{name}.txt")]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

@@ -46,13 +46,15 @@ def main() -> int:
     parser.add_argument("--image", action="append", choices=NAMES, help="only this one")
     parser.add_argument("--base", default="", help="build on this image in place of that of bases.yml")
     parser.add_argument("--engine", default="auto")
+    parser.add_argument("--wheels", type=Path, help="take Python packages from this folder alone")
     parser.add_argument("--push", action="store_true")
     parser.add_argument("--output", type=Path, default=ROOT / "dist" / "images")
-    parser.add_argument("--merge", action="store_true", help="join OUTPUT/*.yml into images/published.yml, and end")
+    parser.add_argument("--merge", action="store_true", help="join OUTPUT/*.yml into --published, and end")
+    parser.add_argument("--published", type=Path, default=images.PUBLISHED, help="by default of the collection")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     if options.merge:
-        merge(options.output, images.PUBLISHED)
+        merge(options.output, options.published)
         return 0
     if not (options.vendor and options.registry and options.tag):
         parser.error("give a vendor, --registry and --tag")
@@ -75,8 +77,11 @@ def publish(options: argparse.Namespace) -> None:
     ).stdout.strip()
     for item in images.to_make([declared], ROOT / "docker", options.vendor):
         arguments = {**item.arguments, "VERSION": options.tag, "REVISION": revision}
-        context = build_context.gather(ROOT / "docker", item.folder, None, None, None)
         with tempfile.TemporaryDirectory(prefix="gpuval-image-") as folder:
+            pip_conf = Path(folder) / "pip.conf" if options.wheels else None
+            if pip_conf:
+                pip_conf.write_text("[global]\nno-index = true\n", encoding="utf-8")
+            context = build_context.gather(ROOT / "docker", item.folder, options.wheels, None, pip_conf)
             archive = Path(folder) / "context.tar"
             context.write(archive)
             digest = context.digest(item.base, arguments)
