@@ -73,7 +73,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle release \
-	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks build-collection distclean
+	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks container build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -265,6 +265,9 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 
 release: $(VENV)/.ready ### Rehearse a release on this machine (DRY_RUN=1; STEPS="archive install": only these); the forge makes it by a tag
 	$(BIN)/python tools/release.py $(if $(filter 1 true yes,$(DRY_RUN)),--dry-run) $(STEPS)
+
+container: $(VENV)/.ready ### Build the image that is controller and node in one, localhost/gpuval/validate:dev-VENDOR (VENDOR=nvidia, amd or cpu)
+	$(BIN)/python tools/publish_images.py $(or $(VENDOR),nvidia) --image training --image validate --registry localhost/gpuval --tag dev
 
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)

@@ -1,7 +1,9 @@
 """Images of a release: named by digest for docker, podman and clusters, and nowhere in a checkout."""
 
+import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,19 @@ def test_a_release_joins_its_vendors_and_refuses_to_name_none(tmp_path):
         (tmp_path / f"made/{vendor}.yml").write_text(yaml.safe_dump(part))
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)
     assert set(images.read_published(tmp_path / "published.yml")["vendors"]) == {"nvidia", "amd"}
+
+
+def test_the_collection_of_the_image_validate_names_the_images_of_its_release(tmp_path):
+    """Pushed before it, and none that its own archive could know."""
+    code = "import json, sys; sys.path.insert(0, 'tools'); import publish_images as tool; from pathlib import Path; "
+    code += "files = tool.controller_files(Path(sys.argv[1]), json.loads(sys.argv[2])); "
+    code += "print(json.dumps({name: str(path) for name, path in files.items()}))"
+    command = [sys.executable, "-c", code, str(tmp_path), json.dumps({"nvidia": {"training": TRAINING}})]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    files = json.loads(done.stdout)
+    assert Path(files["validate/controller.txt"]).samefile(ROOT / "requirements/locked/controller.txt")
+    with tarfile.open(files["validate/gpuval-fleet.tar.gz"]) as archive:
+        published = yaml.safe_load(archive.extractfile("images/published.yml"))
+        assert archive.getmember("node/gpuval_node").issym()
+    assert published["vendors"] == {"nvidia": {"training": TRAINING}}
+    assert images.read_published()["vendors"] == {}, "the checkout's own is unchanged"

@@ -14,7 +14,13 @@ from ...module_utils.image_archive import sha256_of
 from .images import ImagesError
 
 #: Requirements files of other images that an image needs too, by the image's folder.
-SHARED = {"inference": ("training/torch.txt",)}
+SHARED = {
+    "inference": ("training/torch.txt",),
+    "validate": (
+        *("training/torch.txt", "training/requirements.txt"),
+        *("loading/requirements.txt", "inference/transformers.txt"),
+    ),
+}
 #: Folder name in a context that does not come from docker/.
 WHOLE = "."
 _LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}

@@ -11,6 +11,8 @@ COLLECTION = Path(__file__).resolve().parents[3]
 ROLES = COLLECTION / "roles"
 #: The package of the collection's plugins.
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
+#: Of all projects of a machine; that of the image `validate` is there.
+SYSTEM_CONFIG = Path("/etc/ansible/ansible.cfg")
 
 
 @functools.cache
@@ -27,13 +29,13 @@ def expand_user(path: str) -> Path:
 
 
 def project_path(path: str | Path) -> Path:
-    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, else at the current one. So
-    ``results/`` is one folder, whichever directory a playbook is started from."""
+    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, unless that is the system's,
+    else at the current one. So ``results/`` is one folder, whichever directory a playbook is started from."""
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded
     from ansible import constants  # noqa: PLC0415 - a look at a run has absolute paths, and does without
 
     config = constants.CONFIG_FILE
-    base = Path(config).resolve().parent if config else Path.cwd()
+    base = Path(config).resolve().parent if config and Path(config) != SYSTEM_CONFIG else Path.cwd()
     return base / expanded
