@@ -21,9 +21,9 @@ KEYS = {*CREDENTIAL, "AWS_ENDPOINT_URL", "AWS_REGION", "BUCKET", "DO_TOKEN", "FO
 KEYS |= {"MODEL_FOLDER", "NODE_NAME", "GPUVAL_S3_READ_ACCESS_KEY", "GPUVAL_S3_READ_SECRET_KEY"}
 _STATEMENT = re.compile(
     r"""\#[^\r\n]*
-    | (?:export[^\S\r\n]+)?+ (?: '(?P<quoted_key>[^']+)' | (?P<key>(?!')[^=\#\s]+) ) [^\S\r\n]*
-      (?: =[^\S\r\n]*+ (?: '(?P<single>(?:\\.|[^'\\])*)' | "(?P<double>(?:\\.|[^"\\])*)"
-                         | (?P<plain>(?!['"]|(?<!=)\#)[^\r\n]*)? ) )?
+    | (?:export[^\S\r\n]+)? (?: '(?P<quoted_key>[^']+)' | (?P<key>(?!')[^=\#\s]+) ) [^\S\r\n]*
+      (?: =[^\S\r\n]* (?: '(?P<single>(?:\\.|[^'\\])*)' | "(?P<double>(?:\\.|[^"\\])*)"
+                         | (?P<plain>(?![\s'"]|(?<!=)\#)[^\r\n]*)? ) )?
       [^\S\r\n]* (?:\#[^\r\n]*)? (?=[\r\n]|\Z)
     | (?P<wrong>\S[^\r\n]*)""",
     re.DOTALL | re.VERBOSE,
