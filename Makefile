@@ -256,7 +256,7 @@ locks: $(VENV)/.ready ### Lock requirements/*.txt by hash into requirements/lock
 	$(PYTHON) tools/lock.py
 
 distclean: ### Remove the environments; keep results and store
-	rm -rf $(VENV) $(NODE_VENV) dist site
+	rm -rf $(VENV) $(NODE_VENV) $(VENV).lock $(NODE_VENV).lock dist site
 
 ##@ Release
 
@@ -272,13 +272,13 @@ container: $(VENV)/.ready ### Build the image that is controller and node in one
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
-# Hashes, PyTorch's build and the site's indexes: tools/install.py. A mark is set last, so an installation that was cut off begins again.
+# Hashes, PyTorch's build and the site's indexes: tools/install.py. It sets the mark last: an installation that was cut off begins again.
 install = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "gpuval needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): install one, then make setup PYTHON=python3.11" >&2; \
-	exit 1; } && $(PYTHON) tools/install.py $(1) $(2) && touch $@
+	exit 1; } && $(PYTHON) tools/install.py $@ $(1)
 
 # Both environments at once; when one fails, the other is completed, and its packages need not come again.
-side_by_side = @$(MAKE) --silent $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs 2) $(1) || { \
+side_by_side = +@$(MAKE) --silent $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs 2) $(1) || { \
 	for mark in $(1); do test -e $$mark || echo "$${mark%/*} is not ready, for the reason above" >&2; done; exit 1; }
 
 .PHONY: ready tests-ready
@@ -289,20 +289,20 @@ tests-ready:
 	$(call side_by_side,$(VENV)/.tests $(NODE_VENV)/.gangs)
 
 $(VENV)/.ready: requirements/locked/controller.txt requirements/locked/uv.txt
-	$(call install,$(VENV),controller)
+	$(call install,controller)
 
 $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
-	$(call install,$(VENV),development)
+	$(call install,development)
 
 $(VENV)/.notebook: requirements/locked/notebook.txt $(VENV)/.ready
-	$(call install,$(VENV),notebook)
+	$(call install,notebook)
 
 $(VENV)/.docs: requirements/locked/docs.txt $(VENV)/.ready
-	$(call install,$(VENV),docs)
+	$(call install,docs)
 
 $(NODE_VENV)/.ready: requirements/locked/node.txt requirements/locked/uv.txt
-	$(call install,$(NODE_VENV),node)
+	$(call install,node)
 
 # Apart: one machine is no gang.
 $(NODE_VENV)/.gangs: requirements/locked/gangs.txt $(NODE_VENV)/.ready
-	$(call install,$(NODE_VENV),gangs)
+	$(call install,gangs)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make an environment, if it is not ready, and install requirements/NAME.txt into it.
+"""Make an environment, if it is not ready, install requirements/NAME.txt into it, and set a mark in it.
 
-    python3 tools/install.py .venv-node node
+    python3 tools/install.py .venv-node/.ready node
 
-Locked packages come by hash. uv installs them, from the package index itself, into the environment; pip does where uv
-cannot be had, or fails. Both use the site's indexes: uv gets what pip's configuration names, pip what uv's variables
-name.
+Commands that need the same environment wait for each other. Locked packages come by hash. uv installs them, from the
+package index itself, into the environment; pip does where uv cannot be had, or fails. Both use the site's indexes: uv
+gets what pip's configuration names, pip what uv's variables name.
 
 PyTorch is not locked, since its build depends on the machine:
 
@@ -26,7 +26,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +33,7 @@ sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import pci  # noqa: E402
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree  # noqa: E402
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files  # noqa: E402
 
 FOLDER = ROOT / "requirements"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -57,47 +57,44 @@ UV_AS_PIP = {
     "UV_PYTHON_DOWNLOADS": "never",
 }
 PROGRESS_SECONDS = 20
+LOCK_SECONDS = 3600
 
 
 class InstallError(Exception):
     """The environment cannot be made; the message says what to do. output: of the programs that failed."""
 
-    def __init__(self, message: str, output: str):
+    def __init__(self, message: str, output: str = ""):
         super().__init__(message)
         self.output = output
 
 
-@dataclass(frozen=True)
-class TorchAttempt:
-    """A way to get PyTorch. arguments: of `pip install`. variables: of the process. needs_uv: pip cannot do it."""
-
-    arguments: Sequence[str]
-    variables: Mapping[str, str] = field(default_factory=dict)
-    needs_uv: bool = False
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Install requirements/NAME.txt into an environment.")
-    parser.add_argument("environment", type=Path)
+    parser.add_argument("mark", type=Path, help="file in the environment's folder")
     parser.add_argument("name", metavar="NAME")
     options = parser.parse_args(arguments)
-    begun = time.monotonic()
-    say(f"Installing requirements/{options.name}.txt into {options.environment}")
+    mark, environment, begun = options.mark, options.mark.parent, time.time()
+    say(f"Installing requirements/{options.name}.txt into {environment}")
+    late = InstallError("another command has been making it for an hour: end that one")
     try:
-        install(options.environment, options.name)
-    except InstallError as error:
-        print(f"{error.output}\n{options.environment} is not ready: {error}", file=sys.stderr, flush=True)
+        with files.locked(environment.with_name(f"{environment.name}.lock"), LOCK_SECONDS, late):
+            if not mark.exists() or mark.stat().st_mtime < begun:  # else another command has installed the same
+                install(environment, options.name)
+                mark.touch()
+    except (InstallError, OSError) as error:
+        print(f"{getattr(error, 'output', '')}\n{environment} is not ready: {error}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         return 130
-    say(f"  {options.environment}: done after {time.monotonic() - begun:.0f} s")
+    say(f"  {environment}: done after {time.time() - begun:.0f} s")
     return 0
 
 
 def install(environment: Path, name: str) -> None:
-    """Make the environment unless it is marked ready, and install. Raises InstallError."""
+    """Make the environment unless it is marked ready and its Python is there, and install. Raises InstallError."""
     make = [sys.executable, "-m", "venv", "--clear", str(environment)]  # what a cut-off installation left of it goes
-    if not (environment / ".ready").exists() and (output := execute(make, f"{environment}: venv")):
+    is_made = (environment / ".ready").exists() and (environment / "bin/python").exists()
+    if not is_made and (output := execute(make, f"{environment}: venv")):
         raise InstallError("Python could not make it (on Debian and Ubuntu: apt install python3-venv)", output)
     installer = Installer(environment)
     locked = FOLDER / "locked" / f"{name}.txt"
@@ -128,17 +125,19 @@ class Installer:
             uv += ["--no-index"] if "no-index" in self._settings else []
             self._programs = {"uv": uv, **self._programs}
 
-    def install(self, *arguments: str, needs_uv: bool = False, more: Mapping[str, str] | None = None) -> str:
+    def install(self, *arguments: str) -> str:
         """Install by uv, else by pip. Returns the output of those that failed, empty when one succeeded."""
-        outputs = ["it needs uv"] if needs_uv and "uv" not in self._programs else []
+        outputs = []
         for name, program in self._programs.items():
-            if name == "uv" or not needs_uv:
-                output = execute(
-                    [*program, *arguments], f"{self._environment}: {name}", {**self._variables, **(more or {})}
-                )
-                if not output:
-                    return ""
-                outputs.append(output)
+            if name == "pip" and "--torch-backend" in arguments:
+                output = "it needs uv"
+            else:
+                output = execute([*program, *arguments], f"{self._environment}: {name}", self._variables)
+            if not output:
+                return ""
+            if name == "uv":
+                say(f"  {self._environment}: uv failed ({output.splitlines()[-1].strip()}): pip tries")
+            outputs.append(output)
         return "\n".join(outputs)
 
     def install_torch(self, version: str, requirements: Path) -> None:
@@ -146,8 +145,8 @@ class Installer:
         vendor, backend = gpu_vendor(Tree()), os.environ.get("UV_TORCH_BACKEND", "")
         has_sources = bool(SOURCES.keys() & self._settings.keys())
         outputs = []
-        for attempt in torch_attempts(version, str(requirements), vendor, backend, has_sources):
-            output = self.install(*attempt.arguments, needs_uv=attempt.needs_uv, more=attempt.variables)
+        for arguments in torch_attempts(version, str(requirements), vendor, backend, has_sources):
+            output = self.install(*arguments)
             if not output:
                 return
             outputs.append(output)
@@ -169,18 +168,18 @@ def torch_version(name: str) -> str:
 
 def torch_attempts(
     version: str, requirements: str, vendor: str, backend: str, has_sources: bool
-) -> Sequence[TorchAttempt]:
-    """The ways to get PyTorch, to be tried in this order.
+) -> Sequence[Sequence[str]]:
+    """The ways to get PyTorch, to be tried in this order: arguments of `pip install`.
 
     requirements: file that names it. vendor: of this machine's GPUs, empty without. backend: UV_TORCH_BACKEND.
     has_sources: the site names indexes or folders of its own.
     """
     if backend or vendor == "amd":  # pip would take PyPI's build, which is for CUDA
-        return [TorchAttempt(("-r", requirements), {"UV_TORCH_BACKEND": backend or "auto"}, needs_uv=True)]
+        return [("--torch-backend", backend or "auto", "-r", requirements)]
     if vendor == "nvidia":
-        return [TorchAttempt(("-r", requirements))]
+        return [("-r", requirements)]
     package = ("--no-deps", f"torch=={version}+cpu")  # what it depends on is locked
-    return [TorchAttempt(package)] * has_sources + [TorchAttempt(("--index-url", CPU_INDEX, *package))]
+    return [package] * has_sources + [("--index-url", CPU_INDEX, *package)]
 
 
 def gpu_vendor(tree: Tree) -> str:

@@ -31,7 +31,8 @@ case $1 in --version) echo Python 3.10.12;; -c) exit 1;; esac
 #: In place of tools/install.py, which has tests of its own.
 PYTHON = """#!/bin/sh
 test "$1" = tools/install.py || exit 0
-mkdir -p "$2" && echo "$3 into $2"
+environment=${2%/*}
+mkdir -p "$environment" && touch "$2" && echo "$3 into $environment"
 """
 GIVEN = {
     "NODE": "gpu-1", "STAGE": "training", "WATCH": "1", "ALL": "1", "LINES": "1", "NAME": "site", "BEFORE": "b",
@@ -158,17 +159,19 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
         ("test", ["controller", "node", "development", "gangs"]),
     ],
 )
-def test_both_environments_are_made_at_once(project, target, installed):
+@pytest.mark.parametrize("jobs", [(), ("-j4",)], ids=["", "jobs"])
+def test_both_environments_are_made_at_once(project, target, installed, jobs):
     """Each waits for the other to begin."""
     both = PYTHON + (
-        'touch "$2.begun"; case $2 in .venv) other=.venv-node;; *) other=.venv;; esac\n'
+        'touch "$environment.begun"; case $environment in .venv) other=.venv-node;; *) other=.venv;; esac\n'
         "for _ in $(seq 600); do test -e $other.begun && break; sleep 0.05; done; test -e $other.begun || exit 1\n"
-        'cp -r programs "$2/bin" 2>/dev/null; exit 0\n'
+        'cp -r programs "$environment/bin" 2>/dev/null; exit 0\n'
     )
     (project / ".venv/bin").rename(project / "programs")
     for environment in (".venv", ".venv-node"):
         shutil.rmtree(project / environment)
-    done = make(target, f"PYTHON={program(project / 'python3.12', both)}", cwd=project)
+    done = make(target, *jobs, f"PYTHON={program(project / 'python3.12', both)}", cwd=project)
+    assert "jobserver" not in done.stderr
     assert sorted(re.findall(r"^([a-z]+) into", done.stdout, re.MULTILINE)) == sorted(installed)
 
 
@@ -199,7 +202,7 @@ def test_a_locale_that_ansible_refuses_is_replaced(project, monkeypatch, given, 
 def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
     for environment in (".venv", ".venv-node"):
         shutil.rmtree(project / environment)
-    failing = PYTHON.replace("mkdir", "test $2 = .venv && { echo no such host >&2; exit 1; }\nmkdir")
+    failing = PYTHON.replace("mkdir", "test $environment = .venv && { echo no such host >&2; exit 1; }\nmkdir")
     failed = make("setup", f"PYTHON={program(project / 'python3.12', failing)}", cwd=project, check=False)
     assert failed.returncode == 2
     assert "no such host" in failed.stderr

@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
 
 from tests.kit.needs import lacking
 from tests.kit.wheels import locked, write_wheel
@@ -36,7 +38,7 @@ def made(tmp_path_factory):
     (requirements / "node.txt").write_text("# of a node\ngpuval-tiny==1.0\ntorch==9.0\n")
     (requirements / "locked/docs.txt").write_text(locked(write_wheel(wheels, "gpuval_docs")))
     (requirements / "docs.txt").write_text("gpuval-docs==1.0\n")
-    command = [sys.executable, "tools/install.py", ".venv", "docs"]
+    command = [sys.executable, "tools/install.py", ".venv/.ready", "docs"]
     done = subprocess.run(
         command, cwd=root, env=environ(root), capture_output=True, text=True, timeout=300, check=False
     )
@@ -44,7 +46,7 @@ def made(tmp_path_factory):
     first, *_, last = done.stdout.splitlines()
     assert first == "Installing requirements/docs.txt into .venv"
     assert last.startswith("  .venv: done after ")
-    (root / ".venv/.ready").touch()
+    assert (root / ".venv/.ready").exists()
     return root
 
 
@@ -93,7 +95,7 @@ def forget_uv(site):
 
 
 def make(site, name="node"):
-    return site.main([str(site.environment), name])
+    return site.main([str(site.environment / f".{name}"), name])
 
 
 def test_uv_installs_by_hash_and_compiles(site):
@@ -118,9 +120,10 @@ def test_pip_installs_where_uv_cannot_be_had(site, capsys):
     )
 
 
-def test_pip_installs_where_uv_fails(site, monkeypatch):
+def test_pip_installs_where_uv_fails(site, monkeypatch, capsys):
     monkeypatch.setenv("UV_CACHE_DIR", "/dev/null/cache")
     assert make(site) == 0
+    assert f"  {site.environment}: uv failed (" in capsys.readouterr().out
     assert installed(site.environment)["torch"] == "9.0+cpu"
 
 
@@ -155,6 +158,29 @@ def spoil(file):
 def test_a_ready_environment_is_kept(site):
     assert make(site) == 0
     assert {"gpuval_docs", "gpuval_tiny"} <= installed(site.environment).keys()
+
+
+def test_an_environment_whose_python_is_gone_is_made_again(site):
+    python = site.environment / "bin/python"
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    assert make(site) == 0
+    assert "gpuval_docs" not in installed(site.environment)
+    assert "gpuval_tiny" in installed(site.environment)
+
+
+def test_a_command_waits_for_another_that_makes_the_environment_and_uses_its_work(site):
+    mark = site.environment / ".node"
+    command = [sys.executable, site.root / "tools/install.py", mark, "node"]
+    with files.locked(site.root / ".venv.lock", 0, None):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == f"Installing requirements/node.txt into {site.environment}\n"
+        mark.touch()
+        os.utime(mark, (time.time(), time.time()))  # exactly
+        assert process.poll() is None
+    assert process.communicate(timeout=60)[0].startswith(f"  {site.environment}: done after")
+    assert process.returncode == 0
+    assert "gpuval_tiny" not in installed(site.environment)
 
 
 def test_without_a_gpu_the_build_for_gpus_is_never_taken(site, capsys):
@@ -219,18 +245,17 @@ CPU = ("--no-deps", "torch==2.13.0+cpu")
 @pytest.mark.parametrize(
     ("vendor", "backend", "has_sources", "attempts"),
     [
-        ("", "", True, [(CPU, {}, False), (("--index-url", pure.CPU_INDEX, *CPU), {}, False)]),
-        ("", "", False, [(("--index-url", pure.CPU_INDEX, *CPU), {}, False)]),
-        ("nvidia", "", False, [(("-r", "node.txt"), {}, False)]),
-        ("nvidia", "", True, [(("-r", "node.txt"), {}, False)]),
-        ("amd", "", True, [(("-r", "node.txt"), {"UV_TORCH_BACKEND": "auto"}, True)]),
-        ("", "cu130", True, [(("-r", "node.txt"), {"UV_TORCH_BACKEND": "cu130"}, True)]),
-        ("nvidia", "cpu", False, [(("-r", "node.txt"), {"UV_TORCH_BACKEND": "cpu"}, True)]),
+        ("", "", True, [CPU, ("--index-url", pure.CPU_INDEX, *CPU)]),
+        ("", "", False, [("--index-url", pure.CPU_INDEX, *CPU)]),
+        ("nvidia", "", False, [("-r", "node.txt")]),
+        ("nvidia", "", True, [("-r", "node.txt")]),
+        ("amd", "", True, [("--torch-backend", "auto", "-r", "node.txt")]),
+        ("", "cu130", True, [("--torch-backend", "cu130", "-r", "node.txt")]),
+        ("nvidia", "cpu", False, [("--torch-backend", "cpu", "-r", "node.txt")]),
     ],
 )
 def test_the_build_of_pytorch(vendor, backend, has_sources, attempts):
-    found = pure.torch_attempts("2.13.0", "node.txt", vendor, backend, has_sources)
-    assert [(attempt.arguments, attempt.variables, attempt.needs_uv) for attempt in found] == attempts
+    assert pure.torch_attempts("2.13.0", "node.txt", vendor, backend, has_sources) == attempts
 
 
 @pytest.mark.parametrize(
@@ -317,11 +342,11 @@ def test_the_version_of_pytorch_is_found_through_files_that_are_named():
 
 
 def test_an_environment_that_cannot_be_made_says_so(tmp_path):
-    file = tmp_path / "file"
+    file = tmp_path / ".venv"
     file.touch()
-    command = [sys.executable, ROOT / "tools/install.py", file / ".venv", "controller"]
+    command = [sys.executable, ROOT / "tools/install.py", file / ".ready", "controller"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"{file}/.venv is not ready: Python could not make it (on Debian and Ubuntu: apt install python3-venv)"
+        f"{file} is not ready: Python could not make it (on Debian and Ubuntu: apt install python3-venv)"
     )
