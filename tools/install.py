@@ -188,7 +188,7 @@ def gpu_vendor(tree: Tree) -> str:
     Gaudi's PyTorch is on no index.
     """
     vendors = {device.vendor for device in pci.accelerators(tree) if device.certain}
-    if tree.entries(pci.NVIDIA_GPUS) or tree.exists("/dev/dxg"):  # no PCI bus: some virtual machines, and WSL
+    if pci.has_nvidia_outside_pci(tree):
         vendors.add("nvidia")
     return next((vendor for vendor in ("nvidia", "amd") if vendor in vendors), "")
 

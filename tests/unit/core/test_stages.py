@@ -129,6 +129,9 @@ def test_stages_are_shorter_where_no_gpu_is_tested(monkeypatch, values, has_gpus
         ),
         ({"proc/driver/nvidia/gpus/0000:01:00.0": ""}, True),
         ({"dev/dxg": ""}, True),
+        ({"dev/nvidia3": ""}, True),  # gVisor shows no PCI bus
+        ({"dev/nvidiactl": "", "dev/nvidia-uvm": ""}, False),  # a driver alone
+        ({"dev/kfd": ""}, True),
     ],
 )
 def test_gpus_of_this_machine_are_those_that_facts_may_find(monkeypatch, tmp_path, files, has_gpus):

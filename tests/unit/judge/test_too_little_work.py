@@ -42,6 +42,23 @@ def test_too_few_steps_do_not_fail_a_node(steps, last, verdict):
         assert "train longer" in entry["remedy"]
 
 
+@pytest.mark.parametrize("file", ["cpu/runs.json", "h200/runs.json"])
+@pytest.mark.parametrize(
+    ("steps", "last", "verdict"), [(1, 10.0, "INCOMPLETE"), (19, 9.9, "INCOMPLETE"), (20, 9.9, "FAIL")]
+)
+def test_a_node_whose_loss_does_not_fall_is_no_pass_after_few_steps(file, steps, last, verdict):
+    name, stages = next(entry for entry in json.loads((DATA / file).read_text()).items() if "training" in entry[1])
+    records = real_records(name, {stage: stages[stage] for stage in ("facts", "training")})
+    set_figures = losses(10.0, last, steps)
+    names = {figure["name"] for figure in set_figures}
+    figures = records["training"]["metrics"]
+    figures[:] = [figure for figure in figures if figure["name"] not in names] + set_figures
+    run = make_run((name,), stages=list(records))
+    (node,) = judge(run, RunEvidence(records={name: records}), [LOSS_FALLS])["nodes"]
+    assert node["verdict"] == verdict, [entry for entry in node["checks"] if entry["verdict"] in ("fail", "missing")]
+    assert node["class"] == "training_loss_falls"
+
+
 SAMPLED = [one for one in SHIPPED if one.samples_from and one.kind in ("min", "max")]
 
 

@@ -279,10 +279,11 @@ def test_gpus_are_those_that_a_run_would_find(tmp_path, files, vendor):
     assert pure.gpu_vendor(Tree(str(tmp_path))) == vendor
 
 
-def test_gpus_without_a_pci_bus_are_found(tmp_path):
+@pytest.mark.parametrize(("device", "vendor"), [("dxg", "nvidia"), ("nvidia0", "nvidia"), ("nvidiactl", "")])
+def test_gpus_without_a_pci_bus_are_found(tmp_path, device, vendor):
     (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/dxg").touch()
-    assert pure.gpu_vendor(Tree(str(tmp_path))) == "nvidia"
+    (tmp_path / "dev" / device).touch()
+    assert pure.gpu_vendor(Tree(str(tmp_path))) == vendor
 
 
 LISTED = """:env:.find-links='/env/a /env/b'

@@ -94,6 +94,12 @@ def slots(tree: Tree) -> dict[str, str]:
     return {address: name for name, address in addresses.items() if address}
 
 
+def has_nvidia_outside_pci(tree: Tree) -> bool:
+    """Whether NVIDIA's driver or WSL has GPUs, which a sandbox or virtual machine may show on no PCI bus."""
+    devices = (name for name in tree.entries("/dev") if re.fullmatch("nvidia[0-9]+|dxg", name))
+    return bool(tree.entries(NVIDIA_GPUS)) or any(devices)
+
+
 def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:
     """Return True for an accelerator, False for one only if the vendor's tool lists it, None for another device."""
     vendor = VENDORS.get(vendor_id or 0)

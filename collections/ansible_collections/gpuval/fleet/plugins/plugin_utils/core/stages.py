@@ -83,7 +83,7 @@ def _is_cpu_node(templar: Any, values: Mapping[str, Any]) -> bool:
 def _this_machine_has_gpus() -> bool:
     """As the stage facts sees them, with or without a driver; what only a vendor's tool can tell counts as a GPU."""
     tree = Tree()
-    return bool(pci.accelerators(tree) or tree.entries(pci.NVIDIA_GPUS) or tree.exists("/dev/dxg"))
+    return bool(pci.accelerators(tree)) or pci.has_nvidia_outside_pci(tree) or tree.exists("/dev/kfd")
 
 
 @cache
