@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks
 from jinja2 import Environment
 
 COLLECTION = Path(ansible_internal.__file__).parents[3]
+ROOT = COLLECTION.parents[3]
 
 
 def test_an_old_ansible_core_is_told_from_what_is_needed_with_the_command(monkeypatch):
@@ -162,3 +164,18 @@ def test_other_collections_are_imported_as_ansible_imports_them(tmp_path, monkey
     (tmp_path / "some.py").write_text("WORD = 'source'\n")
     assert load_module(tmp_path).WORD == "source"
     assert not (tmp_path / "__pycache__").exists()
+
+
+@pytest.mark.parametrize(("library", "is_frozen"), [("json", True), ("duckdb", False)])
+def test_a_command_ends_without_a_look_for_garbage_and_without_a_word_of_its_libraries(library, is_frozen):
+    report = "atexit.register(lambda: print(gc.get_freeze_count() > 0))"  # the last to register is the first to run
+    imports = f"import tests.conftest, {library}; from {ansible_internal.__name__} import task_id"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import atexit, gc; {report}; {imports}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{is_frozen}\n", "")

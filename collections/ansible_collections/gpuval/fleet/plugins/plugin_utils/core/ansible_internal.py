@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
@@ -187,7 +188,8 @@ def cache_bytecode() -> None:
 
 cache_bytecode()  # before any other import
 # At its end Python looks several times through all of Ansible's objects for garbage: a fifth of a short command's time.
-atexit.register(gc.freeze)
+# DuckDB would then print, in fifty lines, which of its objects are not collected.
+atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())
 
 
 def accept_dashes() -> None:
