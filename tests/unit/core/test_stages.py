@@ -242,6 +242,15 @@ FAILURES = FILES["stages/burn/files/failures.yml"]
 RULES = FILES["stages/burn/files/coherence.yml"]
 
 
+def own_class(stage, name):
+    """Files of a stage with one class."""
+    row = f"{{name: {name}, subject: node, action: part_slow}}"
+    return {
+        f"stages/{stage}/defaults/main.yml": f"{stage}_workload: {{command: [sync]}}\n",
+        f"stages/{stage}/files/failures.yml": f"schema: gpuval.failures/1\ngroups: {{criteria: [{row}]}}\n",
+    }
+
+
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
@@ -312,6 +321,8 @@ def test_a_profile_has_one_deadline_for_all_nodes(write):
             {"stages/burn/files/failures.yml": FAILURES.replace("gpu_damage", "gpu_damaeg")},
             "gpuval_extensions: class 'burn_turned': no action gpu_damaeg; is it gpu_damage?",
         ),
+        (own_class("disk", "disk_full"), "class 'disk_full': gpuval ships disk_full: rename the stage or scheduler"),
+        (own_class("facts_gpu", "facts_gpu_*"), "class 'facts_gpu_*': gpuval ships facts_gpu_"),
         ({"stages/burn/files/ranges.yml": "- ]\n"}, "burn/files/ranges.yml:1: not YAML"),
         ({"stages/burn/files/coherence.yml": "rules: ]\n"}, "burn/files/coherence.yml:1: not YAML"),
         (

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ def all_classes() -> tuple[FailureClass, ...]:
 @functools.cache
 def _all_classes(paths: tuple[Path, ...]) -> tuple[FailureClass, ...]:
     return tuple(row for path in paths for rows in read(path).values() for row in rows)
+
+
+def check_names() -> None:
+    """Raise SettingError if a failure class of an extension would apply to what gpuval ships."""
+    shipped = _all_classes(tuple(filter(extensions.is_shipped, files())))
+    for row in (row for row in all_classes() if row not in shipped):
+        if shared := filter_names([shipped_row.name for shipped_row in shipped], row.name):
+            reason = f"gpuval ships {shared[0]}: rename the stage or scheduler"
+            raise SettingError(f"{extensions.SETTING}: class '{row.name}': {reason}")
 
 
 def class_named(name: str) -> FailureClass | None:

@@ -24,6 +24,7 @@ from ..core.text import listed, meant, some_of
 from ..inventory import env_file
 from ..jobs import stages as job_stages
 from ..judge import actions, baseline, coherence, criteria, declared, plausible, sku_catalogue
+from ..records import failure_classes
 from ..report import webhook
 from ..runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
@@ -321,7 +322,7 @@ def _problems_of_extensions(specs):
     """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
     messages = criteria.problems_of_extensions()
-    data = [actions.check_ladders, partial(plausible.range_of, ""), coherence.rules]
+    data = [actions.check_ladders, failure_classes.check_names, partial(plausible.range_of, ""), coherence.rules]
     uses = [
         *(data if extensions.own("stages") or extensions.own("schedulers") else ()),
         *(partial(extensions.load_class, "engines", name, ContainerEngine) for name in extensions.own("engines")),
