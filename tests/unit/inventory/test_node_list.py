@@ -259,14 +259,25 @@ def test_spaces_in_a_variable_of_an_ini_host_are_shown_with_the_right_form(tmp_p
     [
         ("", ""),
         ("gpu-1,site:!gpu-2,all,localhost", ""),
-        ("gpu-*:gpu-[1:9],@file,~none.*", ""),
+        ("gpu-*:site[0:1]:!site[-1],&site[0],site[1:],@file,~none.*", ""),
+        # places in a group, which gpu- is not; Ansible would only warn, and test gpu-1 alone
+        ("gpu-1,gpu-[1:9]", "--limit gpu-[1:9]: the inventory has no such host or group; is it gpu-2?"),
+        ("gpu-1:&gpu-[01-02]", "--limit gpu-[01-02]: the inventory has no such host or group; is it gpu-2?"),
         ("gpu-1,gp-2", "--limit gp-2: the inventory has no such host or group; is it gpu-2?"),
         ("!zz", "--limit zz: the inventory has no such host or group. It has gpu-1, gpu-2, and the groups site"),
     ],
 )
-def test_a_name_in_limit_that_the_inventory_does_not_have_is_named(tmp_path, monkeypatch, limit, problem):
-    path = tmp_path / "hosts.yml"
-    path.write_text("site:\n  hosts:\n    gpu-1:\n    gpu-2:\n")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hosts.yml", "site:\n  hosts:\n    gpu-1:\n    gpu-2:\n"),
+        ("hosts.ini", "[site]\ngpu-1\ngpu-2\n"),
+        ("hosts", "[site]\ngpu-1\ngpu-2\n"),
+    ],
+)
+def test_a_name_in_limit_that_the_inventory_does_not_have_is_named(tmp_path, monkeypatch, name, text, limit, problem):
+    path = tmp_path / name
+    path.write_text(text)
     options = {"subset": limit.replace("site:", "site,"), "inventory": [str(path)]}
     monkeypatch.setattr(source.context, "CLIARGS", options)
     assert source.problem_of(str(path)) == problem

@@ -148,13 +148,16 @@ def problem_of(path: str) -> str:
         return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=PATH)"
     files = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
     problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *files))), "")
-    if problem or not path.endswith(YAML):
-        return problem or _problem_of_ini(Path(path))
-    name = _plugin_of(path)
-    if name.startswith("gpuval.") and name not in PLUGINS:
-        return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
-    problem = "" if name else _problem_of_groups(yaml.compose(Path(path).read_text("utf-8"), Loader=SafeLoader))
-    return f"{path}:{problem}" if problem else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name)
+    name = ""
+    if not problem and path.endswith(YAML):
+        name = _plugin_of(path)
+        if name.startswith("gpuval.") and name not in PLUGINS:
+            return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
+        line = "" if name else _problem_of_groups(yaml.compose(Path(path).read_text("utf-8"), Loader=SafeLoader))
+        problem = f"{path}:{line}" if line else ""
+    problem = problem or _problem_of_ini(Path(path))
+    is_program = os.access(path, os.X_OK) and not path.endswith(YAML)
+    return problem or ("" if is_program else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name))
 
 
 def _expand_limit() -> None:
@@ -174,9 +177,10 @@ _reading: list[str] = []
 def _problem_of_limit(limit: str, plugin: str) -> str:
     """A message on the first name in --limit that the inventory lacks; Ansible at most warns. Empty if there is none.
 
-    The inventory of a cluster is not read a second time, so it is not checked.
+    The inventory of a cluster or a program is not read a second time, so it is not checked.
     """
-    plain = [word.lstrip("!&") for word in split_host_pattern(limit) if not re.search(r"^@|^[!&]?~|[*?\[]", word)]
+    words = {re.sub(r"^[!&]|\[-?\d+(?:[:-]\d*)?\]$", "", word): word for word in split_host_pattern(limit)}
+    plain = [name for name in words if not re.search(r"^[@~]|[*?\[]", name)]
     if not plain or plugin not in ("", PLUGINS[0]) or _reading:
         return ""
     _reading.append(limit)  # the nested read of this source skips this check
@@ -190,7 +194,7 @@ def _problem_of_limit(limit: str, plugin: str) -> str:
     names = [*inventory.hosts, *groups]
     wrong = next((name for name in plain if name not in {*names, "all", "ungrouped", *constants.LOCALHOST}), "")
     having = meant(wrong, names) or f". It has {some_of(inventory.hosts)}, and the groups {some_of(groups)}"
-    return f"--limit {wrong}: the inventory has no such host or group{having}" if wrong else ""
+    return f"--limit {words[wrong].lstrip('!&')}: the inventory has no such host or group{having}" if wrong else ""
 
 
 def _problem_of_extra_variables() -> str:
