@@ -57,7 +57,10 @@ class Release:
 
     @property
     def version(self) -> str:
-        return re.search(r"^version: (\S+)$", (SOURCE / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+        version = re.search(r"^version: ([\d.]+)$", (SOURCE / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
+        if not version:
+            raise StepError("galaxy.yml has no line `version: 1.2.3`: add it")
+        return version[1]
 
     @property
     def collection(self) -> Path:
@@ -220,10 +223,13 @@ def make_base(release: Release) -> None:
 
 def build_archive(release: Release) -> str:
     """The archive of the collection, and its checksum."""
-    if release.is_rehearsal and not release.collection.is_dir():
+    if (
+        release.is_rehearsal and "notes" not in release.files
+    ):  # without the step changelog: a copy may be an earlier one
         copy_source(release)
-    release.galaxy("build", "--force", "--output-path", release.folder, release.collection)
     archive = release.files["archive"] = release.folder / f"gpuval-fleet-{release.version}.tar.gz"
+    archive.unlink(missing_ok=True)  # one of an earlier rehearsal does not count
+    release.galaxy("build", "--output-path", release.folder, release.collection)
     with tarfile.open(archive) as tar:
         names = tar.getnames()
     leftovers = [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".tar.gz"))]
@@ -274,9 +280,13 @@ def build_docs(release: Release) -> str:
     return f"{sum(1 for _ in site.rglob('*.html'))} pages"
 
 
+def without_comments(path: Path) -> str:
+    return re.sub(r"(^|\s)#.*", "", path.read_text(encoding="utf-8"))
+
+
 def describe_signatures(release: Release) -> str:
     """The workflow signs what it publishes: checked in its text, since its identity is the forge's alone."""
-    text = WORKFLOW.read_text(encoding="utf-8") + (WORKFLOW.parent / "images.yml").read_text(encoding="utf-8")
+    text = without_comments(WORKFLOW) + without_comments(WORKFLOW.parent / "images.yml")
     needs = {
         "attest-build-provenance": "provenance of the archive, SBOMs and checksums, by the identity of the workflow",
         "attest-sbom": "SBOM of each image by its digest, pushed beside it",
@@ -294,7 +304,7 @@ def describe_signatures(release: Release) -> str:
 
 def describe_publication(release: Release) -> str:
     """The workflow publishes the archive to Galaxy and to the releases, on tags alone."""
-    text = WORKFLOW.read_text(encoding="utf-8")
+    text = without_comments(WORKFLOW)
     for needed in ("ansible-galaxy collection publish", "secrets.GALAXY_TOKEN", "gh release create", "tags:"):
         if needed not in text:
             raise StepError(f"{WORKFLOW.relative_to(ROOT)} lacks {needed!r}: add the step")

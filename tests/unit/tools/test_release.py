@@ -39,6 +39,33 @@ def test_the_cheap_steps_are_good(rehearsal, capsys):
     assert "collection build" in log and "gpuval-fleet-" in log
 
 
+def test_what_an_earlier_rehearsal_made_does_not_count(rehearsal, tmp_path, monkeypatch, capsys):
+    archive = [release_tool.BY_NAME["archive"]]
+    assert release_tool.perform(rehearsal, archive) == []
+    source = tmp_path / "fleet"
+    source.mkdir()
+    (source / "galaxy.yml").write_text((release_tool.SOURCE / "galaxy.yml").read_text().replace("gpuval", "Gpu Val"))
+    monkeypatch.setattr(release_tool, "SOURCE", source)
+    again = release_tool.Release(is_rehearsal=True, folder=rehearsal.folder)
+    assert release_tool.perform(again, archive) == ["archive"], capsys.readouterr().out
+    (source / "galaxy.yml").write_text("version:\n")
+    assert release_tool.perform(again, [release_tool.BY_NAME["versions"]]) == ["versions"]
+    assert "galaxy.yml has no line `version: 1.2.3`" in capsys.readouterr().out
+
+
+def test_steps_that_are_commented_out_do_not_count(rehearsal, tmp_path, monkeypatch, capsys):
+    workflow = tmp_path / "workflows/release.yml"
+    workflow.parent.mkdir()
+    text = release_tool.WORKFLOW.read_text().replace(
+        "ansible-galaxy collection publish", "# ansible-galaxy collection publish"
+    )
+    workflow.write_text(text)
+    monkeypatch.setattr(release_tool, "WORKFLOW", workflow)
+    monkeypatch.setattr(release_tool, "ROOT", tmp_path)
+    assert release_tool.perform(rehearsal, [release_tool.BY_NAME["publication"]]) == ["publication"]
+    assert "lacks 'ansible-galaxy collection publish'" in capsys.readouterr().out
+
+
 def test_a_release_is_made_by_the_forge_alone():
     refused = run_tool()
     assert refused.returncode == 2 and "rehearse it here with `make release DRY_RUN=1`" in refused.stderr
