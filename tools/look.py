@@ -56,11 +56,21 @@ FAILED, INTERRUPTED = 2, 99
 RED, PURPLE = "31", "1;35"
 
 
-#: Settings that an inventory with these takes from elsewhere: lookups but of variables, and other inventory plugins.
+#: How extra variables are written that a look reads as a playbook does; it leaves others to the playbook.
+FORMS = {bool: "true", int: "[0-9]+"}
+PLAIN = r"""[^\s{'"\\]+"""
+#: Settings that an inventory with these takes from elsewhere: lookups but of variables and of named ones of the
+#: environment, the time, chance, tests of files, and other inventory plugins.
 ELSEWHERE = re.compile(
-    rb"""\b(?:lookup|query|q)\s*\(\s*['"](?!(?:ansible\.builtin\.)?(?:env|vars)['"])|^plugin:\s*(?!gpuval\.fleet\.)""",
-    re.MULTILINE,
+    rb"""\b(?:lookup|query|q)\s*\(\s*+(?!['"](?:ansible\.builtin\.)?(?:vars['"]|env['"]\s*,\s*['"]\w+['"]))
+    |\bnow\s*\(|\|\s*(?:ansible\.builtin\.)?(?:random|shuffle|strftime|fileglob|realpath)\b
+    |\bis\s+(?:not\s+)?[\w.]*(?:exists|file|dir|directory|link|mount)\b
+    |^\s*['"]?plugin['"]?\s*:\s*+(?!['"]?gpuval\.fleet\.node_list\b)""",
+    re.MULTILINE | re.VERBOSE,
 )
+#: Files of such a plugin, and the list of nodes that it reads, relative to its file.
+LIST_PLUGIN = re.compile(rb"""^\s*['"]?plugin['"]?\s*:.*gpuval\.fleet\.node_list""", re.MULTILINE)
+LIST_PATH = re.compile(rb"""^\s*['"]?path['"]?\s*:\s*+['"]?([^'"#\n]+)""", re.MULTILINE)
 #: Names that may be those of environment variables: in a lookup, and in a .env file, where the environment wins.
 QUOTED, KEY = re.compile(rb"""['"](\w+)['"]"""), re.compile(rb"^\s*(?:export\s+)?'?(\w+)'?\s*=", re.MULTILINE)
 
@@ -116,12 +126,16 @@ def options_of(kinds, variables):
         if name not in kinds:
             raise NoLookError
         option, kind = kinds[name]
-        if text:
-            try:
-                options[option] = kind(text)
-            except ValueError:  # the playbook says what is wrong
-                raise NoLookError from None
+        if text != "" or kind is not int:  # make gives an empty number for its default
+            options[option] = kind(plain(text, FORMS.get(kind, PLAIN)))
     return options
+
+
+def plain(text, form=PLAIN):
+    """The text of an extra variable. Raises NoLookError where the playbook reads it otherwise or refuses it."""
+    if isinstance(text, str) and re.fullmatch(form, text):
+        return text
+    raise NoLookError
 
 
 def fingerprint(sources):
@@ -134,9 +148,15 @@ def fingerprint(sources):
         files |= {path, *(file for folder in folders for file in folder.rglob("*"))}
     contents = {str(file): file.read_bytes() for file in sorted(files) if file.is_file()}
     text = b"\n".join(contents.values())
-    is_program = any(path.is_file() and os.access(path, os.X_OK) for path in paths)
-    if is_program or ELSEWHERE.search(text) or not all(path.exists() for path in paths):
+    of_lists = [(Path(name).parent, content) for name, content in contents.items() if LIST_PLUGIN.search(content)]
+    lists = [folder / os.fsdecode(name).strip() for folder, content in of_lists for name in LIST_PATH.findall(content)]
+    is_program = any(os.access(name, os.X_OK) for name in contents)
+    is_linked = any(file.is_symlink() and file.is_dir() for file in files)  # rglob does not follow it
+    if is_program or is_linked or ELSEWHERE.search(text) or len(lists) < len(of_lists):
         return None
+    if not all(path.exists() for path in paths) or not all(file.is_file() for file in lists):
+        return None
+    contents |= {str(file): file.read_bytes() for file in lists}
     words = {name.decode() for pattern in (QUOTED, KEY) for name in pattern.findall(text)}
     environment = [key for key in os.environ if key.startswith(("ANSIBLE_", "GPUVAL_")) or key in words]
     contents |= {key: os.fsencode(os.environ[key]) for key in environment}
@@ -157,11 +177,13 @@ def memory_of(sources):
 
 
 def recall(file):
-    """The settings in a file; empty if there are none, or a look has to warn of some."""
+    """The settings in a file; empty if there are none, it is damaged, or a look has to warn of some."""
     settings = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+    try:
         for line in file.read_text(encoding="utf-8").splitlines():
             settings |= json.loads(line)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
     return {} if settings.get("has_warnings", True) else settings
 
 
@@ -192,7 +214,7 @@ def look(command):
         raise NoLookError
     settings = recall(memory_of(sources))
     step_name, task, kinds = LOOKS[playbook]
-    run_id = variables.pop("gpuval_run_id", "")
+    run_id = plain(variables.pop("gpuval_run_id", ""), f"(?:{PLAIN})?")
     options = options_of(kinds, variables)
 
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import commands, step_options
@@ -205,10 +227,8 @@ def look(command):
     commands.look_sources[:] = sources
     run_command.display = Console(terminal)
     run_command.ways = settings.pop("ways", {})
-    if store := settings.get("store"):  # relative paths are of the checkout, whose ansible.cfg is in use
-        given = [key for key in ("state_dir", "results_dir", "ca_file") if store[key]]
-        paths = {key: str(ROOT / Path(store[key]).expanduser()) for key in given}
-        settings["store"] = {**store, **paths, "secrets": {}}
+    if store := settings.get("store"):
+        settings["store"] = {**store, "secrets": {}}
     if not settings.get("results_dir"):
         raise NoLookError
     if playbook == "reach" and (options.get("what") != "follow" or not run_command.ways.get(options.get("node"))):
@@ -250,6 +270,7 @@ def run_playbook(command):
 
 
 def main(command):
+    os.environ.pop(REMEMBERED, None)  # of a playbook that started this command
     try:
         return look(command)
     except NoLookError:

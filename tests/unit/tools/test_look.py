@@ -133,7 +133,15 @@ def test_a_failure_is_the_playbooks_line_and_code(site):
         ["gpuval.fleet.status", "-e", "@site.yml"],
         ["gpuval.fleet.status", "-v"],
         ["gpuval.fleet.status", "--check"],
+        ["gpuval.fleet.status", "-e", "status_watch=false"],
+        ["gpuval.fleet.status", "-e", "status_nodes="],
+        ["gpuval.fleet.status", "-e", "status_nodes=node-1 status_lines=true"],
+        ["gpuval.fleet.status", "-e", "status_nodes=node-1, node-1"],
+        ["gpuval.fleet.status", "-e", '{"status_nodes": ["node-1"]}'],
+        ["gpuval.fleet.status", "-e", "gpuval_run_id={{run}}"],
         ["gpuval.fleet.window", "-e", "run_window_nodes=many"],
+        ["gpuval.fleet.window", "-e", "run_window_nodes=1_0"],
+        ["gpuval.fleet.window", "-e", '{"run_window_nodes": 0}'],
         ["gpuval.fleet.validate"],
         ["gpuval.fleet.history"],
     ],
@@ -178,6 +186,51 @@ def test_settings_are_forgotten_when_something_they_may_come_from_changes(site, 
     assert site.recall() == {}
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "lookup(kind, 'x')",
+        "lookup('env', name)",
+        "'a' if '/etc/hosts' is exists else 'b'",
+        "now().year",
+        "['a', 'b'] | random",
+    ],
+)
+def test_settings_that_may_change_without_their_file_are_not_remembered(site, template):
+    site.settings.write_text(f'gpuval_bucket: "{{{{ {template} }}}}"\n')
+    assert look_tool.fingerprint([str(site.inventory)]) is None
+
+
+def test_all_files_of_an_inventory_in_a_folder_count(site):
+    folder = site.path / "site"
+    folder.mkdir()
+    (folder / "hosts.yml").write_text("plugin: gpuval.fleet.node_list\npath: ../nodes.csv  # all\n")
+    assert look_tool.fingerprint([str(folder)]) is None, "its list is missing"
+    (site.path / "nodes.csv").write_text("name\nnode-1\n")
+    before = look_tool.fingerprint([str(folder)])
+    assert before == look_tool.fingerprint([str(folder)])
+    (site.path / "nodes.csv").write_text("name\nnode-2\n")
+    assert look_tool.fingerprint([str(folder)]) not in (None, before)
+    (folder / "group_vars").symlink_to(site.path / "group_vars")
+    assert look_tool.fingerprint([str(folder)]) is None, "what a link leads to may change"
+    (folder / "group_vars").unlink()
+    (folder / "more").write_text("#!/bin/sh\n")
+    (folder / "more").chmod(0o755)
+    assert look_tool.fingerprint([str(folder)]) is None, "Ansible runs it"
+
+
+def test_the_nodes_of_a_cluster_come_from_elsewhere(site):
+    site.inventory.write_text("plugin: gpuval.fleet.kubernetes_nodes\n")
+    assert look_tool.fingerprint([str(site.inventory)]) is None
+
+
+def test_a_damaged_memory_counts_as_none(site):
+    site.remember()
+    file = look_tool.memory_of([str(site.inventory)])
+    file.write_text(file.read_text() + '{"results_dir": "/els')
+    assert site.recall() == {}
+
+
 def test_an_inventory_with_a_warning_is_not_remembered(site):
     site.settings.write_text(site.settings.read_text() + "gpuval_profil: quick\n")
     done = site.ask("gpuval.fleet.status")
@@ -194,6 +247,16 @@ def test_keys_of_a_store_are_not_kept_and_such_a_store_is_read_by_the_playbook(s
     assert site.ask("gpuval.fleet.status", by_playbook=False).returncode == 0, "its controller keeps the folder current"
     killed(site.folder)
     assert site.ask("gpuval.fleet.status", by_playbook=False).returncode == NEEDS_PLAYBOOK
+
+
+def test_the_way_through_a_proxy_which_may_have_a_password_is_not_kept(site):
+    closed = "ansible_host=127.0.0.1 ansible_port=9"
+    proxy = """ansible_ssh_common_args='-o "ProxyCommand nc -P PLANTED %h %p"'"""
+    site.inventory.write_text(f"[all]\nnode-1 ansible_connection=local\nnode-2 {closed}\nnode-3 {closed} {proxy}\n")
+    site.ask("gpuval.fleet.probe")
+    assert site.recall()["ways"].keys() == {"node-1", "node-2"}
+    (file,) = site.memory.glob("*/*")
+    assert "PLANTED" not in file.read_text() and file.parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_damaged_record_is_read_from_the_store(site):

@@ -43,8 +43,11 @@ class RunCommand:
     def remember_place(self, options: Any) -> None:
         """Remember where the runs are, by the options of a step; None for a store whose keys are in variables."""
         store = {key: value for key, value in (options.store or {}).items() if not key.startswith("secrets")}
+        paths = {
+            key: str(project_path(store[key])) for key in ("state_dir", "results_dir", "ca_file") if store.get(key)
+        }
         place = {"results_dir": str(options.results_dir), "run_id": options.run_id, "folder": options.folder}
-        self.remember(**place, store=None if any(store.get(key) for key in STORE_KEYS) else store)
+        self.remember(**place, store=None if any(store.get(key) for key in STORE_KEYS) else store | paths)
 
     def use_inventory(self, sources: Iterable[str]) -> None:
         """Set the inventory, each path in one form."""

@@ -95,7 +95,10 @@ class SshScheduler(Scheduler):
             if not path.exists() or path.read_text() != text:
                 run_folder.write_bytes(path, text.encode())
         seconds = time.monotonic() - began
-        self._action.remember(ways={each.node: self._way(each, hostvars[each.node]) for each in targets})
+        plain = [
+            each for each in targets if "proxycommand" not in " ".join(each.options).lower()
+        ]  # it may have secrets
+        self._action.remember(ways={each.node: self._way(each, hostvars[each.node]) for each in plain})
         lines = ssh_findings.summary(findings, seconds, pins.path)
         return NodeProbes(findings, seconds, lines, {"changed": changed, "known_hosts": str(pins.path)})
 
