@@ -204,6 +204,13 @@ def test_no_other_model_and_no_name_of_a_site_is_a_mistyped_sku(name):
     assert sku_catalogue.misspelled(name) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("gpu", "auto"), ("GPUs", "auto"), ("hpu", "auto"), ("cpus", "cpu"), ("cpu", "")]
+)
+def test_nobody_who_writes_gpu_is_asked_for_cpu(name, meant):
+    assert sku_catalogue.misspelled(name) == meant
+
+
 def test_every_sku_with_one_wrong_letter_is_named():
     """A letter wrong, missing or doubled, and o for 0: all of each name but those that are other models."""
     words = set()

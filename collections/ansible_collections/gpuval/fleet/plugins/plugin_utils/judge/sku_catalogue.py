@@ -119,6 +119,8 @@ def misspelled(declared: str) -> str:
     """The name that a ``gpuval_sku`` misses by one letter; empty for others, and for another number, which is another
     model: H20, H800."""
     name = _plain(declared).replace(" ", "")
+    if re.fullmatch("[^c]pus?", name):  # gpu, hpu: as cpu no accelerator would be tested
+        return AUTO
     numbers = [re.findall("[0-9]+", text) for text in (name, name.replace("o", "0"))]
     names = (AUTO, CPU, *GPU_VENDORS, *(sku.name for sku in shipped()))
     alike = [near for near in names if re.findall("[0-9]+", near) in numbers]
