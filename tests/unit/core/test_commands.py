@@ -83,7 +83,8 @@ def test_a_checkout_names_the_inventory_of_its_command_unless_it_is_the_default(
     given(str(tmp_path / "inventories/mine"))
     assert commands.pasteable("`make report RUN=r1`") == "`make report INVENTORY=inventories/mine RUN=r1`"
     assert commands.pasteable("`make runs INVENTORY=b`") == "`make runs INVENTORY=b`"
-    assert commands.pasteable("run `make setup`") == "run `make setup`"
+    for text in ("run `make setup`", "a node says `make menuconfig`", "`make -C x status`"):
+        assert commands.pasteable(text) == text
     (tmp_path / "a").touch()
     (tmp_path / "b c").touch()
     given(str(tmp_path / "a"), str(tmp_path / "b c"))
@@ -93,10 +94,13 @@ def test_a_checkout_names_the_inventory_of_its_command_unless_it_is_the_default(
     assert commands.pasteable("`make status`") == "`make status INVENTORY=inventories/mine`"
 
 
-def test_targets_without_an_inventory_are_those_of_the_makefile():
+def test_targets_with_an_inventory_are_those_of_the_makefile_that_run_a_playbook(given, tmp_path):
+    given(str(tmp_path))
     recipes = dict(re.findall(r"^([a-z-]+):(.*\n(?:\t.*\n)*)", commands.MAKEFILE.read_text(), re.MULTILINE))
-    for target in commands.NOT_OF_INVENTORIES:
-        assert "$(LOOK)" not in recipes[target] and ("$(PLAY)" not in recipes[target] or target == "baseline-diff")
+    playing = {name for name in recipes if re.search(r"\$\((?:PLAY|LOOK)\)|call reach", recipes[name])}
+    named = {name for name in recipes if "INVENTORY=" in commands.pasteable(f"`make {name}`")}
+    # no message names these two
+    assert named == playing - {"notebook", "from-bundle"} - {*commands.NOT_OF_INVENTORIES}
 
 
 def test_a_makefile_of_ones_own_beside_the_collections_is_no_checkout(tmp_path, monkeypatch):

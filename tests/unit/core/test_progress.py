@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,32 @@ console.end_progress()
 """
 
 
-def run_on_terminal(**environment):
+#: The same with the stream of the callback, and messages that do not know of the progress.
+FOREIGN_PROGRAM = (
+    PROGRAM.partition("console.progress")[0]
+    + """
+from ansible_collections.gpuval.fleet.plugins.callback import acceptance
+from ansible.utils.display import Display
+import fcntl, struct, termios
+sys.stdout, sys.stderr = acceptance.console(sys.stdout), acceptance.console(sys.stderr)
+console.progress("0:00:02 nodes 0/2 done | " + 50 * "x")
+Display().display("PLAY")
+console.progress("0:00:04 nodes 0/2 done | " + 50 * "x")
+Display().warning("odd")
+fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+console.progress("0:00:06 nodes 1/2 done | " + 50 * "x")
+console.end_progress()
+"""
+)
+
+
+def run_on_terminal(program=PROGRAM, **environment):
     """What the program writes to a terminal of 80 columns."""
     main, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "LC_ALL": "C.UTF-8", "TERM": "xterm",
                    "COLUMNS": "80", **environment}  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=terminal, stderr=terminal, env=environment)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     written = b""
     try:
@@ -65,6 +86,13 @@ def test_a_terminal_shows_the_events_and_the_last_progress_alone():
     assert [line[:22] for line in moving] == [f"0:00:0{second} nodes {done}/2 done" for second, done in
                                              ((2, 0), (4, 0), (6, 1), (8, 2))]  # fmt: skip
     assert max(map(len, moving)) == 79, "a line that wraps could not be replaced"
+
+
+def test_messages_of_others_replace_the_progress_and_it_fits_a_terminal_that_became_narrow():
+    written = run_on_terminal(FOREIGN_PROGRAM, ANSIBLE_NOCOLOR="1", COLUMNS="")
+    assert shown(written) == ["PLAY", "[WARNING]: odd", "0:00:06 nodes 1/2 done | " + 50 * "x"]
+    moving = re.findall(r"\r\x1b\[K(\d[^\r]*)\r(?!\n)", written)
+    assert [len(line) for line in moving] == [75, 75, 29]
 
 
 @pytest.mark.parametrize("environment", [{"CI": "true"}, {"TERM": "dumb"}])

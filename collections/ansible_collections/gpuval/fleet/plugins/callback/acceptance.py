@@ -24,6 +24,7 @@ import contextlib
 import importlib
 import io
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,9 +41,21 @@ class ConsoleFile(io.FileIO):
     The error would end the thread by which Ansible's workers print, and Ansible would wait for it for ever.
     """
 
+    #: Whether progress stands in the terminal's last line: whatever prints next replaces it.
+    has_progress = False
+
     def write(self, data):
         try:
-            return super().write(data)
+            if not self.isatty():
+                return super().write(data)
+            if ConsoleFile.has_progress:
+                super().write(b"\033[K")
+            line = bytes(data)
+            ConsoleFile.has_progress = line.startswith(b"\r") and line.endswith(b"\r")
+            if not ConsoleFile.has_progress:
+                return super().write(data)
+            super().write(line[: shutil.get_terminal_size().columns + len(b"\033[K")] + b"\r")  # it may be narrower now
+            return len(data)
         except BrokenPipeError:
             return len(data)
 

@@ -42,9 +42,9 @@ VARIABLES = {
     "RUN": "gpuval_run_id",
     "history NODE": "history_node",
 }
-#: The inventory of a command without INVENTORY=, and targets that take none.
+#: The inventory of a command without INVENTORY=, and the playbook's target that takes none.
 DEFAULT_INVENTORY = "inventories/local"
-NOT_OF_INVENTORIES = ("baseline-diff", "inventory", "reference", "setup")
+NOT_OF_INVENTORIES = ("baseline-diff",)
 #: In place of Ansible's, where it was not imported.
 look_sources: list[str] = []
 DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"
@@ -63,8 +63,9 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
         chosen = f" INVENTORY={shlex.quote(','.join(sources))}" if sources not in ([], [DEFAULT_INVENTORY]) else ""
 
         def target(match: re.Match[str]) -> str:
-            is_complete = "INVENTORY=" in match[2] or match[1] in NOT_OF_INVENTORIES
-            return f"`make {match[1]}{'' if is_complete else chosen}{match[2]}`"
+            name = TARGETS.get(match[1], (match[1],))[0]
+            takes_one = (COLLECTION / f"playbooks/{name}.yml").exists() and match[1] not in NOT_OF_INVENTORIES
+            return f"`make {match[1]}{chosen if takes_one and 'INVENTORY=' not in match[2] else ''}{match[2]}`"
 
         return _MAKE.sub(target, text)
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
@@ -168,7 +169,8 @@ class Console:
             self.display(line)
             return
         self._progress = line
-        text = f"{_START_OF_LINE}{console_line(line)[: COLUMNS - 1]}\r"
+        columns = terminal_columns() or COLUMNS  # it may have another width by now
+        text = f"{_START_OF_LINE}{console_line(line)[: columns - 1]}\r"
         self._display.display(text, newline=False, screen_only=True)
 
     def end_progress(self) -> None:
