@@ -4,11 +4,12 @@ import copy
 import json
 import shutil
 import socket
+from types import SimpleNamespace
 from unittest import mock
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, orchestrate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
@@ -29,10 +30,11 @@ WAYS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
 
 
 def at_one_time(function):
-    """The function, for which no time passes: documents of rounds tell when these began."""
+    """The function, for which no time passes: documents of rounds tell when these began, and how long searches took."""
 
     def timeless(*arguments):
-        with mock.patch.object(run_folder, "now", lambda: TIME):
+        clock = SimpleNamespace(monotonic=lambda: 0.0)
+        with mock.patch.object(run_folder, "now", lambda: TIME), mock.patch.object(orchestrate, "time", clock):
             return function(*arguments)
 
     timeless.__name__, timeless.__doc__ = function.__name__, function.__doc__
