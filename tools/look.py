@@ -188,10 +188,10 @@ def recall(file):
 
 
 def prepare_memory(file):
-    """Make room for settings, and drop those that no longer count, or of too many runs."""
+    """Make room for settings, and drop those that no longer count, are damaged, or of too many runs."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if file.exists() and file.stat().st_size > MEMORY_BYTES:
-        file.unlink()
+    if not recall(file) or file.stat().st_size > MEMORY_BYTES:
+        file.unlink(missing_ok=True)
     for earlier in {*file.parent.iterdir()} - {file}:
         earlier.unlink(missing_ok=True)
 

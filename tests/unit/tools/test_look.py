@@ -229,6 +229,8 @@ def test_a_damaged_memory_counts_as_none(site):
     file = look_tool.memory_of([str(site.inventory)])
     file.write_text(file.read_text() + '{"results_dir": "/els')
     assert site.recall() == {}
+    look_tool.prepare_memory(file)
+    assert not file.exists(), "the next playbook would add to it in vain"
 
 
 def test_an_inventory_with_a_warning_is_not_remembered(site):
