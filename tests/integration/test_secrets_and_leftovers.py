@@ -254,11 +254,11 @@ def test_the_env_file_of_the_first_seed_beside_the_inventory(new_fleet, s3_servi
         with CommandLines() as seen:
             done = fleet.play("gpuval.fleet.validate", "-vvv")
         assert done.code == 0, done
-        assert f"settings from .env: gpuval_folder ({file}:2), gpuval_node_ids ({file}:11), " in done.told
+        assert f"settings from .env: gpuval_node_ids ({file}:11), gpuval_runs_folder ({file}:2), " in done.told
         planted = {name: keys[name] for name in keys if name.endswith(("_TOKEN", "SECRET_ACCESS_KEY", "SECRET_KEY"))}
         assert_nowhere(fleet, {**planted, **on_the_node(fleet)}, done, seen)
         run = fleet.read_run()
-        assert (run["bucket"], run["folder"], run["nodes"]["node-1"]["id"]) == ("acceptance", "batch-7", "local")
+        assert (run["bucket"], run["folder"], run["nodes"]["node-1"]["id"]) == ("acceptance", f"batch-7/{fleet.run_id}", "local")
         store = Store(
             Connection(
                 "acceptance",
@@ -268,7 +268,7 @@ def test_the_env_file_of_the_first_seed_beside_the_inventory(new_fleet, s3_servi
             )
         )
         stored = [entry.key for entry in store.list("batch-7/")]
-        assert "batch-7/report/report.json" in stored
+        assert f"{run['folder']}/report/report.json" in stored
         for key in stored:
             assert leaks(planted, store.get(key, max_bytes=1 << 24)) == [], key
         for playbook in ("status", "report", "clean"):

@@ -95,6 +95,7 @@ SETTINGS = [
     ("gpuval_webook_url: https://hooks.example.org/x", "gpuval_webook_url: no such setting; is it gpuval_webhook_url?"),
     ("gpuval_results_dir: /dev/null/results", "gpuval_results_dir /dev/null/results: /dev/null is a file"),
     ("gpuval_folder: models/mine", "gpuval_folder 'models/mine': names of letters"),
+    ("gpuval_runs_folder: models", "gpuval_runs_folder 'models': names of letters"),
     ("gpuval_baseline: site.json", "gpuval_baseline: site.json: cannot be read: No such file or directory; `make"),
     ("gpuval_versions: {drivr: '580'}", "gpuval_versions has the key 'drivr'; is it driver?"),
     ("gpuval_gang_stages: {standrad: [fabric]}", "gpuval_gang_stages: no profile standrad; is it standard?"),
@@ -406,7 +407,7 @@ def test_what_env_sets_is_checked_like_any_setting_and_named_with_its_line(check
     assert outcome.result["msg"] == "nothing was started: correct the 3 settings above"
     for words in (
         ".env:1: gpuval_bucket My_Bucket: must be",
-        ".env:2: gpuval_folder",
+        ".env:2: gpuval_runs_folder",
         ".env:4: gpuval_node_ids: the id 'a/b'",
     ):
         assert sum(words in line for line in outcome.lines) == 1, outcome.lines

@@ -609,13 +609,13 @@ def check_run_id(run_id: str) -> None:
         raise RunError(f"gpuval_run_id {run_id!r} is a word with another meaning: give another one")
 
 
-def check_folder(folder: str) -> str:
+def check_folder(folder: str, setting: str = "gpuval_folder") -> str:
     """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
     folder = folder.strip("/")
     first, *subfolders = folder.split("/")
     if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*subfolders}.isdisjoint(OWN_FOLDERS):
         raise RunError(
-            f"gpuval_folder {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
+            f"{setting} {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
             + " or ".join(SHARED_FOLDERS)
             + "; behind a '/' none of "
             + ", ".join(OWN_FOLDERS)

@@ -58,6 +58,7 @@ CHECKS = {
     "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
     "gpuval_nic_rate": declared.port_rate,
     "gpuval_pods": pod_settings.parse,
+    "gpuval_runs_folder": partial(folder.check_folder, setting="gpuval_runs_folder"),
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
     "gpuval_versions": declared.parse_versions,

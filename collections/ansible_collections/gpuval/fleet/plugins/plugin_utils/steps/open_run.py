@@ -37,6 +37,7 @@ sku_catalogue.shipped()
 class OpenRunOptions(RunOptions):
     baseline: PathText = ""
     folder: str = ""
+    runs_folder: str = ""
     namespace: str = ""
     profile: str
     gang_stages: Sequence[str] = ()
@@ -191,7 +192,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "schema": "gpuval.run/1",
         "version": version(),
         "run_id": run_id,
-        "folder": run_folder.check_folder(options.folder or run_id),
+        "folder": run_folder.check_folder(options.folder or f"{options.runs_folder}/{run_id}"),
         "bucket": options.store["bucket"],
         "profile": options.profile,
         "depth": depth_of(options.profile),
