@@ -72,7 +72,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle release \
+.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle release \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks container build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -106,7 +106,7 @@ provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node p
 deprovision: $(VENV)/.ready ### Delete the clusters and node pools with the tag of provision_name
 	$(PLAY) gpuval.fleet.deprovision $(ARGS)
 
-prepare: $(VENV)/.ready ## Check the nodes, start the store and upload the model
+prepare: $(VENV)/.ready ### Check the nodes, start the store and upload the model
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
 
 validate: $(READY) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
@@ -132,6 +132,9 @@ deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with uni
 
 clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results (FORCE=1: end a run whose controller lives)
 	$(PLAY) gpuval.fleet.clean $(call extra,cleanup_force,$(FORCE)) $(ARGS)
+
+environment: $(VENV)/.ready ## Install on SSH nodes what workloads without an image need: PyTorch, DeepSpeed (WHEELS=folder: offline)
+	$(PLAY) gpuval.fleet.environment $(call extra,environment_wheels,$(call path,$(WHEELS))) $(ARGS)
 
 probe: $(VENV)/.ready ### Find the reachable nodes, and pin their host keys
 	$(PLAY) gpuval.fleet.probe $(ARGS)

@@ -38,7 +38,7 @@ SCHEMA = "gpuval.bundle/1"
 HEAD, MANIFEST = "bundle.json", "manifest.json"
 SOURCE, WHEELS, STORE, IMAGES = "gpuval", "wheels", "store", "images.json"
 PARTS = ("source", "wheels", "models", "images")
-REQUIREMENTS = ("requirements/controller.txt", "requirements/node.txt")
+REQUIREMENTS = ("requirements/controller.txt", "requirements/node.txt", "requirements/gangs.txt", "requirements/uv.txt")
 #: The environments that `make setup` makes, each from one file of requirements.
 ENVIRONMENTS = {".venv": "requirements/controller.txt", ".venv-node": "requirements/node.txt"}
 COLLECTION = "collections/ansible_collections/gpuval/fleet"
@@ -335,7 +335,8 @@ def build_wheels(python, root, requirements, folder):
                     r"^([A-Za-z0-9._-]+==[^\s\\]+(?: ;[^\\\n]*)?)", locked.read_text("utf-8"), re.MULTILINE
                 )
                 versions.write_text("\n".join(found), encoding="utf-8")
-            constraints = ["-c", str(versions)] if locked.is_file() else []
+            constraints = ["-c", str(root / REQUIREMENTS[1])]  # DeepSpeed would bring the newest PyTorch
+            constraints += ["-c", str(versions)] if locked.is_file() else []
             run([*pip, others, "--find-links", str(fresh), *constraints, "-r", str(root / name)], root, failure)
             for wheel in Path(others).glob("*.whl"):
                 if not (fresh / wheel.name).exists():  # else it came by its hash

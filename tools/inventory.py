@@ -20,8 +20,7 @@ SETTINGS = """\
 {access}
 gpuval_profile: standard
 
-# What the workloads run in: docs/install.md#what-the-nodes-need
-# gpuval_runtime: host
+# What the workloads run in: docs/install.md#what-the-nodes-need. `make environment` installs it; or images, or:
 # gpuval_workload_python: /opt/gpuval/bin/python
 
 # The store, by an address of this controller that the nodes reach: docs/install.md#the-store
@@ -110,7 +109,8 @@ def main(arguments: list[str]) -> int:
         return 1
     count = len(node_list.parse(text, "nodes.csv"))
     print(f"{count} node(s) in {folder}. Choose the store in {folder}/group_vars/all.yml, then:")
-    print(f"  make probe INVENTORY={folder}")
+    print(f"  make environment INVENTORY={folder}")
+    print(f"  make validate INVENTORY={folder}")
     return 0
 
 

@@ -135,18 +135,18 @@ def test_slurm(monkeypatch):
 
 def test_the_python_of_workloads_on_this_machine():
     declared = {"training": {"command": ["{python}", "-m", "x"], "requires": [{"import": "json"}]}}
-    row = services.workloads("/nowhere/python", ["facts", "training"], declared, "auto")
+    row = services.workloads("/nowhere/python", "", ["facts", "training"], declared, "auto")
     assert row.state == "FAILED"
     assert "training needs /nowhere/python of gpuval_workload_python, which cannot be started" in row.text
-    row = services.workloads(sys.executable, ["training"], declared, "auto")
+    row = services.workloads(sys.executable, "", ["training"], declared, "auto")
     assert (row.state, row.text) == ("ok", f"{sys.executable} finds json")
     declared["training"]["requires"] += [{"start": "no-such-program --version"}]
-    row = services.workloads(sys.executable, ["training"], declared, "auto")
+    row = services.workloads(sys.executable, "", ["training"], declared, "auto")
     assert row.state == "FAILED"
     assert "training needs no-such-program (not found, or not executable: install no-such-program)" in row.text
-    assert services.workloads("/nowhere/python", ["facts"], declared, "auto").state == "ok"
+    assert services.workloads("/nowhere/python", "", ["facts"], declared, "auto").state == "ok"
     assert (
-        services.workloads("/nowhere/python", ["training"], declared | {"training": {"image": "x"}}, "auto").state
+        services.workloads("/nowhere/python", "", ["training"], declared | {"training": {"image": "x"}}, "auto").state
         == "ok"
     )
 

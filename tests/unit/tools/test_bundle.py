@@ -62,7 +62,8 @@ def origin(tmp_path_factory):
     write_wheel(root / "dist", "gpuval_tiny_controller")
     write_wheel(root / "dist", "gpuval_tiny_node")
     put(root / "requirements/controller.txt", b"gpuval-tiny-controller==1.0\n")
-    put(root / "requirements/node.txt", b"gpuval-tiny-node==1.0\n")
+    for name in ("node", "gangs", "uv"):
+        put(root / f"requirements/{name}.txt", b"gpuval-tiny-node==1.0\n")
     lock(root, "gpuval_tiny_controller")
     state = root / ".gpuval"
     digest = put(state / MODEL / "model.safetensors", os.urandom(300_000))

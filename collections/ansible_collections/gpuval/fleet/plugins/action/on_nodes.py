@@ -3,33 +3,52 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from ansible import context
 
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.text import some_of
+from ..plugin_utils.records import launch_errors
+from ..plugin_utils.ssh.findings import REACHABLE
 from ..plugin_utils.ssh.node_tasks import NodeTasks
 
 WAIT_SECONDS = 5.0
+PROGRESS_SECONDS = 20.0
 MOST_NAMED = 5
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        nodes = list(task_vars["ansible_play_hosts"])
-        tasks = NodeTasks(self, task_vars, context.CLIARGS.get("forks") or 5)  # they wait for their nodes
-        changed, failed = False, {}
+        nodes, began = list(task_vars["ansible_play_hosts"]), time.monotonic()
+        tasks = NodeTasks(self, task_vars, options["at_once"] or context.CLIARGS.get("forks") or 5)  # they wait
+        changed, shown_at, failed = False, began, {}
+
+        def add_failure(node, message, name="", remedy=""):
+            failed[node] = f"{name}: {message}: {remedy}" if remedy else message
+            self._display.warning(f"{node}: {self._task.name}: {failed[node]}")
 
         try:
             for node in nodes:
-                tasks.submit(node, "task", Path(options["tasks"]), {}, options["seconds"])
+                finding = options["probe"].get(node, {"state": REACHABLE})
+                if finding["state"] == REACHABLE:
+                    tasks.submit(node, "task", Path(options["tasks"]), {}, options["seconds"])
+                else:
+                    add_failure(node, finding["message"], finding["state"], finding["remedy"])
             while tasks.busy:
                 for outcome in tasks.wait(WAIT_SECONDS):
                     changed = changed or bool((outcome.result or {}).get("changed"))
                     if outcome.failed or outcome.unreachable:
-                        failed[outcome.node] = outcome.message
-                        self._display.warning(f"{outcome.node}: {self._task.name}: {outcome.message}")
+                        message = launch_errors.plain(outcome.message)
+                        row = launch_errors.classify("", message)
+                        known = (row.name, row.steps) if row.name != "not_started" else ()
+                        add_failure(outcome.node, message, *known)
+                seconds = time.monotonic() - began
+                if time.monotonic() - shown_at > PROGRESS_SECONDS and tasks.busy:
+                    shown_at = time.monotonic()
+                    done = f"{len(nodes) - len(tasks.busy)} of {len(nodes)} node(s) done, {len(failed)} failed"
+                    self._display.display(f"{self._task.name}: {done}, {seconds:.0f} s")
         finally:
             tasks.close()
         result = {"changed": changed, "failed_nodes": failed}

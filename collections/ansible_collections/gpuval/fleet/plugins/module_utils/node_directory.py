@@ -31,6 +31,8 @@ LAUNCH_FILES = frozenset(
     {"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json", "controller"}
 )
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+#: Link to the Python environment of `make environment`, in gpuval's folder.
+ENVIRONMENT = "environment"
 #: Folder with the SSH keys of the run, which may exist before a launch.
 KEYS = "ssh"
 #: Folder with the secrets of jobs, a file for each stage until it ends.
@@ -73,6 +75,12 @@ def base_directory(chosen):
         return Path("/var/lib/gpuval")
     user = pwd.getpwuid(os.geteuid()).pw_name
     return Path("/var/tmp") / f"gpuval-{user}"  # noqa: S108 - make_private and check_private see that it is ours
+
+
+def workload_python(chosen, base):
+    """Return the Python of workloads: `chosen`, or for `auto` the one of the environment in `base`, else `python3`."""
+    installed = base / ENVIRONMENT / "bin/python"
+    return chosen if chosen != "auto" else str(installed) if installed.exists() else "python3"
 
 
 def make_private(path):

@@ -36,6 +36,7 @@ from .node_directory import (
     read_document,
     runs_at_work,
     within,
+    workload_python,
     write_private,
 )
 
@@ -102,7 +103,9 @@ def place(parameters, runner, workloads):
 
 def launch(parameters, runner, workloads, start=None):
     """Start the plan unless other work is active. Returns the run's folder, the refusal, and the answer of `start`."""
-    with one_launch_at_once(base_directory(parameters["directory"])):
+    base, plan = base_directory(parameters["directory"]), parameters["plan"]
+    plan["python"] = workload_python(plan["python"], base)
+    with one_launch_at_once(base):
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
         refusal = refusal or without_engine(parameters) or without_space(parameters)
         if refusal:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # a node loads only the step that it runs
         host_evidence,
         host_network,
         launch_plan,
+        node_environment,
         peer_probe,
         run_ssh_keys,
         send_image,

@@ -25,6 +25,14 @@ options:
     description: Time limit per node.
     type: float
     required: true
+  at_once:
+    description: How many nodes work at once; 0 is C(forks).
+    type: int
+    default: 0
+  probe:
+    description: Findings of a probe by node. A node that is not reachable counts as failed, with the reason.
+    type: dict
+    default: {}
   required:
     description: Fail if the task failed on any node. Otherwise only warn, unless it failed on all.
     type: bool
@@ -41,7 +49,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 failed_nodes:
-  description: What went wrong, by node.
+  description: What went wrong, by node; with its failure class and remedy, if they are known.
   returned: always
   type: dict
 """

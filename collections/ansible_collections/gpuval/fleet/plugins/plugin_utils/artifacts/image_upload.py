@@ -36,7 +36,7 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
     store = Store(access.connection(), timeout=ANSWER_SECONDS)
     if sent := not _is_there(store, entry, description):
         store.delete_prefix(description)  # without a description the archive counts as incomplete
-        _upload(store, path, entry, say, in_parts=access.takes_parts)
+        upload(store, path, entry, say, in_parts=access.takes_parts)
         if listed.is_file():
             store.put(parts, listed.read_bytes(), "application/vnd.cyclonedx+json")
         store.put(description, json.dumps(entry, indent=1).encode(), "application/json")
@@ -44,7 +44,8 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
     return sent
 
 
-def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
+def upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
+    """Upload an archive. `entry`: its key, bytes and the reference to show. Raises ``ImagesError``."""
     if not path.is_file():
         raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
     total, began, lock = entry["bytes"], time.monotonic(), threading.Lock()

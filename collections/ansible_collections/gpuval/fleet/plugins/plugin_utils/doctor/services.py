@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ...module_utils import node_launch
+from ...module_utils.node_directory import base_directory, workload_python
 from ...module_utils.store import StoreError
 from ..core import extensions
 from ..core.errors import GpuvalError
@@ -91,11 +92,14 @@ def disk(name: str, path: Path) -> DoctorRow:
     return DoctorRow(name, OK, f"{path}, {human_bytes(stat.f_bavail * stat.f_frsize)} free")
 
 
-def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
+def workloads(
+    python: str, directory: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str
+) -> DoctorRow:
     """Check that this machine has the packages and programs that the stages need, as the launch does first."""
+    python = workload_python(python, base_directory(directory))
     asked = launch_inputs.requirements({"stages": stages}, declared, runtime)
     if answer := node_launch.lacking({"plan": {"python": python}, "requirements": asked}):
-        remedy = "install it, or set gpuval_workload_python to a Python that has it"
+        remedy = "`make environment` installs it, or set gpuval_workload_python to a Python that has it"
         return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")
     needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")
     names = ", ".join(dict.fromkeys(map(node_launch.readable, needs)))

@@ -71,7 +71,7 @@ def _services(action, placements, hosts):
     local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
     try:
         if local and placements == {"ssh"}:
-            names = ("gpuval_workload_python", "gpuval_stages", "run_workloads", "gpuval_runtime")
+            names = ("gpuval_workload_python", "gpuval_node_dir", "gpuval_stages", "run_workloads", "gpuval_runtime")
             rows.append(services.workloads(*(_one(action, local, name) for name in names)))
         over_ssh = [one for one in hosts if _is_over_ssh(action, one)]
         spec = {name: option for name, option in step_spec(load_step("serve_store")).items() if name in STORE_OPTIONS}

@@ -16,6 +16,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 
+from ...module_utils.node_directory import base_directory, workload_python
 from ...module_utils.store import StoreError
 from ..artifacts import dataset_source, model_source
 from ..artifacts.round_trip import round_trip
@@ -97,9 +98,8 @@ def _ensure(action, access, label, folder, source, resolve, options):
         action.display.display(f"{label}: uploading to the store from {source['source']}")
         if options.force or _recorded(store, prefix) != source:
             store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
-        trip = (
-            round_trip(options.python, model, access, action.display.display) if options.round_trip else nullcontext()
-        )
+        python = workload_python(options.python, base_directory(""))
+        trip = round_trip(python, model, access, action.display.display) if options.round_trip else nullcontext()
         with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())), trip:
             sums = model_source.make_manifest(model)
             # from here until the end the model does not count as whole

@@ -1,0 +1,47 @@
+"""Files from a package index or a store over HTTP, with the standard library alone."""
+
+from __future__ import annotations
+
+import html
+import re
+import ssl
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+from .node_directory import NodeError
+
+ANSWER_SECONDS = 30
+PIECE_BYTES = 1 << 20
+
+
+def find_file(page: str, name: str) -> str:
+    """Return the URL of the file whose name matches the pattern `name` on the page of a package in an index (PEP 503).
+    Raises NodeError."""
+    try:
+        with urllib.request.urlopen(page, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the site's
+            links = [html.unescape(link) for link in re.findall(r"href=[\"']([^\"']+)", answer.read().decode())]
+    except (OSError, ValueError) as error:
+        raise NodeError(f"no package index answers at {page}: {getattr(error, 'reason', error)}") from error
+    files = {unquote(urlsplit(link).path).rpartition("/")[2]: urljoin(page, link) for link in links}
+    url = next((url for file, url in files.items() if re.fullmatch(name, file)), "")
+    if not url:
+        raise NodeError(f"the package index has no file {name} at {page}")
+    return url
+
+
+def download(url: str, path: Path, until: float, authority: str = "") -> None:
+    """Download into a file until a moment of the monotonic clock. `authority`: certificate, if it is the server's own.
+    Raises NodeError."""
+    context = ssl.create_default_context(cadata=authority or None)
+    try:
+        answer = urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=context)  # noqa: S310 - the site's
+        with answer, path.open("wb") as stream:
+            while piece := answer.read(PIECE_BYTES):
+                stream.write(piece)
+                if time.monotonic() > until:
+                    raise TimeoutError("it did not end in time")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise NodeError(f"the download from {urlsplit(url).hostname} broke off: {reason}") from error
