@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import json
 import os
 import pwd
@@ -25,13 +24,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.append("/usr/share/ansible/collections")
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import pci
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
 
-PROFILES = sorted(path.stem for path in Path(pci.__file__).parents[3].glob("profiles/*.yml"))
 REPORTS = ("report.json", "report.html", "cluster_test_report.json")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only its size is read
 #: What NCCL and RCCL share between the processes of a node; docker's default is 64 MiB.
@@ -51,15 +48,6 @@ class StartError(Exception):
     """Nothing is started; the message says what to change."""
 
 
-class OptionParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        options = sorted(option for option in self._option_string_actions if option.startswith("--"))
-        mistyped = re.search(r"unrecognized arguments: ([^\s=]+)", message)
-        near = difflib.get_close_matches(mistyped[1], options, 1) if mistyped else []
-        hint = f"; is it {near[0]}?" if near else "."
-        raise StartError(f"{message}{hint} Options are {', '.join(options)}; after -- come those of ansible-playbook")
-
-
 def main(arguments: Sequence[str]) -> int:
     try:
         if arguments and not arguments[0].startswith("-"):
@@ -73,12 +61,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of the image; what follows `--` is `ansible_arguments`. Raises StartError."""
+    """Parse the options of the image; what follows `--` is `ansible_arguments`. A mistyped one ends the program."""
     summary, _, details = (__doc__ or "").partition("\n\n")
-    usage = "IMAGE [OPTION ...] [-- ANSIBLE-PLAYBOOK-OPTION ...]"
+    usage = "IMAGE [--profile NAME] [--validation-only] [--output FOLDER] [-- ANSIBLE-PLAYBOOK-OPTION ...]"
     style = argparse.RawDescriptionHelpFormatter
-    parser = OptionParser("gpuval", usage, summary, details, formatter_class=style, allow_abbrev=False)
-    parser.add_argument("--profile", choices=PROFILES, help="how much is tested, and how long; default: quick")
+    parser = argparse.ArgumentParser("gpuval", usage, summary, details, formatter_class=style, allow_abbrev=False)
+    parser.add_argument("--profile", help="how much is tested, and how long: quick (default), standard, burnin, soak")
     parser.add_argument("--validation-only", action="store_true", help="facts and diagnostics alone: PARTIAL at best")
     parser.add_argument("--output", type=Path, default=Path("/out"), help="folder of the reports; default: /out")
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -89,27 +77,28 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def validate_machine(options: argparse.Namespace) -> int:
     """Validate this machine and write the reports. Returns the exit status, or the negative number of a signal."""
+    for name in REPORTS:  # of an earlier run, in whose folder they remain
+        with contextlib.suppress(OSError):  # a folder that cannot be written is named below
+            (options.output / name).unlink()
     settings = settings_of(os.environ)
     settings |= {"gpuval_profile": options.profile} if options.profile else {}
     settings |= {"gpuval_stages": ["facts", "diagnostics"]} if options.validation_only else {}
     if settings.get("gpuval_sku") != "cpu":
         shared = os.statvfs(SHARED_MEMORY)
-        check_gpus(Tree(), shared.f_blocks * shared.f_frsize)
+        check_gpus(Tree(), shared.f_blocks * shared.f_frsize, "gpuval_gpu_count" in settings)
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
         raise StartError("no folder for temporary files can be written: add --tmpfs /tmp") from error
     output = usable_output(options.output.absolute())
-    for name in REPORTS:  # those of an earlier run are in its folder, too
-        (output / name).unlink(missing_ok=True)
     name = machine_name(socket.gethostname())
     print(f"gpuval: this machine as {name}; {', '.join(REPORTS)} go to {output}", flush=True)
     run = output / "runs/latest"
     before = report_stamp(run)
-    status = run_command([*playbook_command(output, name, settings), *options.ansible_arguments])
+    status = run_command([*playbook_command(output, name, settings), *options.ansible_arguments], signal.SIGKILL)
     if status < 0:
         ended = f"{signal.Signals(-status).name} ended the container, and with it the work on this machine"
-        print(f"gpuval: {ended}: no verdict; what was recorded is in {output}/runs", file=sys.stderr)
+        print(f"gpuval: {ended}: no report in {output}; what was recorded is in {output}/runs", file=sys.stderr)
         return status
     if report_stamp(run) == before:
         print(f"gpuval: no verdict: no report came to {output}/runs", file=sys.stderr)
@@ -130,8 +119,9 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, object]:
     return settings
 
 
-def check_gpus(tree: Tree, shared_bytes: int) -> None:
-    """Raise StartError if the machine's GPUs are not in this container, or have too little shared memory (bytes)."""
+def check_gpus(tree: Tree, shared_bytes: int, is_count_declared: bool) -> None:
+    """Raise StartError if the machine's GPUs are not in this container (some may lack where the number to test is
+    declared), or have too little shared memory (bytes)."""
     gpus = [gpu for gpu in pci.accelerators(tree) if gpu.certain]
     hidden = [gpu for gpu in gpus if pci.hidden_from_container(tree, gpu)]
     usable = sum(gpu.bound for gpu in gpus) - len(hidden)
@@ -140,7 +130,11 @@ def check_gpus(tree: Tree, shared_bytes: int) -> None:
         problem = f"{len(hidden)} GPU(s) of this machine ({vendor}) are not in this container"
         raise StartError(f"{problem}: add {HOW_TO_GIVE[vendor]}; to test the CPU alone, add -e GPUVAL_SKU=cpu")
     if hidden:
-        print(f"gpuval: {usable} of {len(gpus)} GPUs are in this container: the others are not tested", flush=True)
+        problem = f"{usable} of {len(gpus)} GPUs are in this container"
+        if not is_count_declared:
+            remedy = f"add {HOW_TO_GIVE[hidden[0].vendor]}; to test these alone, add -e GPUVAL_GPU_COUNT={usable}"
+            raise StartError(f"{problem}: {remedy}")
+        print(f"gpuval: {problem}: the others are not tested", flush=True)
     if usable > 1 and shared_bytes < LEAST_SHARED_BYTES:
         problem = f"{SHARED_MEMORY} has {shared_bytes >> 20} MiB, too little for {usable} GPUs that work together"
         raise StartError(f"{problem}: add --ipc=host, or --shm-size=8g")
@@ -189,11 +183,12 @@ def playbook_command(output: Path, name: str, settings: Mapping[str, object]) ->
     return ["ansible-playbook", "gpuval.fleet.validate", "-i", str(inventory), "-e", f"@{extra}"]
 
 
-def run_command(command: Sequence[str]) -> int:
-    """Run the command as process 1 has to: pass signals on, and reap what it leaves. Returns its exit status, or the
-    negative number of the signal that ended it. Raises StartError."""
-    environment = dict(os.environ)
-    if not os.access(environment.get("HOME", ""), os.W_OK):
+def run_command(command: Sequence[str], ending: signal.Signals | None = None) -> int:
+    """Run the command as process 1 has to: pass signals on, or `ending` in place of them, and reap what it leaves.
+    Returns its exit status, or the negative number of the signal that ended it. Raises StartError."""
+    environment = {**os.environ, "GPUVAL_AGAIN": "docker run ... IMAGE"} if ending else dict(os.environ)
+    home = environment.get("HOME", "")
+    if home == str(Path.cwd()) or not os.access(home, os.W_OK):  # podman --user 12345: that of the reports
         environment["HOME"] = tempfile.mkdtemp(prefix="gpuval-home-")
     try:
         pwd.getpwuid(os.getuid())
@@ -205,21 +200,21 @@ def run_command(command: Sequence[str]) -> int:
     def forward(number: int, _frame: object) -> None:
         received.append(number)
         signal.alarm(GRACE_SECONDS)
-        if not (number == signal.SIGINT and os.isatty(0)):  # a terminal sends Ctrl-C to all of its foreground
+        if ending or not (number == signal.SIGINT and os.isatty(0)):  # a terminal sends Ctrl-C to its foreground
             for pid in children:
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.kill(pid, number)
+                    os.kill(pid, ending or number)
 
     for number in ENDING_SIGNALS:  # before there is a child: process 1 loses signals without a handler
         signal.signal(number, forward)
     try:
-        child = subprocess.Popen(command, env=environment)
+        child = subprocess.Popen(command, env=environment, start_new_session=bool(ending))
     except OSError as error:
         raise StartError(f"{command[0]}: {error.strerror}. Options begin with --: see --help") from error
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child.pid, signal.SIGKILL))
     children.append(child.pid)
     if received:
-        os.kill(child.pid, received[0])
+        os.kill(child.pid, ending or received[0])
     while True:
         pid, status = os.wait()
         if pid == child.pid:

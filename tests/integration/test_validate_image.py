@@ -121,14 +121,15 @@ def test_what_does_not_pass_is_no_success(image, out):
     done = run(options=options)
     assert done.code == 1, done
     assert "FINAL ACCEPTANCE: FAIL" in done.output
+    assert "Validate again what did not pass: `docker run ... IMAGE`" in done.output
     check_reports(out, "FAIL")
+    assert "/tmp/gpuval-" not in (out / "report.html").read_text(), "what ends with the container"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--profil", "quick"], "is it --profile? Options are --help, --output, --profile, --validation-only"),
-        (["--profile", "quik"], "invalid choice: 'quik' (choose from"),
+        (["--profil", "quick"], "[--output FOLDER] [-- ANSIBLE-PLAYBOOK-OPTION ...]\ngpuval: error: unrecognized"),
         (["validte"], "validte: No such file or directory. Options begin with --: see --help"),
     ],
 )
@@ -155,6 +156,12 @@ def test_without_a_mounted_folder_it_says_where_the_reports_are(image):
     assert "gpuval_profil: no such setting; is it gpuval_profile?" in done.told
 
 
+def test_a_mistyped_profile_names_those_that_exist(image, out):
+    done = run("--profile", "quik", options=mounted(out))
+    assert done.code == 1, done
+    assert "gpuval_profile quik: must be one of quick, standard, burnin, soak; is it quick?" in done.told
+
+
 def test_sigterm_ends_it_and_keeps_what_was_recorded(image, out):
     with Container(mounted(out), ["--", "-e", SHORT, "-e", "training_seconds=300"]) as container:
         container.expect("facts: success")
@@ -162,7 +169,8 @@ def test_sigterm_ends_it_and_keeps_what_was_recorded(image, out):
         done = container.wait(RUN_SECONDS)
     assert done.code == 128 + signal.SIGTERM, done
     assert "SIGTERM ended the container" in done.told
-    assert "no verdict; what was recorded is in /out/runs" in done.told
+    assert "no report in /out; what was recorded is in /out/runs" in done.told
+    assert "go on working" not in done.told
     record = json.loads((out / "runs/latest/nodes/localhost/facts.json").read_text())
     assert record["state"] == "success"
     assert not [*out.glob("*.json")]

@@ -44,6 +44,13 @@ def test_an_installed_collection_names_playbooks(given, text, shown):
     assert commands.pasteable(text, checkout=False) == shown
 
 
+def test_the_image_validate_names_the_command_that_starts_its_container_again(given, monkeypatch):
+    given("/tmp/gpuval-x/machine.json")
+    monkeypatch.setattr(commands, "AGAIN", "docker run ... IMAGE")
+    assert commands.pasteable("`make rerun`", checkout=False) == "`docker run ... IMAGE`"
+    assert commands.pasteable("`make validate RUN=r1`", checkout=False) == "`docker run ... IMAGE`"
+
+
 def test_all_sources_of_an_inventory_are_named_and_a_run_names_its_own(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given(str(tmp_path / "a"), "n1,n2,")

@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import pro
     ("config", "folder"),
     [
         ("/srv/gpuval/ansible.cfg", "/srv/gpuval/results"),
+        ("/home/you/.ansible.cfg", "/home/you/results"),
         ("/etc/ansible/ansible.cfg", "{cwd}/results"),  # of all projects of the machine
         (None, "{cwd}/results"),
     ],

@@ -250,6 +250,8 @@ def test_gpus_given_to_others_are_no_fault_of_a_container(machine, in_container,
     assert result["state"] == ("success" if in_container else "failure")
     assert node_metric(result, "gpu_without_driver_count") == (0 if in_container else 1)
     assert node_metric(result, "gpu_hardware_count") == (2 if in_container else 3)
+    untested = "1 GPU(s) of this machine are not tested: not given to this container"
+    assert (untested in result["message"]) is in_container
 
 
 def test_a_container_that_was_given_no_gpu_of_a_gpu_machine_is_no_cpu_node(machine):

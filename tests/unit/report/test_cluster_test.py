@@ -43,6 +43,7 @@ def test_a_node_that_was_never_reached_has_an_error_and_no_figures(run):
         {"status": "INCOMPLETE", "summary": report["summary"]},
     )
     assert content["performance"]["gone"] == {}
+    assert content["world_size"] == 8, "GPUs that were only declared have no process"
     assert any("No route to host" in error for error in content["validation"]["gone"]["errors"])
 
 

@@ -147,3 +147,11 @@ def test_next_steps_can_be_pasted_into_a_shell():
     passed = dict(next_steps.of_report(report_of({"a": "PASS"}), ""))
     assert list(passed.values()) == ["make baseline NAME=site", "make deliver", "make clean"]
     assert "make hostfile FILE=hostfile" not in dict(next_steps.of_report(report_of({"a": "FAIL"}), "")).values()
+
+
+def test_what_ended_with_its_container_has_no_step_but_to_validate_again(monkeypatch):
+    monkeypatch.setattr(next_steps.commands, "AGAIN", "docker run ... IMAGE")
+    monkeypatch.setattr(next_steps.commands, "in_checkout", lambda: False)
+    *by_hand, (_purpose, command) = next_steps.of_report(report_of({"a": "FAIL"}), "machine")
+    assert (command, {line for _, line in by_hand}) == ("docker run ... IMAGE", {""})
+    assert next_steps.of_report(report_of({"a": "PASS"}), "machine") == []

@@ -30,6 +30,8 @@ DETECTORS = (nvidia_gpus.detect, gaudi_gpus.detect, amd_gpus.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
 #: Properties of ``Gpu`` for which the number of GPUs is a metric.
 FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")
+#: State of a GPU that works on the host, where a container has others.
+HIDDEN = "not given to this container"
 REMEDIES = {
     "nvidia": "install or load the NVIDIA driver until nvidia-smi lists every GPU",
     "amd": "install or load the amdgpu driver until amd-smi list (or rocm-smi) lists every GPU",
@@ -120,7 +122,7 @@ def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, An
         if state == "no driver":
             given_others = any(vendor == device.vendor for vendor, _address in usable)
             if in_container and given_others and pci.hidden_from_container(tree, device):
-                state = "not given to this container"
+                state = HIDDEN
             elif not device.certain:
                 continue
         hardware.append({**device.facts(), "state": state})
@@ -214,7 +216,9 @@ def _summary(environment: dict[str, Any]) -> str:
     names = Counter(gpu["name"] or "GPU" for gpu in environment["gpus"])
     models = ", ".join(f"{number} x {name}" for name, number in names.items())
     driver = environment["gpus"][0]["driver_version"]
-    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or ""]
+    hidden = sum(device["state"] == HIDDEN for device in environment["pci_accelerators"])
+    untested = f"{hidden} GPU(s) of this machine are not tested: {HIDDEN}" if hidden else ""
+    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or "", untested]
     return "; ".join(part for part in parts if part)
 
 

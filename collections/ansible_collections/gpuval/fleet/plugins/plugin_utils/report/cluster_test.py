@@ -41,8 +41,12 @@ def _lines(key: str, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterat
 
 
 def _world_size(node: Mapping[str, Any]) -> int:
-    """Processes of the node's training; if it did not train, its GPUs."""
-    return int(_figure(node, "training", "training_processes_count") or node.get("gpus") or 0)
+    """Processes of the node's training; if it did not train, the GPUs that its facts list."""
+    return int(_figure(node, "training", "training_processes_count") or _gpu_count(node))
+
+
+def _gpu_count(node: Mapping[str, Any]) -> int:
+    return len(node["identity"].get("gpus", ()))
 
 
 def _validation(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def _validation(node: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "status": node["verdict"],
         "accelerator": node["accelerator"],
-        "gpu_count": len(node["identity"].get("gpus", ())),
+        "gpu_count": _gpu_count(node),
         "stages": {stage["name"]: stage["state"] for stage in node["stages"]},
         "checks": {verdict: counted[verdict] for verdict in ("pass", "fail", "warn", "missing", "skipped")},
         "errors": [f"{check['name']}: {check['reason']}" for check, _parts, _remedy in reasons(node)],

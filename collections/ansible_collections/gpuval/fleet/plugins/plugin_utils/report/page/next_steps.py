@@ -39,4 +39,6 @@ def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]
             steps.append(("Validate again what did not pass", f"make rerun{chosen}"))
         if len(bad) < len(report["nodes"]):
             steps.append(("Use the nodes that passed", f"make hostfile FILE=hostfile{chosen}"))
+    if commands.AGAIN:
+        steps = [(purpose, line) for purpose, line in steps if not line or line.startswith("make rerun")]
     return [(purpose, commands.command(line)) for purpose, line in steps]
