@@ -5,7 +5,8 @@
     docker run --rm -v "$PWD:/out" IMAGE ansible-playbook gpuval.fleet.validate -i inventory
 
 GPUVAL_NAME in the container's environment is the setting gpuval_name. Exit status: 0 for PASS, and for PARTIAL of a run
-that was asked to be narrower; 1 for other verdicts; 2 if nothing was started; 128 and more for a signal.
+that was asked to be narrower; 1 for other verdicts, or none; 2 for mistyped options, and if the container lacks
+something; 128 and more for a signal.
 """
 
 from __future__ import annotations
