@@ -40,4 +40,6 @@ def assert_covered(stage, ended, workload=None):
         and entry["verdict"] not in ("pass", "skipped") and not entry["metric"].startswith("kernel_")  # no runner here
     ]  # fmt: skip
     assert open_checks == []
-    assert report["verdict"] == "PASS"
+    assert report["verdict"] == "PASS", [
+        entry for entry in report["nodes"][0]["checks"] if entry["verdict"] not in ("pass", "skipped")
+    ]
