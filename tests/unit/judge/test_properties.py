@@ -131,7 +131,9 @@ def _verdicts(report):
 def test_less_evidence_never_accepts(case):
     run, evidence, less, node = case
     before, after = judge(run, evidence), judge(run, less)
-    checks = [entry for each in before["nodes"] for entry in each["checks"] if entry["kind"] in ("plausible", "coherent")]
+    checks = [
+        entry for each in before["nodes"] for entry in each["checks"] if entry["kind"] in ("plausible", "coherent")
+    ]
     if any(entry["verdict"] not in ("pass", "skipped") for entry in checks):
         # a figure that is not even required is impossible, or contradicts another; it may be the evidence that is gone
         return
