@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -103,8 +104,8 @@ class TinyWheels:
         return {"sha256": sha256(path), "bytes": path.stat().st_size, "authority": ""}
 
     @contextlib.contextmanager
-    def served(self):
-        """The wheels as a package index on loopback. Yields its address."""
+    def served(self, login=""):
+        """The wheels as a package index on loopback, for those with a `login` only. Yields its address without it."""
         wheels = {path.name: path for path in self.folder.iterdir()}
 
         class Index(http.server.BaseHTTPRequestHandler):
@@ -116,7 +117,8 @@ class TinyWheels:
                 else:
                     links = (f'<a href="/files/{file.replace("+", "%2B")}">{file}</a>' for file in files)
                     body, kind = f"<html><body>{''.join(links)}</body></html>".encode(), "text/html"
-                self.send_response(200 if name in wheels or files else 404)
+                refused = login and self.headers["Authorization"] != f"Basic {b64encode(login.encode()).decode()}"
+                self.send_response(401 if refused else 200 if name in wheels or files else 404)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +69,10 @@ class Node:
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path)
+
+
+def spec_of(node):
+    return replace(SPEC, torch=TORCH, locked=node.lock)
 
 
 def class_of(error):
@@ -190,10 +196,13 @@ def test_installed_once(node):
 def test_a_new_release_replaces_it(node):
     node.install()
     before = node.link.resolve()
+    interrupted = before.with_name("of-a-release-between")
+    interrupted.mkdir()
     node.lock += "# another\n"
     assert node.install()["changed"]
     assert node.link.resolve() != before
     assert not before.exists()
+    assert not interrupted.exists()
 
 
 def test_an_environment_that_cannot_be_imported_is_not_used(node):
@@ -260,6 +269,17 @@ def test_a_run_at_work_keeps_its_environment(node, monkeypatch):
     assert not node.call()["changed"]
 
 
+def test_a_run_at_work_keeps_an_environment_that_fails_its_trial(node, monkeypatch):
+    node.install()
+    next(node.link.glob("lib/python3*/site-packages/torch.py")).write_text("raise MemoryError")
+    monkeypatch.setattr(step, "runs_at_work", lambda base, but: {"run-7": " since noon"})
+    for state in ("present", "absent"):
+        with pytest.raises(node_directory.NodeError, match="run run-7 is at work on this node since noon"):
+            node.install(state=state)
+        assert (node.link / "bin/python").exists()
+        assert (node.link / "complete").exists()
+
+
 def test_removed_when_asked(node):
     assert not node.call(state="absent")["changed"]
     node.install()
@@ -295,8 +315,22 @@ def test_a_folder_that_is_read_only(node, tmp_path):
 def test_a_folder_of_another_user(node):
     node.base.mkdir()
     node.base.chmod(0o777)
-    with pytest.raises(node_directory.NodeError, match="is not a folder of this user alone: remove it, or set"):
-        node.call()
+    mine, ran = node.root / "mine", node.root / "ran"
+    mine.write_text("mine")
+    program = node.base / "environments" / spec_of(node).digest / "bin/python"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    (program.parents[1] / "complete").touch()
+    (node.base / "environments/lock").symlink_to(mine)
+    node.link.symlink_to(program.parents[1])
+    needs = [{"in_python": True, "environment": {}, "needs": [{"import": "torch", "stages": ["training"]}]}]
+    for state in ("present", "examined", "absent"):
+        for check_mode in (False, True):
+            with pytest.raises(node_directory.NodeError, match="is not a folder of this user alone: remove it, or set"):
+                node.call(check_mode, state=state, requirements=needs)
+    assert node_directory.workload_python("auto", node.base) == "python3"
+    assert (mine.read_text(), ran.exists()) == ("mine", False)
 
 
 def test_no_index_answers(node):
@@ -309,6 +343,41 @@ def test_from_an_index(node):
     with node.wheels.served() as index:
         assert node.call(index=index, torch_index=index)["changed"]
         assert not node.call(index=index, torch_index=index)["changed"]
+
+
+def test_from_an_index_with_a_login(node):
+    with node.wheels.served("bob:s3/cret") as index:
+        with pytest.raises(node_directory.NodeError, match=r"no package index answers at http://127.*: Unauthorized"):
+            node.call(index=index.replace("://", "://bob:wrong@"))
+        private = index.replace("://", "://bob:s3%2Fcret@")
+        assert node.call(index=private, torch_index=private)["changed"]
+
+
+def test_an_index_with_a_login_is_named_without_it(node):
+    for index in (f"http://bob:s3cret@127.0.0.1:{free_port()}/simple", "htp://bob:s3cret@[mirror/simple"):
+        with pytest.raises(node_directory.NodeError, match="no package index answers at ht") as error:
+            node.call(index=index)
+        assert "s3cret" not in str(error.value)
+
+
+def test_an_index_that_speaks_no_http(node):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            for _ in range(2):
+                connection = server.accept()[0]
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"what?\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for options in ({"index": url}, {"wheels": {**node.archive(), "url": url}}):
+            with pytest.raises(node_directory.NodeError, match=r"what\?") as error:
+                node.call(**options)
+            assert class_of(error) == "no_package_index"
+        thread.join()
 
 
 def test_a_package_with_another_hash_is_refused(node):

@@ -78,9 +78,16 @@ def base_directory(chosen):
 
 
 def workload_python(chosen, base):
-    """Return the Python of workloads: `chosen`, or for `auto` the one of the environment in `base`, else `python3`."""
+    """Return the Python of workloads: `chosen`, or for `auto` the one of the environment in `base`, else `python3`.
+    Programs in a folder that others can write are not used."""
+    if chosen != "auto":
+        return chosen
     installed = base / ENVIRONMENT / "bin/python"
-    return chosen if chosen != "auto" else str(installed) if installed.exists() else "python3"
+    with contextlib.suppress(NodeError, OSError):
+        check_private(base)
+        if installed.exists():
+            return str(installed)
+    return "python3"
 
 
 def make_private(path):

@@ -104,8 +104,8 @@ def place(parameters, runner, workloads):
 def launch(parameters, runner, workloads, start=None):
     """Start the plan unless other work is active. Returns the run's folder, the refusal, and the answer of `start`."""
     base, plan = base_directory(parameters["directory"]), parameters["plan"]
-    plan["python"] = workload_python(plan["python"], base)
     with one_launch_at_once(base):
+        plan["python"] = workload_python(plan["python"], base)
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
         refusal = refusal or without_engine(parameters) or without_space(parameters)
         if refusal:

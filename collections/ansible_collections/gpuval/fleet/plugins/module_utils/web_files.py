@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 import ssl
 import time
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -19,15 +21,16 @@ PIECE_BYTES = 1 << 20
 def find_file(page: str, name: str) -> str:
     """Return the URL of the file whose name matches the pattern `name` on the page of a package in an index (PEP 503).
     Raises NodeError."""
+    shown = _without_login(page)[0]
     try:
-        with urllib.request.urlopen(page, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the site's
+        with urllib.request.urlopen(_request(page), timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the site's
             links = [html.unescape(link) for link in re.findall(r"href=[\"']([^\"']+)", answer.read().decode())]
-    except (OSError, ValueError) as error:
-        raise NodeError(f"no package index answers at {page}: {getattr(error, 'reason', error)}") from error
+    except (OSError, ValueError, HTTPException) as error:
+        raise NodeError(f"no package index answers at {shown}: {getattr(error, 'reason', error)}") from error
     files = {unquote(urlsplit(link).path).rpartition("/")[2]: urljoin(page, link) for link in links}
     url = next((url for file, url in files.items() if re.fullmatch(name, file)), "")
     if not url:
-        raise NodeError(f"the package index has no file {name} at {page}")
+        raise NodeError(f"the package index has no file {name} at {shown}")
     return url
 
 
@@ -36,12 +39,26 @@ def download(url: str, path: Path, until: float, authority: str = "") -> None:
     Raises NodeError."""
     context = ssl.create_default_context(cadata=authority or None)
     try:
-        answer = urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=context)  # noqa: S310 - the site's
+        answer = urllib.request.urlopen(_request(url), timeout=ANSWER_SECONDS, context=context)  # noqa: S310 - the site's
         with answer, path.open("wb") as stream:
-            while piece := answer.read(PIECE_BYTES):
+            while piece := answer.read1(PIECE_BYTES):
                 stream.write(piece)
                 if time.monotonic() > until:
                     raise TimeoutError("it did not end in time")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise NodeError(f"the download from {urlsplit(url).hostname} broke off: {reason}") from error
+
+
+def _without_login(url):
+    """Return a URL without `user:password@`, and that login."""
+    scheme, login, rest = re.fullmatch(r"(\w+://|)(?:([^/]*)@|)(.*)", url, re.DOTALL).groups()
+    return scheme + rest, unquote(login or "")
+
+
+def _request(url):
+    bare, login = _without_login(url)
+    request = urllib.request.Request(bare)  # noqa: S310 - the site's
+    if login:
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    return request

@@ -29,6 +29,7 @@ from ..node_directory import (
     ENVIRONMENT,
     NodeError,
     base_directory,
+    check_private,
     make_private,
     one_at_once,
     runs_at_work,
@@ -122,6 +123,8 @@ def node_environment(
     answer: dict[str, Any] = {"changed": False, "summary": "", "remarks": []}
     os.environ.update(SETTINGS)
     try:
+        if os.path.lexists(base):
+            check_private(base)  # before a program in it is run, or a file written
         if state == "absent":
             return {**answer, "changed": remove(base, module.check_mode)}
         if state == "present" and python == "auto":
@@ -152,6 +155,7 @@ class NodeEnvironment:
         self.index, self.wheels, self.base = index, wheels, base_directory(directory)
         self.folder = self.base / "environments"
         self.path, self.scratch = self.folder / self.spec.digest, self.folder / "scratch"
+        self.link = self.base / ENVIRONMENT
         self.stamp = self.path / "complete"
         self.until = time.monotonic() + timeout_seconds
 
@@ -160,7 +164,7 @@ class NodeEnvironment:
         answer: dict[str, Any] = {}
         with contextlib.suppress(NodeError):  # it is made again
             answer = self.try_imports(MODULES[:1], IMPORT_SECONDS) if self.stamp.exists() else {}
-        if answer and (self.base / ENVIRONMENT).resolve() == self.path.resolve():
+        if answer and self.is_linked():
             return {**answer, "changed": False}
         if check_mode:
             return {"changed": True, "summary": f"{self.spec.torch} and others would be installed", "remarks": []}
@@ -171,6 +175,9 @@ class NodeEnvironment:
             self.use()
         return {**answer, "changed": True}
 
+    def is_linked(self):
+        return self.link.resolve() == self.path.resolve()
+
     def make(self):
         """Make the environment, and return the answer. After a failure, what came from an index stays."""
         needed = NEEDED_BYTES[self.spec.vendor] + UNPACKED * self.wheels.get("bytes", 0)
@@ -178,6 +185,9 @@ class NodeEnvironment:
         if free < needed:
             what = f"PyTorch for {self.spec.vendor} and the other packages need up to {needed / 1e9:.1f} GB"
             raise NodeError(f"disk full: {self.folder} has {free / 1e9:.1f} GB free, and {what}")
+        if self.is_linked():  # it failed its trial, but a run may use it
+            with idle(self.base):
+                self.link.unlink()
         self.stamp.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
         make_private(self.scratch)
@@ -237,16 +247,23 @@ class NodeEnvironment:
 
     def use(self):
         """Link the environment and remove all others, unless a run is at work, which may use the one of before."""
-        with one_at_once(self.base):
-            for run, holder in runs_at_work(self.base, "").items():
-                raise NodeError(node_launch.BUSY.format(run=run, holder=holder))
+        with idle(self.base):
             draft = self.base / f"{ENVIRONMENT}.new"
             draft.unlink(missing_ok=True)
             draft.symlink_to(Path(self.folder.name, self.path.name))
-            draft.replace(self.base / ENVIRONMENT)
-            for stamp in self.folder.glob(f"*/{self.stamp.name}"):
-                if stamp != self.stamp:
-                    shutil.rmtree(stamp.parent)
+            draft.replace(self.link)
+            for path in self.folder.iterdir():
+                if path.is_dir() and path not in (self.path, self.folder / "pythons"):
+                    shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def idle(base):
+    """Hold the lock of `base` while no run is at work in it. Raises NodeError if one is."""
+    with one_at_once(base):
+        for run, holder in runs_at_work(base, "").items():
+            raise NodeError(node_launch.BUSY.format(run=run, holder=holder))
+        yield
 
 
 @contextlib.contextmanager
@@ -273,7 +290,7 @@ def remove(base, check_mode):
     folder = base / "environments"
     if not folder.is_dir() or check_mode:
         return folder.is_dir()
-    with one_at_once(base), installing(folder):
+    with idle(base), installing(folder):
         (base / ENVIRONMENT).unlink(missing_ok=True)
         shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # not empty
