@@ -17,7 +17,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-from .errors import GpuvalError
+from .errors import StoreError
 
 try:
     import boto3
@@ -45,12 +45,6 @@ MAX_SIGNED_SECONDS = 7 * 24 * 3600
 PIECE_BYTES, MIN_BYTES_PER_SECOND = 1 << 14, 1 << 12
 #: S3's code of a request whose time is too far from the store's.
 SKEWED = "RequestTimeTooSkewed"
-
-
-class StoreError(GpuvalError):
-    """The store cannot be used; the message says what to do. `code`: S3's error code, if the store answered."""
-
-    code: str | None = None
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from ...module_utils.errors import StoreError
 from ..core.commands import COLUMNS
-from ..core.errors import GpuvalError
 from ..core.escape import console_line
 from ..core.processes import Parent
 from ..core.step_options import StoreOptions
@@ -162,9 +162,7 @@ class StatusDisplay:
                 if away:
                     self._say("the store answers again")
                 away = False
-            except folder.RunError:
-                raise
-            except GpuvalError as error:  # StoreError, without its import
+            except StoreError as error:
                 if not away:
                     self._say(f"the store does not answer: {error}")
                 away = True
