@@ -301,13 +301,12 @@ class SettingsCheck:
             if self._files and not wrong:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
             return [f"{name}: {problem}" for problem in wrong]
-        from_cluster = values.get("gpuval_placement") != "ssh" and not place_of(
-            values, name
-        )  # a name that it has for GPUs
-        if name == "gpuval_sku" and not from_cluster and (near := sku_catalogue.misspelled(value)):
-            return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
-        if name == "gpuval_sku" and sku_catalogue.remark(value):
-            self._remarks.add(self._placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
+        if name == "gpuval_sku" and (remark := sku_catalogue.remark(value)):
+            # without a place it is the name that a cluster has for its GPUs
+            is_typed = values.get("gpuval_placement") == "ssh" or place_of(values, name)
+            if is_typed and (near := sku_catalogue.misspelled(value)):
+                return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
+            self._remarks.add(self._placed(f"{name} {value}: {remark}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}
         if LOADS_MODEL in values:
             checks |= {"gpuval_model": model_source.check, "gpuval_datasets": dataset_source.check}
