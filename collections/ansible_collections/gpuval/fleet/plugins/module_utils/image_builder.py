@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from .engines import of_runtime
+from .image_archive import extract
 
 CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
@@ -125,9 +125,7 @@ class Builder:
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
         labels |= {BASE_DIGEST_LABEL: base_here.digest} if base_here.digest else {}
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
-            safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # older Pythons have no filter
-            with tarfile.open(context) as tar:
-                tar.extractall(folder, **safely)  # noqa: S202 - the controller wrote the archive
+            extract(context, folder)
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
             command += ["--no-cache"] if no_cache else []
             command += self.engine.build_options

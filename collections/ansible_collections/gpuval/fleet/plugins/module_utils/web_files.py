@@ -23,7 +23,7 @@ def find_file(page: str, name: str) -> str:
     Raises NodeError."""
     shown = _without_login(page)[0]
     try:
-        with urllib.request.urlopen(_request(page), timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the site's
+        with _open(page) as answer:
             links = [html.unescape(link) for link in re.findall(r"href=[\"']([^\"']+)", answer.read().decode())]
     except (OSError, ValueError, HTTPException) as error:
         raise NodeError(f"no package index answers at {shown}: {getattr(error, 'reason', error)}") from error
@@ -37,10 +37,8 @@ def find_file(page: str, name: str) -> str:
 def download(url: str, path: Path, until: float, authority: str = "") -> None:
     """Download into a file until a moment of the monotonic clock. `authority`: certificate, if it is the server's own.
     Raises NodeError."""
-    context = ssl.create_default_context(cadata=authority or None)
     try:
-        answer = urllib.request.urlopen(_request(url), timeout=ANSWER_SECONDS, context=context)  # noqa: S310 - the site's
-        with answer, path.open("wb") as stream:
+        with _open(url, authority) as answer, path.open("wb") as stream:
             while piece := answer.read1(PIECE_BYTES):
                 stream.write(piece)
                 if time.monotonic() > until:
@@ -56,9 +54,10 @@ def _without_login(url):
     return scheme + rest, unquote(login or "")
 
 
-def _request(url):
+def _open(url, authority=""):
     bare, login = _without_login(url)
-    request = urllib.request.Request(bare)  # noqa: S310 - the site's
+    request = urllib.request.Request(bare)  # noqa: S310 - the operator's own index or store, whatever its scheme
     if login:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
-    return request
+    context = ssl.create_default_context(cadata=authority or None)
+    return urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=context)  # noqa: S310 - as the line above

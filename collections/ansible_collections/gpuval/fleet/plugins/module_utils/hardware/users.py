@@ -131,7 +131,7 @@ def _entries(text: str) -> list[dict[str, Any]]:
 def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
-    from . import gaudi_gpus  # noqa: PLC0415 - as above
+    from . import gaudi_gpus  # noqa: PLC0415 - only a node with Gaudi's devices needs them
 
     processes = gaudi_gpus.processes(run, QUERY_SECONDS)
     for pid in filter(str.isdigit, tree.entries("/proc")):  # as root, also finds processes that the tool leaves out

@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import shutil
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -24,7 +23,7 @@ from typing import Any, TypedDict
 from .. import node_launch, web_files
 from ..hardware import collect
 from ..hardware.tools import run_bounded
-from ..image_archive import sha256_of
+from ..image_archive import extract, sha256_of
 from ..node_directory import (
     ENVIRONMENT,
     NodeError,
@@ -212,8 +211,7 @@ class NodeEnvironment:
         web_files.download(self.wheels["url"], archive, self.until, self.wheels["authority"])
         if sha256_of(archive) != self.wheels["sha256"]:
             raise NodeError("hash mismatch: the archive of wheels that came is not the controller's")
-        with tarfile.open(archive) as tar:
-            tar.extractall(self.scratch)  # noqa: S202 - it is the controller's
+        extract(archive, self.scratch)
         archive.unlink()
 
     def uv(self):
@@ -240,9 +238,9 @@ class NodeEnvironment:
         """Import modules in the environment. Returns the answer. Raises NodeError."""
         command = [str(self.path / "bin/python"), "-c", TRIAL, *modules]
         tried = json.loads(output_of("the import of PyTorch", command, seconds).rstrip().rpartition("\n")[2])
-        is_blind = self.spec.has_driver and not tried.pop("sees_gpu")
+        is_blind = not tried.pop("sees_gpu") and self.spec.has_driver
         remark = "PyTorch sees no GPU: update the driver, or set environment_torch_backend to a build for it"
-        summary = ", ".join(f"{name} {version}" for name, version in tried.items() if name != "sees_gpu")
+        summary = ", ".join(f"{name} {version}" for name, version in tried.items())
         return {"summary": summary, "remarks": [remark] if is_blind else []}
 
     def use(self):

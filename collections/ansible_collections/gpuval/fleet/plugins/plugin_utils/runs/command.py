@@ -34,10 +34,14 @@ class RunCommand:
     display: Any
     check_mode: Any = False
 
+    def remembers(self) -> bool:
+        """Whether `tools/look.py` asked for the settings of the inventory."""
+        return bool(os.environ.get(REMEMBERED)) and not self.check_mode
+
     def remember(self, **settings: Any) -> None:
         """Add settings to the file that `tools/look.py` named, for looks at runs without Ansible; no secrets."""
-        if (file := os.environ.get(REMEMBERED)) and not self.check_mode:
-            with Path(file).open("a", encoding="utf-8") as stream:
+        if self.remembers():
+            with Path(os.environ[REMEMBERED]).open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(settings) + "\n")
 
     def remember_place(self, options: Any) -> None:

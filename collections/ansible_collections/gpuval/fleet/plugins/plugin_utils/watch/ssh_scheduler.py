@@ -95,10 +95,10 @@ class SshScheduler(Scheduler):
             if not path.exists() or path.read_text() != text:
                 run_folder.write_bytes(path, text.encode())
         seconds = time.monotonic() - began
-        plain = [
-            each for each in targets if "proxycommand" not in " ".join(each.options).lower()
-        ]  # it may have secrets
-        self._action.remember(ways={each.node: self._way(each, hostvars[each.node]) for each in plain})
+        if self._action.remembers():
+            # a ProxyCommand may have secrets
+            plain = [target for target in targets if "proxycommand" not in " ".join(target.options).lower()]
+            self._action.remember(ways={target.node: self._way(target, hostvars[target.node]) for target in plain})
         lines = ssh_findings.summary(findings, seconds, pins.path)
         return NodeProbes(findings, seconds, lines, {"changed": changed, "known_hosts": str(pins.path)})
 
