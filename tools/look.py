@@ -218,7 +218,7 @@ def look(command):
     options = options_of(kinds, variables)
 
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import commands, step_options
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import Console, folded
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.console import Console, folded
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.command import RunCommand
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import Console
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.console import Console
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings, group_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria

@@ -16,7 +16,7 @@ PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(COLLECTIONS)!r})
 from ansible.utils.display import Display
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import Console
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.console import Console
 console = Console(Display())
 console.progress("0:00:02 nodes 0/2 done")
 console.progress("0:00:04 nodes 0/2 done | " + 200 * "x")

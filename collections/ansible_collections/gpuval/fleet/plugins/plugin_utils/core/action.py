@@ -12,7 +12,8 @@ from ansible.plugins.action import ActionBase
 
 from . import answers, extensions
 from .ansible_internal import OutputLimit
-from .commands import Console, folded, pasteable
+from .commands import pasteable
+from .console import Console, folded
 from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path

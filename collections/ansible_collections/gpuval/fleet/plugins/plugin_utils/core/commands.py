@@ -10,13 +10,11 @@ import functools
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .escape import console_line
 from .paths import COLLECTION
 
 REQUIREMENTS = COLLECTION / "requirements.txt"
@@ -138,64 +136,3 @@ def _sources(inventory: str) -> list[str]:
     """The sources of an inventory as the Makefile splits them: existing paths with commas between them are several."""
     paths = inventory.split(",")
     return paths if all(path and Path(path).exists() for path in paths) else [inventory]
-
-
-def terminal_columns() -> int:
-    """Width of the terminal that this process prints to; 0 for a file, a pipe or a CI job, which keep each line."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return shutil.get_terminal_size().columns if is_terminal and not os.environ.get("CI") else 0
-
-
-#: Of the main process, which imports actions before it forks workers; these have no terminal.
-COLUMNS = terminal_columns()
-_START_OF_LINE = "\r\033[K"
-
-
-class Console:
-    """Ansible's display, or one like it: prints each text as one line, even if a node put line breaks into it."""
-
-    def __init__(self, display: Any) -> None:
-        self._display = display
-        #: The progress that stands in the terminal's last line.
-        self._progress = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._display, name)
-
-    def display(self, *lines: str) -> None:
-        self._clear()
-        for line in lines:
-            self._display.display(console_line(pasteable(line)))
-
-    def progress(self, line: str) -> None:
-        """Show progress: on a terminal in a line that the next one replaces, elsewhere as a line."""
-        if not COLUMNS:
-            self.display(line)
-            return
-        self._progress = line
-        columns = terminal_columns() or COLUMNS  # it may have another width by now
-        text = f"{_START_OF_LINE}{console_line(line)[: columns - 1]}\r"
-        self._display.display(text, newline=False, screen_only=True)
-
-    def end_progress(self) -> None:
-        """Let the last progress stand, as a line."""
-        if self._progress:
-            self.display(self._progress)
-
-    def _clear(self) -> None:
-        if self._progress:
-            self._display.display(_START_OF_LINE, newline=False, screen_only=True)
-            self._progress = ""
-
-    def warning(self, text: str) -> None:
-        self._clear()
-        self._display.warning(folded(text))
-
-    def error(self, text: str) -> None:
-        self._clear()
-        self._display.error(folded(text))
-
-
-def folded(text: str) -> str:
-    """The text as a line that Ansible may fold anywhere: no part of it looks like the final block."""
-    return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")

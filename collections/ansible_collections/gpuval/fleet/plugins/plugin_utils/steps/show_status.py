@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ...module_utils.errors import StoreError
-from ..core.commands import COLUMNS
+from ..core.console import COLUMNS
 from ..core.escape import console_line
 from ..core.processes import Parent
 from ..core.step_options import StoreOptions

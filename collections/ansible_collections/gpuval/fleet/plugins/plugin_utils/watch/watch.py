@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ...module_utils.store import Store, StoreError
-from ..core.commands import COLUMNS
+from ..core.console import COLUMNS
 from ..core.processes import Parent
 from ..core.step_options import PathText, StoreOptions
 from ..judge.check import Check
