@@ -93,13 +93,13 @@ class Release:
 
     def environment(self, *names: str) -> Path:
         """The folder of programs of a Python environment with these lists of locked packages; made once."""
-        folder, locked = self.folder / "environments" / names[0], [LOCKED / f"{name}.txt" for name in names]
-        mark, text = folder / ".ready", "".join(path.read_text(encoding="utf-8") for path in locked)
+        folder = self.folder / "environments" / names[0]
+        mark, text = folder / ".locked", "".join((LOCKED / f"{name}.txt").read_text(encoding="utf-8") for name in names)
         if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
             shutil.rmtree(folder, ignore_errors=True)
-            self.run(sys.executable, "-m", "venv", folder)
-            for path in locked:
-                self.run(folder / "bin/pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", path)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for name, part in zip(names, (".ready", *names[1:])):
+                self.run(sys.executable, ROOT / "tools/install.py", folder / part, name)
             mark.write_text(text, encoding="utf-8")
         return folder / "bin"
 
