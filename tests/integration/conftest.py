@@ -13,6 +13,7 @@ from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.podman_pod import PodmanPods
 from tests.kit.processes import end_all_below
 from tests.kit.slurm_bed import SlurmBed
+from tests.kit.slurm_fleet import SlurmFleet
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -86,6 +87,20 @@ def slurm(slurm_cluster):
     """A Slurm cluster of two nodes, idle and without jobs: see tests/kit/slurm_bed.py."""
     slurm_cluster.reset()
     return slurm_cluster
+
+
+@pytest.fixture
+def new_slurm_fleet(tmp_path, slurm):
+    """Makes fleets of the cluster's two nodes, and cleans them at the end."""
+    made = []
+
+    def make(**options):
+        made.append(SlurmFleet(tmp_path / "fleet", slurm, **options))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.close()
 
 
 @pytest.fixture(scope="session")

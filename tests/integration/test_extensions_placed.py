@@ -1,12 +1,9 @@
 """A stage of an extension in pods and in jobs of Slurm, and a scheduler of an extension with its own classes."""
 
-import pytest
-
 from tests.kit.cluster import ClusterKit
 from tests.kit.cluster_fleet import ClusterFleet, Containers
 from tests.kit.extension import write_extension
 from tests.kit.flux import write_flux
-from tests.kit.slurm_fleet import SlurmFleet
 
 NIGHT = {"gpuval_profile": "night", "gpuval_gang_stages": {}}
 
@@ -17,19 +14,6 @@ class ProfiledFleet(ClusterFleet):
     @property
     def variables(self):
         return {name: value for name, value in super().variables.items() if name != "gpuval_stages"}
-
-
-@pytest.fixture
-def new_fleet(tmp_path, slurm):
-    made = []
-
-    def make(**options):
-        made.append(SlurmFleet(tmp_path / "fleet", slurm, **options))
-        return made[-1]
-
-    yield make
-    for fleet in made:
-        fleet.close()
 
 
 def assert_burned(fleet, node):
@@ -61,9 +45,9 @@ def test_a_stage_of_an_extension_runs_in_pods(tmp_path):
         assert [kit.all(kind) for kind in ("Job", "Pod", "Secret", "ConfigMap")] == [[], [], [], []]
 
 
-def test_a_stage_of_an_extension_runs_in_jobs_of_slurm(tmp_path, new_fleet):
+def test_a_stage_of_an_extension_runs_in_jobs_of_slurm(tmp_path, new_slurm_fleet):
     extension = str(write_extension(tmp_path / "site"))
-    fleet = new_fleet(settings={**NIGHT, "gpuval_extensions": [extension]})
+    fleet = new_slurm_fleet(settings={**NIGHT, "gpuval_extensions": [extension]})
     done = fleet.play()
     assert done.code == 0, str(done)
     for node in ("gpu-1", "gpu-2"):
@@ -71,12 +55,12 @@ def test_a_stage_of_an_extension_runs_in_jobs_of_slurm(tmp_path, new_fleet):
     assert [fleet.left_on(node) for node in fleet.bed.nodes] == [[], []]
 
 
-def test_a_scheduler_of_an_extension_has_its_own_classes(tmp_path, new_fleet, slurm):
+def test_a_scheduler_of_an_extension_has_its_own_classes(tmp_path, new_slurm_fleet, slurm):
     """One node is drained by others, one is missing; the others' verdicts stand."""
     slurm.call("scontrol", "update", "nodename=gpu-2", "state=drain", "reason=bad fan")
     extension = str(write_flux(write_extension(tmp_path / "site")))
     own = {"gpuval_extensions": [extension], "gpuval_retries": 0}
-    fleet = new_fleet(expected=["gpu-1", "gpu-2", "gpu-9"], settings={**NIGHT, **own})
+    fleet = new_slurm_fleet(expected=["gpu-1", "gpu-2", "gpu-9"], settings={**NIGHT, **own})
     done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_placement=flux")  # the inventory says slurm
     assert done.code != 0
     assert fleet.verdict("gpu-1")["verdict"] == "PASS", str(done)

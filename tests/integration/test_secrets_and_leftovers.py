@@ -194,6 +194,12 @@ def s3_service(tmp_path):
         yield {"gpuval_s3_endpoint": service.endpoint, "gpuval_create_bucket": True, **keys}
 
 
+def store_of(service):
+    """The bucket `acceptance` of the S3 service, with its writer's keys."""
+    keys = {key: service[f"gpuval_s3_{key}"] for key in ("access_key", "secret_key")}
+    return Store(Connection("acceptance", service["gpuval_s3_endpoint"], **keys))
+
+
 def test_an_s3_service_of_its_own(new_fleet, s3_service):
     settings = {"gpuval_stages": ["facts", "loading"], "gpuval_bucket": "acceptance", **s3_service}
     with new_fleet("external", settings=settings) as fleet:
@@ -205,14 +211,7 @@ def test_an_s3_service_of_its_own(new_fleet, s3_service):
         planted = {name: value for name, value in s3_service.items() if name.endswith("secret_key")}
         assert_nowhere(fleet, {**planted, **on_the_node(fleet)}, done, seen)
 
-        store = Store(
-            Connection(
-                "acceptance",
-                s3_service["gpuval_s3_endpoint"],
-                access_key=s3_service["gpuval_s3_access_key"],
-                secret_key=s3_service["gpuval_s3_secret_key"],
-            )
-        )
+        store = store_of(s3_service)
         kept = {entry.key for entry in store.list(f"{fleet.run_id}/")}
         assert {f"{fleet.run_id}/records/{stage}/node-1.json" for stage in ("facts", "loading")} <= kept
         assert {f"{fleet.run_id}/logs/{stage}/node-1.log" for stage in ("facts", "loading")} <= kept
@@ -260,14 +259,7 @@ def test_the_env_file_of_the_first_seed_beside_the_inventory(new_fleet, s3_servi
         run = fleet.read_run()
         assert (run["bucket"], run["folder"]) == ("acceptance", f"batch-7/{fleet.run_id}")
         assert run["nodes"]["node-1"]["id"] == "local"
-        store = Store(
-            Connection(
-                "acceptance",
-                keys["AWS_ENDPOINT_URL"],
-                access_key=keys["AWS_ACCESS_KEY_ID"],
-                secret_key=keys["AWS_SECRET_ACCESS_KEY"],
-            )
-        )
+        store = store_of(s3_service)
         stored = [entry.key for entry in store.list("batch-7/")]
         assert f"{run['folder']}/report/report.json" in stored
         for key in stored:

@@ -8,28 +8,14 @@ from tests.kit import gang_jobs
 from tests.kit.container_fleet import nap
 from tests.kit.fleet import until
 from tests.kit.gang_fleet import RUN_SECONDS
-from tests.kit.slurm_fleet import SlurmFleet
 
 NAPS = {"gpuval_stages": ["facts", "work"], "work_workload": nap(90), "gpuval_gang_stages": {}, "gpuval_retries": 0}
 
 
-@pytest.fixture
-def new_fleet(tmp_path, slurm):
-    made = []
-
-    def make(**options):
-        made.append(SlurmFleet(tmp_path / "fleet", slurm, **options))
-        return made[-1]
-
-    yield make
-    for fleet in made:
-        fleet.close()
-
-
-def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_fleet, slurm):
+def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_slurm_fleet, slurm):
     """The gang is one job; torchrun starts its ranks on both nodes."""
     own = {"gpuval_stages": ["facts", "work"], "work_workload": nap(1), "run_gang_stages": ["collective"]}
-    fleet = new_fleet(settings={**own, "collective_seconds": 2, "collective_largest_bytes": 1 << 20})
+    fleet = new_slurm_fleet(settings={**own, "collective_seconds": 2, "collective_largest_bytes": 1 << 20})
     done = fleet.play(seconds=RUN_SECONDS)
     assert done.code == 0, str(done)
     assert fleet.report()["counts"]["PASS"] == 2
@@ -45,10 +31,10 @@ def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_fleet, slurm):
     assert [fleet.left_on(node) for node in slurm.nodes] == [[], []]
 
 
-def test_ends_that_are_no_verdict_each_with_its_class(new_fleet, slurm):
+def test_ends_that_are_no_verdict_each_with_its_class(new_slurm_fleet, slurm):
     """One node is drained by others, one is missing; the third's job is cancelled after a new controller found it."""
     slurm.call("scontrol", "update", "nodename=gpu-2", "state=drain", "reason=bad fan")
-    fleet = new_fleet(expected=["gpu-1", "gpu-2", "gpu-9"], settings=NAPS)
+    fleet = new_slurm_fleet(expected=["gpu-1", "gpu-2", "gpu-9"], settings=NAPS)
     playing = fleet.start()
     playing.expect("gpu-1 facts: success")
     until(lambda: "naps" in fleet.bed.execute("gpu-1", "sh", "-c", "cat /var/lib/gpuval/*/gpu-1/logs/work.log"), "naps")
@@ -68,13 +54,13 @@ def test_ends_that_are_no_verdict_each_with_its_class(new_fleet, slurm):
     assert fleet.report()["counts"]["INCOMPLETE"] == 3
 
 
-def test_what_pends_at_the_deadline_says_why(new_fleet, slurm):
+def test_what_pends_at_the_deadline_says_why(new_slurm_fleet, slurm):
     """One node is busy with others' work, which is no verdict on it; the other's job is held."""
     slurm.call("sbatch", "--exclusive", "--nodelist=gpu-1", "--output=/dev/null", "--wrap=sleep 300")
     until(lambda: "RUNNING" in slurm.jobs().values(), "other work runs")
     held = "{{ ['--hold'] if inventory_hostname == 'gpu-2' else [] }}"
     own = {"gpuval_only_idle": True, "gpuval_deadline_seconds": 70, "gpuval_slurm_arguments": held}
-    fleet = new_fleet(settings={**NAPS, **own})
+    fleet = new_slurm_fleet(settings={**NAPS, **own})
     done = fleet.play()
     slurm.call("scancel", "--user=root")
     assert "Busy, not checked: gpu-1 (slurm_pending)" in done.told, str(done)
@@ -82,12 +68,12 @@ def test_what_pends_at_the_deadline_says_why(new_fleet, slurm):
     assert re.search(r"gpu-2 INCOMPLETE.*JobHeldUser", done.told)
 
 
-def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_fleet, slurm):
+def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_slurm_fleet, slurm):
     """A limit that the job exceeds would let it pend for good."""
     slurm.call("scontrol", "update", "partitionname=gpu", "maxtime=3")
     try:
         short = {**NAPS, "gpuval_deadline_seconds": 3600, "work_workload": {**nap(1), "expected_seconds": 100}}
-        fleet = new_fleet(settings=short)
+        fleet = new_slurm_fleet(settings=short)
         done = fleet.play()
         assert done.code == 0, str(done)
         assert "MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s, less than the run has left" in done.told
@@ -104,9 +90,9 @@ def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_fleet, slur
 
 
 @pytest.mark.parametrize(("together", "jobs"), [(False, 2), (True, 1)])
-def test_clean_cancels_what_is_left(new_fleet, slurm, tmp_path, together, jobs):
+def test_clean_cancels_what_is_left(new_slurm_fleet, slurm, tmp_path, together, jobs):
     gang = {"gpuval_jobs": [str(gang_jobs.write(tmp_path, {"name": "nap", "run": "sleep 90"}, name="work"))]}
-    fleet = new_fleet(settings=gang if together else NAPS)
+    fleet = new_slurm_fleet(settings=gang if together else NAPS)
     playing = fleet.start(*(["gpuval.fleet.job"] if together else []))
     playing.expect("gpu-2 work: running" if together else "gpu-2 facts: success", RUN_SECONDS)
     playing.kill()
@@ -118,9 +104,11 @@ def test_clean_cancels_what_is_left(new_fleet, slurm, tmp_path, together, jobs):
     assert together or left == [[], []]
 
 
-def test_a_gang_outlives_its_controller_and_names_the_node_that_fails(new_fleet, slurm, tmp_path):
+def test_a_gang_outlives_its_controller_and_names_the_node_that_fails(new_slurm_fleet, slurm, tmp_path):
     job = gang_jobs.write(tmp_path, {"name": "nap", "run": "echo napping; sleep 300"}, name="naps")
-    fleet = new_fleet(settings={"gpuval_jobs": [str(job)], "gpuval_gang_search": False, "run_gang_lost_seconds": 20})
+    fleet = new_slurm_fleet(
+        settings={"gpuval_jobs": [str(job)], "gpuval_gang_search": False, "run_gang_lost_seconds": 20}
+    )
     playing = fleet.start("gpuval.fleet.job")
     playing.expect("gpu-2 naps: running", RUN_SECONDS)
     playing.kill()
