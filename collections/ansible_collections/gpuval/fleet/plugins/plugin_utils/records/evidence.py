@@ -301,6 +301,10 @@ def claimed_end(raw: bytes) -> int:
         return 0
 
 
+#: How the reasons begin for which `take_record` refuses an object, among other problems of a run.
+REFUSED = ("record refused", "a record of", "the key")
+
+
 def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
     """Put the record found under ``key`` into ``evidence`` and return it. A refused record becomes a problem, and None
     is returned. Instead of a stale record the known one is kept and returned."""

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from ..gang import document as gang_document
 from ..records.brief import brief
+from ..records.evidence import REFUSED
 from ..runs import publishing, state
 from ..runs.folder import RunError, RunFolder, read_json, read_object
 from .status import StoredStatus
-
-#: How the reasons of refused records begin, among other problems of a run.
-_REFUSED = ("record refused", "a record of", "the key")
 
 
 def is_current(folder: RunFolder) -> bool:
@@ -43,7 +41,7 @@ def _read(folder: RunFolder) -> StoredStatus:
         node: {stage: folder.evidence_file(node, stage) for stage in expected["stages"]}
         for node, expected in run["nodes"].items()
     }
-    problems = [problem for problem in folder.read_problems() if problem["reason"].startswith(_REFUSED)]
+    problems = [problem for problem in folder.read_problems() if problem["reason"].startswith(REFUSED)]
     return StoredStatus(
         run,
         datetime.now(timezone.utc),
