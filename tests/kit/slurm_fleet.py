@@ -75,4 +75,6 @@ class SlurmFleet(Fleet):
         assert not set(self.bed.jobs().values()) & {"PENDING", "RUNNING", "COMPLETING"}
 
     def left_on(self, node):
-        return self.bed.execute(node, "sh", "-c", f"test ! -d {NODE_DIR} || find {NODE_DIR} -mindepth 1").split()
+        """Files of this fleet's latest run on a node; the cluster is shared by fleets, and some leave theirs."""
+        below = f"find {NODE_DIR} -mindepth 1 -path '{NODE_DIR}/{self.run_id}*'"
+        return self.bed.execute(node, "sh", "-c", f"test ! -d {NODE_DIR} || {below}").split()

@@ -187,3 +187,8 @@ def test_what_is_not_named_as_by_a_launch_is_left_alone(tmp_path, files):
     for name in files:
         (folder / name).write_text("whose?")
     assert list(node_directory.run_folders(tmp_path / "base")) == []
+
+
+def test_a_user_without_a_name_has_a_folder_by_number(monkeypatch):
+    monkeypatch.setattr(node_directory.os, "geteuid", lambda: 4_000_000_001)
+    assert str(node_directory.base_directory("")) == "/var/tmp/gpuval-4000000001"

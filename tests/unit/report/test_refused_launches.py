@@ -47,7 +47,7 @@ CASES = {
     ),
     "no_package": (
         node_launch.LACKING.format(lacks=LACKS),
-        (f"{PYTHON} -m pip install torch", "install the packages there", "--skip-tags"),
+        (f"{PYTHON} -m pip install torch", "install them (`make environment` does on hosts over SSH)", "--skip-tags"),
     ),
     "old_python": (lambda patch: own_message(patch, version=(3, 6)), ("install", "set ansible_python_interpreter")),
     "not_linux": (lambda patch: own_message(patch, platform="darwin"), ("remove the node from the inventory",)),

@@ -73,7 +73,10 @@ def base_directory(chosen):
         return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/gpuval")
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container may run as any number
+        user = str(os.geteuid())
     return Path("/var/tmp") / f"gpuval-{user}"  # noqa: S108 - make_private and check_private see that it is ours
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...module_utils.node_directory import base_directory
 from ...module_utils.store import StoreError
 from ..core.errors import GpuvalError, SettingError
 from ..core.units import duration
@@ -425,6 +424,4 @@ class SlurmPlacement(JobPlacement):
 
 def directory_of(chosen: object) -> str:
     """gpuval's folder on the nodes: `chosen` (gpuval_node_dir), else the default for the jobs' user."""
-    if chosen:
-        return str(chosen).rstrip("/")
-    return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH
+    return str(chosen).rstrip("/") if chosen else str(base_directory(""))
