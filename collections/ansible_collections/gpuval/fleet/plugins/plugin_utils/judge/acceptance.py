@@ -44,7 +44,7 @@ class AcceptanceProof:
 @functools.cache
 def read_proofs(path: Path) -> tuple[AcceptanceProof, ...]:
     """Read the required proofs from a file. Raises an error for a file that does not follow its schema."""
-    return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "acceptance")["proofs"])
+    return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "proofs")["proofs"])
 
 
 def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
