@@ -37,7 +37,7 @@ _ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]|[^\n\r\x08]\x08")
 MAX_LINE = 1 << 16
 
 _NAMES = (
-    r"(?:pass(?:word|wd|phrase)|secret|secret_?(?:access_?)?key|token|api[_-]?key|access_?key(?:_?id)?|private[_-]?key"
+    r"(?:pass(?:word|wd|phrase)|secret|secret_?(?:access_?)?key|token|api[_-]?key|access_?key(?:_?id)?|(?:private|signing)[_-]?key"
     r"|credentials?|signature|cookie)"
 )
 # Each pattern has a fixed start and bounded repetitions: its work is linear in the length of a line.

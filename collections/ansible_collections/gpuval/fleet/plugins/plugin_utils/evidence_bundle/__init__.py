@@ -1,0 +1,10 @@
+"""Evidence bundles: all that a judgement read, as a folder of files, signed, and judged again offline."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ..core.errors import GpuvalError
+
+if find_spec("cryptography") is None:
+    raise GpuvalError("evidence bundles need the Python library cryptography: pip install cryptography")

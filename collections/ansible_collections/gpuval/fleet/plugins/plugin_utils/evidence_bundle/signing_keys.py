@@ -1,0 +1,139 @@
+"""The site's Ed25519 key that signs evidence bundles, and the lists of keys that `verify` knows.
+
+The private key stays in a file of the controller, or in the environment. It never enters a store, a run or a bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from ..core import files, yaml_file
+from ..core.errors import GpuvalError, reason_of
+from ..core.paths import expand_user
+from ..runs import folder as run_folder
+from .verify_bundle import read_public_key
+
+VARIABLE = "GPUVAL_SIGNING_KEY"
+#: Below gpuval_state_dir: the private key, and the public keys of this site, which others may have.
+PRIVATE_FILE, PUBLIC_FILE = "signing/private.pem", "signing/keys.json"
+EMPTY_LIST = {"schema": "gpuval.signing_keys/1", "keys": [], "revoked": []}
+
+
+class SigningKeyError(GpuvalError):
+    """A key that cannot be made, read or used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """Public keys, times (RFC 3339, UTC) at which keys were replaced, and reasons of revocation, all by keyid."""
+
+    keys: Mapping[str, Ed25519PublicKey]
+    until: Mapping[str, str]
+    revoked: Mapping[str, str]
+
+
+def read_known_keys(lists: Iterable[Path], public_key_files: Iterable[Path] = ()) -> KnownKeys:
+    """Join lists (gpuval.signing_keys/1) and files with one public key. A restriction in any list counts. Raises
+    SigningKeyError, YamlError or schemas.Invalid."""
+    documents = [_read_list(path) for path in lists]
+    keys = [entry for document in documents for entry in document["keys"]]
+    public_keys = dict(_parse_public(entry["public_key"].encode(), f"key {entry['keyid']}") for entry in keys)
+    if mistyped := {entry["keyid"] for entry in keys} - public_keys.keys():
+        raise SigningKeyError(f"no key in the lists of keys has the keyid {mistyped.pop()} that it is listed with")
+    public_keys |= dict(_parse_public(_read(path), str(path)) for path in public_key_files)
+    revoked = [entry for document in documents for entry in document["revoked"]]
+    reasons = {entry["keyid"]: f"{entry['at']}: {entry['reason']}" for entry in revoked}
+    times = sorted(((entry["until"], entry["keyid"]) for entry in keys if "until" in entry), reverse=True)
+    return KnownKeys(public_keys, {keyid: time for time, keyid in times}, reasons)
+
+
+def read_private_key(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Ed25519PrivateKey | None:
+    """The key to sign with: from GPUVAL_SIGNING_KEY, which is PEM or a path, else the site's file; None without one.
+    Raises SigningKeyError, also for a key that was replaced or revoked."""
+    key, known = _load_private_key(state_dir, environment), read_known_keys([state_dir / PUBLIC_FILE])
+    if key and (keyid := keyid_of(key)) in {**known.revoked, **known.until}:
+        raise SigningKeyError(f"signing key {keyid} was replaced or revoked: run `make keys SIGNING=1 ROTATE=1`")
+    return key
+
+
+def ensure_key(state_dir: Path, rotate: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, bool]:
+    """Make the site's key unless it or GPUVAL_SIGNING_KEY exists, and list its public key; with `rotate` a new key
+    replaces all listed ones. Returns the keyid, and whether anything changed. Raises SigningKeyError."""
+    path, is_external = state_dir / PUBLIC_FILE, bool(environment.get(VARIABLE))
+    document = _read_list(path)
+    present_key = None if rotate and not is_external else _load_private_key(state_dir, environment)
+    key = present_key or Ed25519PrivateKey.generate()
+    keyid = keyid_of(key)
+    if any(entry["keyid"] == keyid for entry in document["keys"]):
+        if rotate:
+            raise SigningKeyError(f"{path} lists the key in {VARIABLE} already: set it to the new key")
+        return keyid, False
+    now = run_folder.now()
+    earlier = [{"until": now, **entry} if rotate else entry for entry in document["keys"]]
+    listed_key = {"keyid": keyid, "public_key": public_pem(key).decode(), "made_at": now}
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_folder.write_json(path, {**document, "keys": [*earlier, listed_key]})
+    if not present_key:  # after the list, so that no bundle is signed with a key that is not listed
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        files.replace(state_dir / PRIVATE_FILE, pem, files.PRIVATE)
+    return keyid, True
+
+
+def public_pem(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def keyid_of(key: Ed25519PrivateKey) -> str:
+    return read_public_key(public_pem(key))[0]
+
+
+def _load_private_key(state_dir: Path, environment: Mapping[str, str]) -> Ed25519PrivateKey | None:
+    text = environment.get(VARIABLE, "").strip()
+    path = expand_user(text) if text else state_dir / PRIVATE_FILE
+    if not text and not path.exists():
+        return None
+    is_pem = text.startswith("-----BEGIN")
+    try:
+        if not is_pem and path.stat().st_mode & 0o077:
+            raise SigningKeyError(f"{path}: other users may read or write this private key: run chmod 600 {path}")
+        key = load_pem_private_key(text.encode() if is_pem else _read(path), None)
+        if isinstance(key, Ed25519PrivateKey):
+            return key
+    except OSError as error:
+        raise SigningKeyError(f"{VARIABLE} is neither PEM nor a file that can be read: {reason_of(error)}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # which may quote the key
+        pass
+    raise SigningKeyError(f"{VARIABLE if is_pem else path}: no Ed25519 private key in PEM without a password") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read(path)
+    except OSError as error:
+        raise SigningKeyError(f"{path}: the key cannot be read: {reason_of(error)}") from error
+
+
+def _parse_public(pem: bytes, source: str) -> tuple[str, Ed25519PublicKey]:
+    try:
+        keyid, public_key = read_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SigningKeyError(f"{source}: no Ed25519 public key in PEM") from error
+    return keyid, public_key
+
+
+def _read_list(path: Path) -> dict[str, Any]:
+    return yaml_file.shipped(path, "signing_keys") if path.exists() else EMPTY_LIST

@@ -1,0 +1,89 @@
+"""The statement of an evidence bundle: an in-toto Statement v1 on its files, in a DSSE envelope for several signatures.
+
+`verify_bundle.py` has the format, because it also runs without gpuval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ..core import files
+from ..core.errors import GpuvalError, reason_of
+from ..core.text import some_of
+from . import verify_bundle
+from .signing_keys import KnownKeys, keyid_of
+from .verify_bundle import INVALID, LACKING, STATEMENT, VERIFIED
+
+REVOKED, REPLACED = "signed by a revoked key", "signed by a key that was replaced before the judgement"
+
+
+class StatementError(GpuvalError):
+    """A bundle that cannot be sealed, signed or checked; the message has the reason."""
+
+
+@dataclass(frozen=True)
+class StatementCheck:
+    """What a check of statement and files found: `problems` by path, and the state of each signature by keyid."""
+
+    problems: Mapping[str, str]
+    signatures: Mapping[str, str]
+    root_digest: str
+    predicate: Mapping[str, Any]
+
+    @property
+    def is_verified(self) -> bool:
+        return not self.problems and {*self.signatures.values()} == {VERIFIED}
+
+
+def seal(folder: Path, predicate: Mapping[str, Any]) -> str:
+    """Write the statement on all other files of a folder, and return its root digest: the SHA-256 of the signed bytes.
+    If nothing changed, the statement keeps its signatures. Raises StatementError."""
+    try:
+        reader = verify_bundle.FolderReader(folder)
+        digests = sorted((path, digest) for path, digest in reader.digests.items() if path != STATEMENT)
+        subjects = [{"name": path, "digest": {"sha256": digest}} for path, digest in digests]
+        payload = verify_bundle.encode({**verify_bundle.TYPES, "subject": subjects, "predicate": dict(predicate)})
+    except (OSError, ValueError, TypeError) as error:
+        raise StatementError(f"{folder}: cannot be sealed: {reason_of(error)}") from error
+    if reader.problems:
+        problems = some_of(f"{path or '.'}: {problem}" for path, problem in sorted(reader.problems.items()))
+        raise StatementError(f"{folder}: cannot be sealed, verify would refuse it: {problems}")
+    with suppress(ValueError):
+        if verify_bundle.read_envelope(reader.statement)[0] == payload:
+            return hashlib.sha256(payload).hexdigest()
+    files.replace(folder / STATEMENT, verify_bundle.encode_envelope(payload, {}))
+    return hashlib.sha256(payload).hexdigest()
+
+
+def sign(envelope: bytes, key: Ed25519PrivateKey) -> bytes:
+    """The envelope with the signature of this key beside those of others. Raises StatementError."""
+    try:
+        payload, signatures, *_ = verify_bundle.read_envelope(envelope)
+    except ValueError as error:
+        raise StatementError(str(error)) from error
+    signature = key.sign(verify_bundle.signed_bytes(payload))
+    return verify_bundle.encode_envelope(payload, {**signatures, keyid_of(key): signature})
+
+
+def check(folder: Path, known: KnownKeys, required: Collection[str] = (), copy: Path | None = None) -> StatementCheck:
+    """Check files and signatures of an untrusted folder. The keys with these `required` keyids must have signed. With
+    `copy` the files that were read are copied to that new folder. Raises StatementError if it is no bundle."""
+    try:
+        problems, states, payload, predicate = verify_bundle.check_bundle(folder, known.keys, copy)
+    except (OSError, ValueError) as error:
+        raise StatementError(f"{folder}: {reason_of(error)}") from error
+    signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in required}
+    for keyid in {keyid for keyid, state in signatures.items() if state not in (INVALID, LACKING)}:
+        judged_at = str(predicate.get("judged_at") or "unknown")  # later than any time
+        if keyid in known.revoked:
+            signatures[keyid] = f"{REVOKED} ({known.revoked[keyid]})"
+        elif judged_at > known.until.get(keyid, judged_at):
+            signatures[keyid] = f"{REPLACED} ({known.until[keyid]})"
+    return StatementCheck(problems, signatures, hashlib.sha256(payload).hexdigest(), predicate)
