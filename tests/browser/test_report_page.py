@@ -7,81 +7,16 @@ import copy
 import json
 import os
 import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "report"))
+from tests.browser.conftest import fleet
+from tests.kit.browser import DESKTOP, VIEWS, Opened
 
-import fleet  # noqa: E402 - of the benchmark
-
-AXE = ROOT / "tests" / "data" / "axe" / "axe.min.js"
-NODES = 24
 MAX_IMAGE_BYTES = 300_000
-DESKTOP = {"width": 1280, "height": 1000}
-VIEWS = {
-    "light": {"viewport": DESKTOP, "color_scheme": "light"},
-    "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True, "is_mobile": True},
-}
-
-
-def chromium():
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next((path for path in map(shutil.which, names) if path), None)
-
-
-def lacking(what):
-    if os.environ.get("GPUVAL_TESTS_NEED_BROWSER"):
-        pytest.fail(f"{what} is missing, and GPUVAL_TESTS_NEED_BROWSER is set")
-    pytest.skip(f"{what} is missing: apt-get install chromium, make test")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = chromium()
-    if program is None:
-        lacking("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        lacking("playwright")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"] if os.getuid() == 0 else [])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """A run of 24 nodes with a fault of each kind, and a run before it, judged by the shipped criteria."""
-    return fleet.example(tmp_path_factory.mktemp("results"), NODES)
-
-
-class Opened:
-    """A page in a context of its own that has no network; what went wrong in it is kept."""
-
-    def __init__(self, browser, path, **settings):
-        self.context = browser.new_context(offline=True, **settings)
-        self.page = self.context.new_page()
-        self.said, self.asked = [], []
-        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_timeout(200)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.context.close()
 
 
 @pytest.fixture(params=VIEWS)
@@ -120,11 +55,7 @@ def test_axe_finds_nothing(browser, results, view):
     with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
         opened.page.locator("[data-open-figure]").first.click()
         opened.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        opened.page.evaluate(AXE.read_text())
-        found = opened.page.evaluate(
-            "axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' | ')))"
-        )
-        assert found == []
+        assert opened.violations() == []
         assert opened.said == []
 
 

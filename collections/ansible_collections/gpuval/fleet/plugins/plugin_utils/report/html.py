@@ -100,13 +100,13 @@ def page_of(
     }
     data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
     data["texts"] = texts.all()
-    scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
-    return template.load("page/assets/report.html.j2", _escaped).render(
-        **parts, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
+    scripts, styles = [read_asset(name) for name in SCRIPTS], [read_asset(name) for name in STYLES]
+    return template.load("page/assets/report.html.j2", escaped).render(
+        **parts, **_WORDING, policy=policy_of(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
     )
 
 
-def _escaped(text: str, limit: int | None = None) -> str:
+def escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
 
 
@@ -128,7 +128,7 @@ _WORDING = {
 
 
 @functools.cache
-def _asset(name: str) -> str:
+def read_asset(name: str) -> str:
     """Read a script or style that ships with the product; it is put into the page unchanged."""
     text = (ASSETS / name).read_text(encoding="utf-8").strip()
     if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
@@ -136,7 +136,7 @@ def _asset(name: str) -> str:
     return text
 
 
-def _policy(scripts: list[str], styles: list[str]) -> str:
+def policy_of(scripts: list[str], styles: list[str]) -> str:
     """The page's content security policy: only scripts and styles that it contains, no loading, no sending."""
 
     def hashes(texts: list[str]) -> str:
