@@ -320,7 +320,7 @@ def test_markdown(mixed):
     assert "- Node: good, Data Size: 8.04 GB, Duration: 11.1 seconds, Throughput: 5.79 Gbps" in text
     inference = "Startup Time: 5 seconds, Running Time: 7 seconds, Inference Number: 640, Generated Token Number: 6300"
     assert f"- Node: good, {inference}" in text
-    assert "| crashed | success 25 s | crash 25 s | success 25 s | success 25 s |" in text
+    assert "| crashed | success 25 s, store only | crash 25 s, store only | success 25 s, store only |" in text
     assert "| good | 3 | H200 | 165493 |  | 0000:93:00.0 |  |" in text, "each GPU by its index, with what finds it"
     gone = text[text.index("### gone") : text.index("### slow")]
     assert gone.count("- **missing**") == 1

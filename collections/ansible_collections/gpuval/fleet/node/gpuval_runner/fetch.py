@@ -25,25 +25,30 @@ def fetch(
     directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int, not_uploaded: bool = False
 ) -> dict[str, Any]:
     """Return the results whose digest differs from that in `since` (by key), records first: at least one file, at most
-    `limit_bytes` of content; with `not_uploaded`, only results whose latest version the store lacks. In the answer,
-    `more` says that others wait, `ended` why no runner works although the plan is unfinished."""
+    `limit_bytes` of content; with `not_uploaded`, only results whose latest version the store lacks. `*` in `since`
+    stands for any digest. In the answer, `digests` has for each result the digest of its file, and that of its last
+    upload if it is another; `more` says that others wait, `ended` why no runner works although the plan is unfinished.
+    """
     running = lock.holder(directory.lock) is not None  # before reading files: a later result is announced
-    uploaded = read_ledger(directory.uploaded) if not_uploaded else {}
+    uploaded = read_ledger(directory.uploaded)
     files: dict[str, dict[str, str]] = {}
+    digests = {key: [sha256] for key, sha256 in uploaded.items()}
     total, more = 0, False
     for key in directory.result_keys():
         data = _read(directory, key)
         if data is None:
             continue
         sha256 = digest(data)
-        if since.get(key) == sha256 or uploaded.get(key) == sha256:
+        digests[key] = sorted({sha256, uploaded.get(key, sha256)})
+        if more or since.get(key) in (sha256, "*") or (not_uploaded and uploaded.get(key) == sha256):
             continue
         if files and total + len(data) > limit_bytes:
             more = True
-            break
+            continue
         total += len(data)
         files[key] = {"digest": sha256, "base64": base64.b64encode(data).decode("ascii")}
-    return {"files": files, "more": more, "running": running, "ended": "" if running else runner_end(directory)}
+    ended = "" if running else runner_end(directory)
+    return {"files": files, "digests": digests, "more": more, "running": running, "ended": ended}
 
 
 def runner_end(directory: NodeDirectory) -> str:

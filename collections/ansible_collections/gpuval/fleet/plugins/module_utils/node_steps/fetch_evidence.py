@@ -12,6 +12,8 @@ from ..node_directory import call_runner, check_private
 class FetchAnswer(TypedDict, total=False):
     #: Changed files by key, with digest and content as base64.
     files: dict[str, Any]
+    #: By key the digests of the results: of the file, and of the last upload if that is another.
+    digests: dict[str, Any]
     #: Whether the size limit left files out: fetch again.
     more: bool
     #: Whether the node's runner is alive, and why it is not although its plan is unfinished.
@@ -28,4 +30,4 @@ def fetch_evidence(
     check_private(folder)
     options = ["--limit-bytes", str(limit_bytes), *(["--not-uploaded"] if not_uploaded else [])]
     answer = call_runner(folder, "fetch", "--dir", str(folder), "--since", "-", *options, text=json.dumps(since))
-    return {key: answer[key] for key in ("files", "more", "running", "ended")}
+    return {key: answer[key] for key in ("files", "digests", "more", "running", "ended") if key in answer}

@@ -54,7 +54,7 @@ MAX_TEMPLATES = 2000
 #: Of a module; the largest answer, what `fetch_evidence` brings at once, has a third of that.
 MAX_OUTPUT_CHARACTERS = 128 << 20
 #: Keys of a task's result that are used.
-RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed")
+RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed", "more", "running", "stated")
 
 display = Display()
 

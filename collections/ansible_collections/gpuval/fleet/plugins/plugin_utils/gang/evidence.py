@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.grouping import values_by_key
 from ..judge.judging import take_file
+from ..records.digests import CONTROLLER
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
 from ..runs import folder as run_folder
@@ -100,6 +101,7 @@ def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], docum
             _take_earlier(evidence, read_round(earlier_entry["name"]), earlier_entry["name"], name, stages, counting)
     for name, record in _fabric_records(run, document).items():
         evidence.records.setdefault(name, {})[gang_document.FABRIC] = record
+        evidence.channels.setdefault(name, {})[gang_document.FABRIC] = CONTROLLER
 
 
 def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Record]:
@@ -135,11 +137,13 @@ class _CollectedRound:
 def _take_round(evidence: RunEvidence, collected: _CollectedRound, name: str, stages: list[str]) -> None:
     launch = collected.folder.read_launch(name)
     of_round = RunEvidence(launches={name: launch}, problems=list(collected.problems.get(name, ())))
+    known = collected.folder.read_digests(name)
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
         record = take_file(of_round, collected.folder, collected.run, name, stage)
         if record is not None:
             evidence.records.setdefault(name, {})[stage] = record
+            evidence.channels.setdefault(name, {})[stage] = known.channel_of(stage)
         elif launch and launch.get("state") not in ("started", "finished"):
             reason = f"not started in its gang ({launch.get('state', 'unknown')}): {launch.get('message') or ''}"
             evidence.add_problem(reason, node=name, stage=stage)

@@ -57,11 +57,14 @@ def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> RunEvidence:
     def read(nodes: Sequence[str]) -> RunEvidence:
         part = RunEvidence(launches=evidence.launches)
         for node in nodes:
+            known = folder.read_digests(node)
             for stage in run["nodes"][node]["stages"]:
-                take_file(part, folder, run, node, stage)
+                if take_file(part, folder, run, node, stage):
+                    part.channels.setdefault(node, {})[stage] = known.channel_of(stage)
         return replace(part, launches={})
 
     for part in by_halves(read, list(run["nodes"])):
         evidence.records |= part.records
+        evidence.channels |= part.channels
         evidence.problems += [problem for problem in part.problems if problem not in evidence.problems]
     return evidence

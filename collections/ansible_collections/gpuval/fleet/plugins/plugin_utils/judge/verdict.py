@@ -18,6 +18,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.processes import beside, by_halves
 from ..core.text import natural_order
+from ..records.digests import STORE_ONLY
 from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import speaks_of_node, traits_of
@@ -268,7 +269,9 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     stages = []
     for stage in case.expected["stages"]:
         stages.append(_stage_entry(stage, records, failed=stage in failed, slow=was_slow(case, stage)))
-        if stage in records:  # settings that the figures depend on, for comparisons with other runs
+        if stage in records:
+            stages[-1]["confirmed_by"] = case.run.evidence.channels.get(case.name, {}).get(stage, STORE_ONLY)
+            # settings that the figures depend on, for comparisons with other runs
             versions = properties_of(records[stage]) if stage != FACTS else {}
             stages[-1] |= {"setup": setup_of(records[stage]), **({"versions": versions} if versions else {})}
     verdict = node_verdict(checks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -29,6 +30,8 @@ class FetchEvidenceOptions(RunOptions):
     not_uploaded: bool = False
     #: Put what is fetched into the store; otherwise fetch all that is new, or just all, and return it by key.
     by_store: bool = True
+    #: By key the digests of what was read from the store: return what differs, and all digests that the node states.
+    read: Mapping[str, Any] | None = None
 
 
 def fetch_evidence(action: RunAction, options: FetchEvidenceOptions) -> dict[str, Any]:
@@ -47,10 +50,12 @@ def fetch_evidence(action: RunAction, options: FetchEvidenceOptions) -> dict[str
 def fetch_launched(action, folder, node, launch, options):
     """Fetch from a node what its launch left there. Raises StoreError."""
     run = folder.read_run()
-    by_store, returned = options.by_store, {}
+    compares = options.read is not None
+    by_store, returned = options.by_store and not compares, {}
     store = open_store(options.store).store() if by_store else None
     fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
     digests = run_folder.read_json_or({}, fetched_file) if by_store or not options.not_uploaded else {}
+    digests = dict(options.read) if compares else digests
     answer, fetched, problems, size = {}, [], [], 0
 
     def add_problem(reason, stage=None):
@@ -59,6 +64,8 @@ def fetch_launched(action, folder, node, launch, options):
 
     for _round in range(MAX_ROUNDS):
         answer = _ask(action, launch["directory"], digests, options)
+        if "error" in answer and compares:
+            return {"changed": False, "msg": answer["error"]}
         if "error" in answer:
             contact = launch_errors.contact(answer["error"], launch.get("contact"))
             folder.write_launch(node, {**launch, "contact": contact})
@@ -91,6 +98,8 @@ def fetch_launched(action, folder, node, launch, options):
             break
     result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
     result["more"] = bool(answer.get("more"))
+    if compares:
+        return {**result, "running": answer["running"], "stated": answer.get("digests", {})}
     if not by_store:  # what a fetch that is broken off would return is fetched again
         run_folder.write_json(fetched_file, digests)
     if "error" in answer:

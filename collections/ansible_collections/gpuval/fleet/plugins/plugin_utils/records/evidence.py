@@ -54,12 +54,14 @@ LATE = "a record that came after the verdict does not count: to judge it, valida
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
 #: Start of the reason why a run was judged without its store.
 UNREAD = "the store cannot be read"
+#: Start of the reason why an object of the store is no evidence.
+ALTERED = "the store's copy is not what the node uploaded"
 #: Start of the reason why evidence of a run, a round or a node may be incomplete.
 NOT_COLLECTED = "evidence was not collected"
 #: Start of the reason why no node could be launched.
 NOT_PREPARED = "the run cannot be prepared"
 #: Starts of the problems that each collection records again.
-NOTED_ANEW = (LATE, CHANGED, UNREAD, NOT_COLLECTED, NOT_PREPARED)
+NOTED_ANEW = (LATE, CHANGED, UNREAD, ALTERED, NOT_COLLECTED, NOT_PREPARED)
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 #: Matches a placeholder in a word of a plan's command after re.escape.
@@ -80,7 +82,8 @@ class RunEvidence:
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
     contacts: by node and multi-node stage why the node could not be asked in that round (None: it could). changed: by
     node the stages whose records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
-    resume: the command that resumes an unfinished run without controller. earlier_gpus: by node UUIDs, in lower case,
+    resume: the command that resumes an unfinished run without controller. channels: by node and stage the channel
+    besides the store that confirms the evidence (records/digests.py). earlier_gpus: by node UUIDs, in lower case,
     of GPUs in earlier runs, where they matter.
     """
 
@@ -91,6 +94,7 @@ class RunEvidence:
     changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     cleaned: bool = False
     resume: str = ""
+    channels: dict[str, dict[str, str]] = field(default_factory=dict)
     earlier_gpus: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:

@@ -22,6 +22,7 @@ from ..core.escape import clean_text, one_line
 from ..core.grouping import values_by_key
 from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
+from ..records.digests import STORE_ONLY
 from ..runs import folder as run_folder
 from ..runs import origin
 from . import not_tested, template
@@ -176,11 +177,12 @@ def _node_data(
 
 def _stage_data(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
     """A stage's entry: [name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2
-    record]."""
+    record, 4 confirmed by the store only]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - first, 1) if start is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None
     files = (f"{stage['name']}.log" in names) + 2 * (f"{stage['name']}.json" in names)
+    files += 4 * (stage.get("confirmed_by") == STORE_ONLY)
     message = texts.number(one_line(stage["message"], 200))
     return [texts.number(stage["name"]), stage["state"], begun, lasted, stage["attempt"], message, files]
 

@@ -11,6 +11,7 @@ from ..core.escape import markdown as escaped
 from ..judge.analysis import fleet
 from ..judge.verdict import headline
 from ..records import brief
+from ..records.digests import STORE_ONLY
 from . import not_tested, template
 from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
@@ -90,7 +91,8 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
         if stage["name"] == name:
             seconds, attempt = stage["duration_seconds"], stage["attempt"] or 1
             duration = f" {units.duration(seconds)}" if seconds is not None else ""
-            return stage["state"] + duration + (f", attempt {attempt}" if attempt > 1 else "")
+            unconfirmed = f", {STORE_ONLY}" if stage.get("confirmed_by") == STORE_ONLY else ""
+            return stage["state"] + duration + (f", attempt {attempt}" if attempt > 1 else "") + unconfirmed
     return ""
 
 

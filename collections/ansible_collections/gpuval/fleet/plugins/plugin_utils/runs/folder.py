@@ -21,6 +21,7 @@ from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import meant, some_of
 from ..records import launch_errors, report_file
+from ..records.digests import NodeDigests
 from ..records.documents import EvidenceProblem
 from . import origin
 from . import state as run_state
@@ -134,6 +135,13 @@ class RunFolder:
 
     def launch_file(self, node: str) -> Path:
         return self.state / "launches" / f"{node}.json"
+
+    def digests_file(self, node: str) -> Path:
+        return self.state / "digests" / f"{node}.json"
+
+    def read_digests(self, node: str) -> NodeDigests:
+        """The digests of a node's evidence: those read, and those that came by another channel than the store."""
+        return NodeDigests.of(read_object(self.digests_file(node)))
 
     def evidence_file(self, node: str, stage: str, kind: str = "records") -> Path:
         suffix = {"records": ".json", "logs": ".log", "series": ".series.json"}[kind]

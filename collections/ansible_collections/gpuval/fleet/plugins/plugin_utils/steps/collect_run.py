@@ -23,9 +23,10 @@ from ..core import schemas
 from ..core.errors import GpuvalError, reason_of
 from ..core.escape import clean_text
 from ..core.step_options import PathText, StoreOptions
+from ..core.text import some_of
 from ..gang import document as gang_document
 from ..gang import evidence as gang_evidence
-from ..records import evidence
+from ..records import digests, evidence
 from ..records.documents import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import job_secrets, publishing
@@ -120,12 +121,16 @@ class RunCollection:
         self.renews = folder.is_imported and not self.seen_file.exists()
         self.frozen = self.is_judged and not self.renews
         # by its key the stamp of each object that the watch, or a collection, has read of the store
-        watched = run_folder.read_object(folder.state / "watch.json").get("seen", {})
+        watched = run_folder.read_object(folder.state / "watch.json")
         self.seen = {
             key: stamp
-            for key, stamp in {**watched, **run_folder.read_object(self.seen_file)}.items()
+            for key, stamp in {**watched.get("seen", {}), **run_folder.read_object(self.seen_file)}.items()
             if (parts := evidence.parse_key(self.run_info["folder"], key)) and self._holds(*parts)
         }
+        self.digests = {name: folder.read_digests(name) for name in self.run_info["nodes"]}
+        for key in watched.get("digests", {}).keys() & self.seen.keys():
+            kind, stage, node = evidence.parse_key(self.run_info["folder"], key)
+            self.digests[node].read.setdefault(f"{kind}/{stage}", watched["digests"][key])
         self.refused, self.unread, self.has_read = {}, {}, False
         self.collected, self.stored = 0, set()
         problems = folder.read_problems()
@@ -147,7 +152,10 @@ class RunCollection:
             if lacking:
                 fetched = self._fetch(lacking)
                 self._read_store()
+            if not (self.frozen or folder.is_imported):
+                self._compare_digests()
         if not self.frozen:
+            self._drop_altered()
             self._note_unread()
         self._remember()
         if self.publishes and not self.error:
@@ -202,6 +210,9 @@ class RunCollection:
         try:
             self.run_folder.add_problems(self.evidence.problems)
             run_folder.write_json(self.seen_file, self.seen)
+            for name, known in self.digests.items() if not self.frozen else ():
+                if known != self.run_folder.read_digests(name):
+                    run_folder.write_json(self.run_folder.digests_file(name), vars(known))
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -249,6 +260,7 @@ class RunCollection:
                     continue
                 self.collected += collected
                 self.seen[entry.key] = entry.stamp
+                self._note_digest(places[entry.key], raw)
                 if not self.renews and time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
                     remembered = time.monotonic()
@@ -272,12 +284,12 @@ class RunCollection:
                 self.evidence.add_problem(reason, node=node, stage=stage)
         return fitting
 
-    def _keep(self, key, parts, raw):
+    def _keep(self, key, parts, raw, **how):
         """Keep an object as `_collect` does; if the disk is nearly full, only documents that the verdict needs."""
         kind, stage, node = parts
         try:
             if kind == "records" or shortage(self.run_folder.path) <= 0:
-                return self._collect(key, parts, raw)
+                return self._collect(key, parts, raw, **how)
         except OSError as error:
             if error.errno not in FULL:
                 self.evidence.add_problem(
@@ -315,7 +327,7 @@ class RunCollection:
     def _publish_evidence(self):
         """Upload evidence that only this controller has: nodes' answers, refused evidence, and logs that nodes did not
         upload."""
-        run, folder = self.run_info, self.run_folder
+        run, folder, published = self.run_info, self.run_folder, set()
         try:
             for name, expected in run["nodes"].items():
                 for stage in expected["stages"]:
@@ -323,6 +335,11 @@ class RunCollection:
                     if ("logs", stage, name) not in self.stored and path.is_file():
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
+                        published.add(key)
+            if published:  # not to be read again: what came from the node is what it states
+                listed = self.store.list(f"{run['folder']}/logs/")
+                self.seen |= {entry.key: entry.stamp for entry in listed if entry.key in published}
+                self._remember()
             document = run_folder.read_object(folder.watch_file)
             if document:
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
@@ -357,11 +374,91 @@ class RunCollection:
     def _document(self, name, stage, kind):
         return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
 
+    def _compare_digests(self):
+        """Ask nodes which digests their results have, and take what they return in place of what differs."""
+        tasks, arguments = self._node_tasks()
+        refused = {node for _kind, _stage, node in map(self._parts_of, self.refused)}
+        silent, answers = {}, {}
+        try:
+            for name in self.action.task_vars["ansible_play_hosts"]:
+                known, launch = self.digests.get(name), self.run_folder.read_launch(name)
+                if known is None or not launch.get("directory") or launch.get("contact"):
+                    continue
+                read = {key: digest or digests.CUT for key, digest in known.read.items()}
+                open_keys = [key for key in read if known.read[key] != digests.CUT and not known.is_confirmed(key)]
+                if open_keys or name in refused:
+                    compare = {**arguments, "read": read}
+                    tasks.submit(name, "fetch", Path(self.options.fetch_tasks), compare, self.options.fetch_seconds)
+            while tasks.busy:
+                for outcome in tasks.wait(5):
+                    answers[outcome.node] = {"msg": outcome.message, **(outcome.result or {})}
+        finally:
+            tasks.close()
+        if answers:
+            self._read_store()  # what was uploaded meanwhile
+        for name, answer in answers.items():
+            if "stated" in answer:
+                self._take_stated(name, answer)
+            else:
+                silent[name] = answer["msg"]
+        if silent:
+            self.action.display.warning(
+                f"{len(silent)} node(s) did not confirm the digests of their evidence, which the report marks "
+                f"{digests.STORE_ONLY!r}: {some_of(sorted(silent))}: {silent[min(silent)]}"
+            )
+
+    def _take_stated(self, name, answer):
+        """Take the digests that a node states, and the results that it returned with them."""
+        known, stated = self.digests[name], answer["stated"]
+        known.channel = digests.BY_NODE
+        for key, text in answer["objects"].items():
+            parts, raw = self._parts_of(key), base64.b64decode(text)
+            kind, stage, _node = parts
+            result, digest = f"{kind}/{stage}", digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
+            if digest not in stated.get(result, ()) or known.read.get(result) in stated[result]:
+                continue
+            altered = result in known.read and not answer["running"]
+            kept = self._keep(key, parts, raw, altered=altered)
+            if kept is None:
+                continue
+            self.collected += kept
+            known.read[result] = digest
+            if altered:
+                self._report_altered(f"{kind} fetched from the node: {evidence.ALTERED}", name, stage)
+        if answer["running"]:  # it may have written more than it has uploaded
+            stated = {result: values for result, values in stated.items() if known.read.get(result) in values}
+        known.stated |= stated
+
+    def _drop_altered(self):
+        """Delete what came from the store and has another digest than its node states; it is not evidence."""
+        for name, known in self.digests.items():
+            for result in [result for result in known.read if known.is_altered(result)]:
+                kind, _, stage = result.partition("/")
+                del known.read[result]
+                self.seen.pop(object_key(self.run_info["folder"], kind, stage, name), None)
+                self._drop((kind, stage, name))
+                self._report_altered(f"{evidence.ALTERED}: {kind}", name, stage)
+
+    def _report_altered(self, reason, name, stage):
+        self.evidence.add_problem(reason, node=name, stage=stage)
+        self.action.display.warning(f"{name}: {stage}: {reason}")
+
+    def _parts_of(self, key):
+        return evidence.parse_key(self.run_info["folder"], key)
+
+    def _note_digest(self, parts, raw):
+        kind, stage, node = parts
+        self.digests[node].read[f"{kind}/{stage}"] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
+
+    def _node_tasks(self):
+        """Workers for tasks on nodes, and the arguments that the tasks have in common."""
+        tasks = NodeTasks(self.action, self.action.task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
+        path = self.run_folder.path
+        return tasks, {"run_id": path.name, "results_dir": str(path.parent), "store": self.options.store}
+
     def _fetch(self, names):
         """Fetch missing evidence from these nodes directly, in parallel."""
-        tasks = NodeTasks(self.action, self.action.task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
-        path, fetched = self.run_folder.path, []
-        arguments = {"run_id": path.name, "results_dir": str(path.parent), "store": self.options.store}
+        (tasks, arguments), fetched = self._node_tasks(), []
         unread_nodes = {node for _kind, _stage, node in self.unread}
         by_store = {name: not self.error and name not in unread_nodes for name in names}
 
@@ -391,22 +488,29 @@ class RunCollection:
                         self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
                         parts = evidence.parse_key(self.run_info["folder"], key)
-                        self.collected += bool(self._keep(key, parts, base64.b64decode(text)))
+                        kept = self._keep(key, parts, base64.b64decode(text))
+                        self.collected += bool(kept)
+                        if kept is not None:
+                            self.digests[outcome.node].channel = digests.BY_NODE
+                            self.digests[outcome.node].read[f"{parts[0]}/{parts[1]}"] = digests.BY_CHANNEL
         finally:
             tasks.close()
         return sorted(set(fetched))
 
-    def _collect(self, key, parts, raw):
-        """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes. Returns
-        whether it changed the results, None if it is refused."""
+    def _collect(self, key, parts, raw, *, altered=False):
+        """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes;
+        ``altered``: the store's copy, which is here, was altered. Returns whether it changed the results, None if it is
+        refused."""
         kind, stage, node = parts
         if kind == "records":
+            if altered:  # it is not the node's earlier record
+                self.evidence.records.get(node, {}).pop(stage, None)
             record = evidence.take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
             before, written = run_folder.read_object(path) if self._holds(*parts) else None, evidence.as_written(record)
-            if before and evidence.is_stale(record, before):
+            if before and not altered and evidence.is_stale(record, before):
                 return False
             if self.frozen and written != before and evidence.digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES

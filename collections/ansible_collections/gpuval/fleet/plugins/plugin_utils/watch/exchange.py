@@ -13,6 +13,7 @@ from typing import Any
 from ...module_utils.store import Store, StoreError
 from ..core import schemas
 from ..records import launch_errors
+from ..records.digests import BY_CHANNEL, digest_of_bytes
 from ..records.evidence import MAX_RECORD_BYTES, UNREAD, as_written, claimed_end, is_whole, parse_key, take_record
 from ..runs import applied_criteria, publishing
 from ..runs import folder as run_folder
@@ -170,6 +171,8 @@ class StorePoller:
             new = watched.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
         node, stage = record["node"], record["stage"]
+        if now is not None:
+            watched.memory.digests[key] = digest_of_bytes(raw, MAX_RECORD_BYTES) if stamp else BY_CHANNEL
         run_folder.write_json(watched.folder.evidence_file(node, stage), as_written(record))
         view = watched.views[node]
         if view.lost:

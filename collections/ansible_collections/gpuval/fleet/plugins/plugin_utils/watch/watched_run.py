@@ -24,6 +24,8 @@ class Memory:
 
     #: The store's stamp (version) of each record that was read, by key.
     seen: dict[str, str] = field(default_factory=dict)
+    #: The digest of the bytes of each record that was read, by key (records/digests.py).
+    digests: dict[str, str] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
     changed: dict[str, float] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)

@@ -487,7 +487,7 @@
     if (path && files & 2) links.push(make("a", { class: "file", href: path + ".json" }, "record"));
     const bad = ["failure", "crash", "timeout"].includes(state);
     return make("tr", {}, make("th", { scope: "row" }, T[name]), make("td", { class: bad ? "m-fail" : "" }, state + (attempt > 1 ? ", attempt " + attempt : "")),
-      make("td", { class: "num" }, start === null ? "" : clock(start)), make("td", { class: "num" }, lasted === null ? "" : duration(lasted)), make("td", {}, T[message]), make("td", {}, links));
+      make("td", { class: "num" }, start === null ? "" : clock(start)), make("td", { class: "num" }, lasted === null ? "" : duration(lasted)), make("td", {}, T[message]), make("td", {}, links, files & 4 ? make("span", { class: "dim" }, "store only") : []));
   }
   function checkRow(node, index, column) {
     const check = D.columns[column], letter = node.l[column], part = T[at(check.p, index)];
