@@ -184,6 +184,6 @@ def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder,
     assert applied_criteria.standings(folder) == placed
     one = {**run, "run_id": "one-of-them", "nodes": dict([next(iter(run["nodes"].items()))])}
     results = folder.path.parent
-    assert applied_criteria.standings_before(results, one) == placed
-    assert applied_criteria.standings_before(results, {**one, "profile": "other"}) == []
-    assert applied_criteria.standings_before(results, {**one, "nodes": {"stranger": {}}}) == []
+    assert applied_criteria.standings_before(results, one) == (placed, "run-1")
+    assert applied_criteria.standings_before(results, {**one, "profile": "other"}) == ([], "")
+    assert applied_criteria.standings_before(results, {**one, "nodes": {"stranger": {}}}) == ([], "")

@@ -5,6 +5,7 @@ With each figure is its repeatability: the spread between nodes, within a node, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +39,11 @@ class Baseline:
     def of(cls, document: Document) -> Baseline:
         figures = (((figure["stage"], figure["metric"], figure["scope"]), figure) for figure in document["figures"])
         return cls(document, values_by_key(figures))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, whatever the order of keys."""
+        return hashlib.sha256(json.dumps(self.document, sort_keys=True).encode()).hexdigest()
 
     @property
     def title(self) -> str:

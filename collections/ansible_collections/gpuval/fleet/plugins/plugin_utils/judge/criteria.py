@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,16 @@ class Criteria(tuple[Check, ...]):
 def informational_of(checks: Sequence[Check]) -> tuple[Informational, ...]:
     """The metrics declared to need no check; empty for a plain list of checks."""
     return checks.informational if isinstance(checks, Criteria) else ()
+
+
+def checks_digest(checks: Sequence[Check]) -> str:
+    """SHA-256 of all checks with their limits, whatever files they come from."""
+    return hashlib.sha256("\n".join(sorted(map(_text_of, checks))).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_of(check: Check) -> str:
+    return json.dumps(asdict(check), sort_keys=True, default=sorted)
 
 
 def shipped_files() -> list[Path]:

@@ -28,7 +28,7 @@ from .analysis import fleet
 from .baseline import Baseline
 from .check import FACTS, Check
 from .checks_without_criteria import find_copies
-from .criteria import informational_of, of_stage
+from .criteria import checks_digest, informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of
 from .kinds import JudgeContext
@@ -94,6 +94,7 @@ def judge(
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
     verdict = run_verdict((node["verdict"] for node in nodes), narrowed=is_less, busy=bool(busy))
     with_gpus = [node for node in nodes if node["accelerator"] != sku_catalogue.CPU]
+    together = dict.fromkeys(stage for node in run["nodes"].values() for stage in node.get("gang_stages", ()))
     tests_gpus = acceptance.may_use_gpus(acceptance.stages_of(with_gpus))
     return {
         "schema": "gpuval.report/1",
@@ -101,6 +102,9 @@ def judge(
             **{key: run[key] for key in ("run_id", "folder", "bucket", "profile", "created_at", "finished_at")},
             "judged_at": judged_at,
             "narrowed_by": narrowed,
+            **({"criteria": _judged_by(criteria, baseline)} if for_report else {}),
+            **({"multi_node_stages": list(together)} if together else {}),
+            **({"part_of": run["part_of"]} if run.get("part_of") else {}),
             **({"busy": busy} if busy else {}),
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
             **({"resume": evidence.resume} if evidence.resume else {}),
@@ -116,6 +120,10 @@ def judge(
         "nodes": nodes,
         "fleet": _fleet_report(judged, nodes, narrowed, power=losses, analysis=analysis),
     }
+
+
+def _judged_by(criteria: Sequence[Check], baseline: Baseline | None) -> dict[str, str]:
+    return {"checks": checks_digest(criteria), **({"baseline": baseline.digest} if baseline else {})}
 
 
 def _judge_nodes(

@@ -41,8 +41,9 @@ def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
     return run_folder.read_kept(criteria_file(folder), remedy) or {}
 
 
-def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
+def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed, and the id
+    of the run that they come from."""
     newest = (folder for folder in run_folder.runs_of(results, opened=True) if folder.path.name != run["run_id"])
     for folder in islice(newest, MAX_RUNS_BEFORE):
         with suppress(run_folder.RunError):  # a damaged one is no help
@@ -50,8 +51,8 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, An
             if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
                 earlier_standings = standings(folder)
                 if earlier_standings:
-                    return earlier_standings
-    return []
+                    return earlier_standings, before.get("part_of") or before["run_id"]
+    return [], ""
 
 
 def keep_criteria(

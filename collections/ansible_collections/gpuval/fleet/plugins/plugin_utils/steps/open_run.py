@@ -112,6 +112,9 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
             run_document["gang_stages"] = select(options.gang_stages)[1]
         if frozen_run is None or not any(node.get("gang_stages") for node in frozen_run["nodes"].values()):
             rounds.check_run_id(results, run_document)
+        is_part = frozen_run is None and options.limit and not action.check_mode
+        standings, part_of = applied_criteria.standings_before(results, run_document) if is_part else ([], "")
+        run_document |= {"part_of": part_of} if part_of else {}
         run, joined = opening.merge(frozen_run, run_document, gangs_formed=folder.gangs_file.exists())
         changed = run != frozen_run
         attended = folder.seen() if frozen_run else None
@@ -128,8 +131,6 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
                 action.display.warning(remark)
             if baseline_path:
                 baseline.read(Path(baseline_path), run["run_id"])
-            is_part = frozen_run is None and options.limit
-            standings = applied_criteria.standings_before(folder.results, run) if is_part else []
             applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
     summary = _summary(run, frozen_run, joined, attended)
     action.display.display(summary)
