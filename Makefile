@@ -127,6 +127,10 @@ rerun: $(READY) ### Validate again the nodes that did not pass in the latest run
 report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another run)
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
+accept: $(VENV)/.ready ### Accept all nodes by several runs: the first one, and those after repairs (RUNS=a,b,...)
+	$(call need,RUNS,the ids of runs with commas between them)
+	$(PLAY) gpuval.fleet.accept $(call extra,accept_runs,$(RUNS)) $(ARGS)
+
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(call extra,gpuval_node_ids,$(call path,$(IDS))) $(ARGS)
 

@@ -252,6 +252,8 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     assert [(taint["key"], taint["effect"]) for taint in bad["spec"]["taints"]] == [("gpuval.io/failed", "NoSchedule")]
 
     kit.on_stage.states.clear()  # the taint does not keep the next run away, and goes with its verdict
+    repair = {"node": "node-002", "part": "node", "action": "seated again", "at": run_folder.now(), "by": "K. Weber"}
+    fleet.settings["gpuval_repairs"] = [repair]
     passed(fleet, fleet.play(), 2)
     good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))
     assert [node["metadata"]["labels"].get("gpuval.io/verdict") for node in (good, bad)] == [None, "INCOMPLETE"]

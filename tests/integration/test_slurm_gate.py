@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.fleet import ROOT, until
 from tests.kit.runner import COLLECTION
@@ -117,6 +118,8 @@ def test_a_failed_node_is_repaired_validated_and_at_work_again(bed, shared, tmp_
         until(lambda: len(checks.read_text().splitlines()) > 1, "two health checks")
         assert set(checks.read_text().split()) == {"0"}
         fleet.settings["work_workload"] = working(100)
+        repair = {"node": "gpu-1", "part": "node", "action": "riser", "at": run_folder.now(), "by": "K. Weber"}
+        fleet.settings["gpuval_repairs"] = [repair]
         fleet.source["reservation"] = "gpuval"
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=again")
         assert done.code == 0, str(done)

@@ -192,7 +192,12 @@ def test_from_drain_to_resume(slurm):
     )
     assert (updates, done.result["open"]) == ([], {"bad": OPEN})
     assert "still drained: bad (training/speed)" in done.text
+    # tested until it passes, and then repaired
     done, updates = mark(slurm, report_of(PASSES, 12, narrowed_by=["limit"]), drained("run-10"))
+    assert (updates, done.result["open"]) == ([], {"bad": ["repair/"]})
+    assert "declare a repair that changed no serial and no firmware in gpuval_repairs" in done.text
+    repair = {"node": "bad", "part": "node", "action": "dimm", "at": "2026-11-11T10:00:00Z", "by": "K. Weber"}
+    done, updates = mark(slurm, report_of(PASSES, 12, narrowed_by=["limit"]), drained("run-10"), repairs=[repair])
     assert updates == ["update NodeName=bad State=RESUME"]
 
 

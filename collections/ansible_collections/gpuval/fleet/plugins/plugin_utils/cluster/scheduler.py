@@ -14,6 +14,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
+from ..judge import repairs
 from ..judge.check import Check
 from ..runs import failed_checks, node_ids
 from ..runs import folder as run_folder
@@ -207,7 +208,9 @@ class KubernetesScheduler(JobScheduler):
         self, nodes_by_name: Mapping[str, Any]
     ) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
         """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
-        report = run_folder.read_report(self._action.folder(self._options))
+        folder = self._action.folder(self._options)
+        report = run_folder.read_report(folder)
+        repairs.withhold_acceptance(report, folder, self._options.repairs)
         run, marks_by_name, open_checks = report["run"], {}, {}
         for judged in report["nodes"]:
             name = judged["name"]

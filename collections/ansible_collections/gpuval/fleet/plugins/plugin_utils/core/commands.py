@@ -38,6 +38,7 @@ VARIABLES = {
     "NODE": "run_reach_node",
     "REPO": "gpuval_mad_repository",
     "RUN": "gpuval_run_id",
+    "RUNS": "accept_runs",
     "history NODE": "history_node",
 }
 #: The inventory of a command without INVENTORY=, and the playbook's target that takes none.

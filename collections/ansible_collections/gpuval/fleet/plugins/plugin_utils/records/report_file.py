@@ -104,14 +104,19 @@ def unpack_node(node: dict[str, Any], head: Document) -> dict[str, Any]:
             raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
     try:
         node["metrics"] = {stage: _unpack_metrics(one, figures) for stage, one in node["metrics"].items()}
-        for entry in (node, *node["stages"]):
-            numbers = {key: entry[key] for key in _SHARED if type(entry.get(key)) is int}
-            entry.update({key: head["properties"][number] for key, number in numbers.items()})
+        unpack_shared(node, head)
     except LookupError:
         raise ValueError(
             f"{node['name']}: its metrics are not among the figures, or its versions not among the properties"
         ) from None
     return node
+
+
+def unpack_shared(node: dict[str, Any], head: Document) -> None:
+    """Restore versions and setups in place. Raises LookupError if ``head`` lacks them."""
+    for entry in (node, *node["stages"]):
+        numbers = {key: entry[key] for key in _SHARED if type(entry.get(key)) is int}
+        entry.update({key: head["properties"][number] for key, number in numbers.items()})
 
 
 def _pack_shared(entry: Document, properties: dict[str, int]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from ..records.failure_classes import traits_of
 
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
+#: Open while the PASS of a node follows a fault that nothing repaired (``judge.repairs``).
+REPAIR = "repair/"
 #: Beyond these the list names stages.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS, INCOMPLETE = "FAIL", "PASS", "INCOMPLETE"
@@ -39,7 +41,8 @@ def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, faile
         return Decision(False, _bounded(unsettled | of_node(node)))
     if not failed:
         return Decision(False, frozenset())
-    open_now = unsettled if node["verdict"] == PASS else before
+    lacks_repair = frozenset([REPAIR] if node.get("unrepaired") else ())
+    open_now = (unsettled or lacks_repair) if node["verdict"] == PASS else before
     return Decision(bool(open_now), open_now)
 
 
@@ -69,13 +72,13 @@ def of_node(node: Mapping[str, Any]) -> frozenset[str]:
 
 def is_whole(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     """Whether the run of a report left out no node, and has all that an acceptance of this one needs."""
-    return not run["narrowed_by"] and not node.get("unproven")
+    return not run["narrowed_by"] and accepts(run, node)
 
 
 def accepts(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether a PASS of the node in this run accepts it: no stages were left out, and nothing is unproven
-    (``judge.acceptance``)."""
-    return set(run["narrowed_by"]) <= {"limit", "busy"} and not node.get("unproven")
+    """Whether a PASS of the node in this run accepts it: no stages were left out, nothing is unproven
+    (``judge.acceptance``), and no fault of earlier runs is unrepaired (``judge.repairs``)."""
+    return set(run["narrowed_by"]) <= {"limit", "busy"} and not (node.get("unproven") or node.get("unrepaired"))
 
 
 def parse(text: str | None) -> frozenset[str] | None:
@@ -99,6 +102,8 @@ def _bounded(entries: Collection[str]) -> frozenset[str]:
 def _settled(entry: str, node: Mapping[str, Any], full: bool) -> bool:
     if entry == UNKNOWN:
         return full and node["verdict"] == PASS
+    if entry == REPAIR:
+        return node["verdict"] == PASS and not node.get("unrepaired")
     stage, _, name = entry.partition("/")
     if name in BETWEEN_NODES and not full:
         return False

@@ -12,6 +12,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..core.escape import one_line
 from ..core.text import some_of
+from ..judge import repairs
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh.findings import summary_of_cluster
@@ -101,6 +102,7 @@ class SlurmScheduler(JobScheduler):
             return drains.release(options.marked_by, options.nodes, trial=trial)
         folder = self._action.folder(options)
         report, incomplete = run_folder.read_report(folder), options.taint_incomplete
+        repairs.withhold_acceptance(report, folder, options.repairs)
         return drains.mark(folder.results, report, options.nodes, incomplete=incomplete, trial=trial)
 
     def clean(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..cluster.api import ClusterAccess
@@ -22,6 +22,7 @@ class MarkNodesOptions(RunOptions, ClusterAccess):
     run_ids: Sequence[str] = ()
     nodes: Sequence[str] = ()
     taint: bool = False
+    repairs: Sequence[Mapping[str, Any]] = ()
 
     @property
     def marked_by(self) -> Sequence[str]:
@@ -45,6 +46,8 @@ def mark_nodes(action: RunAction, options: MarkNodesOptions) -> dict[str, Any]:
         }
         listed = some_of(f"{name} ({one_line(text, MAX_SHOWN) or 'a whole run'})" for name, text in open_checks.items())
         open_text = f"{state}: {listed}: a run in which they pass all of it {remedy}"
+        if any(failed_checks.REPAIR in checks for checks in still.values()):
+            open_text += "; declare a repair that changed no serial and no firmware in gpuval_repairs"
         action.display.warning(open_text)
         message += f"; {open_text}, or mark_nodes with state: absent"
     if marks.problem:

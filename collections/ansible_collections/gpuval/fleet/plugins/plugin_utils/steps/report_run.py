@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from ..artifacts import images
 from ..core.errors import GpuvalError
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
+from ..judge.repairs import withhold_acceptance
 from ..report import acceptance, health, write_forms
 from ..report.markdown import job_summary
 from ..runs import applied_criteria, cleanable, origin, publishing
@@ -33,6 +35,7 @@ def report_run(
     store: StoreOptions | None = None,
     perf_file: Path | None = None,
     health_file: Path | None = None,
+    repairs: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     if action.check_mode:
         return {"changed": False, "skipped": True}
@@ -70,6 +73,7 @@ def report_run(
                     action.display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
     if health_file and run["finished_at"]:
         try:
+            withhold_acceptance(report, folder, repairs)
             health.update(health_file, report)
         except (GpuvalError, OSError) as error:  # the verdict is announced next
             action.display.warning(f"the verdicts are not in gpuval_health_file: {error}")

@@ -1,0 +1,243 @@
+"""Whether a PASS after a fault accepts the node: only if a serial or firmware changed, or a repair is declared.
+
+Testing until it passes proves nothing. Acceptances, marks on nodes and the health file ask `open_faults` alone. A fault
+is looked up by the serial or UUID of its machine or GPU, so that it follows the part to another name or node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from ..core import files, schemas
+from ..core.errors import SettingError
+from ..core.escape import one_line
+from ..records import report_file
+from ..records.documents import Document
+from ..records.failure_classes import NODE, subject_of
+from ..runs import failed_checks, origin
+from ..runs import folder as run_folder
+from .identity import best_of
+from .unsteady import UNSTEADY
+
+SETTING = "gpuval_repairs"
+#: Faults of so many days are looked at, even where a window is shorter.
+LOOK_BACK_DAYS = 14
+#: Versions (skus/shared/properties.yml) that a repair changes.
+FIRMWARE = ("vbios", "bios", "bmc", "nic_firmware")
+IDENTITIES = ("serial", "uuid")
+_GPU_OF_MACHINE = re.compile(r" gpu:\d+$")
+_FORM = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class DeclaredRepair(NamedTuple):
+    """An entry of gpuval_repairs: what was done to which part of a node, when (RFC 3339, UTC) and the person."""
+
+    node: str
+    part: str
+    action: str
+    at: str
+    by: str
+
+
+class OpenFault(NamedTuple):
+    """A fault of a machine or GPU (``of``) that no repair followed, and the run that found it."""
+
+    run_id: str
+    word: str
+    of: str
+
+    def __str__(self) -> str:
+        return f"{self.word} of {self.of} in run {self.run_id}"
+
+
+def parse_repairs(value: Any) -> list[DeclaredRepair]:
+    """The repairs that a setting declares. Raises SettingError."""
+    repairs = []
+    for entry in value or ():
+        fields = entry if isinstance(entry, Mapping) else {}
+        texts = {key: one_line(str(text), 200) for key, text in fields.items() if text not in (None, "")}
+        if texts.keys() != {*DeclaredRepair._fields}:
+            raise SettingError(
+                f"{SETTING}: an entry has {', '.join(DeclaredRepair._fields)}, not {one_line(str(entry), 200)}"
+            )
+        try:
+            moment = datetime.fromisoformat(texts["at"])
+            texts["at"] = moment.astimezone(timezone.utc).strftime(_FORM) if moment.tzinfo else ""
+        except ValueError:
+            texts["at"] = ""
+        if not texts["at"]:
+            raise SettingError(
+                f"{SETTING}: at: {fields['at']} of {texts['node']} is no time such as 2026-11-04T09:00:00Z"
+            )
+        repairs.append(DeclaredRepair(**texts))
+    return repairs
+
+
+@dataclass(frozen=True)
+class NodeSighting:
+    """A node in the report of a run of an inventory."""
+
+    run: Document
+    node: Document
+    inventory: str
+
+    @property
+    def name(self) -> str:
+        return str(self.node["name"])
+
+    @property
+    def at(self) -> str:
+        return str(self.run["finished_at"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run tested all that an acceptance of the node needs, and the node passed."""
+        is_pass = self.node["verdict"] == failed_checks.PASS
+        return is_pass and failed_checks.accepts(self.run, self.node) and not self.run.get("shortened")
+
+    @property
+    def sku(self) -> str:
+        """The SKU of the catalogue, else the declared one."""
+        return str(self.node.get("catalogue_sku") or self.node["sku"])
+
+    @cached_property
+    def machines(self) -> frozenset[str]:
+        """Names of the machine that its facts give, without fillers."""
+        return frozenset(filter(None, (best_of(self.node["identity"], (key,)) for key in ("serial", "machine_id"))))
+
+    @property
+    def machine(self) -> str:
+        """The machine by its serial, else by its id; empty if nothing names it."""
+        return max(self.machines, default="")  # serial, machine_id
+
+    def gpus(self, key: str) -> frozenset[str]:
+        """The GPUs by their ``serial`` or ``uuid``; empty unless each has one."""
+        names = [best_of(gpu, (key,)) for gpu in self.node["identity"].get("gpus", ())]
+        return frozenset(f"gpu {name}" for name in names) if all(names) else frozenset()
+
+    @cached_property
+    def faults(self) -> list[tuple[str, str]]:
+        """(class, machine or GPU) of what speaks against the node: of FAIL, and of INCOMPLETE that is about it."""
+        if self.node["verdict"] == failed_checks.PASS or not failed_checks.is_about(self.node):
+            return []
+        listed = (self.node.get("action") or {}).get("faults", ())
+        of_node = [
+            (fault["class"], fault["of"])
+            for fault in listed
+            if (fault.get("subject") or subject_of(fault["class"])) == NODE
+        ]
+        return of_node or [(str(self.node["class"]), self.machine or f"name {self.name}")]
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether a PASS after this needs a repair: after FAIL, and after a speed that changed."""
+        return self.node["verdict"] == failed_checks.FAIL or any(word == UNSTEADY for word, _ in self.faults)
+
+    def bears(self, of: str, other: NodeSighting) -> bool:
+        """Whether a fault of ``of``, found in the sighting ``other``, is one of this node's machine or GPUs."""
+        if of.startswith("gpu "):
+            return any(of in self.gpus(key) for key in IDENTITIES)
+        is_name = (self.name, self.inventory) == (other.name, other.inventory)
+        machine = _GPU_OF_MACHINE.sub("", of)
+        return machine in self.machines or (is_name and machine == f"name {self.name}")
+
+    def changes_since(self, then: NodeSighting) -> dict[str, str]:
+        """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
+        kinds = [(self.gpus(key), then.gpus(key)) for key in IDENTITIES]
+        pairs = [pair for pair in kinds if all(pair)][:1]
+        if self.machines and then.machines and not self.machines & then.machines:
+            pairs.append((frozenset([self.machine]), frozenset([then.machine])))
+        gone = {part: "went" for now, before in pairs for part in sorted(before - now)}
+        return gone | {part: "came" for now, before in pairs for part in sorted(now - before)}
+
+
+def open_faults(
+    sighting: NodeSighting, sightings: Iterable[NodeSighting], repairs: Sequence[DeclaredRepair]
+) -> list[OpenFault]:
+    """Faults of the node's machine and GPUs that other runs found before this one, and that nothing has repaired."""
+    return [
+        OpenFault(earlier.run["run_id"], word, of)
+        for earlier in sightings
+        if earlier.needs_repair and earlier.run["run_id"] != sighting.run["run_id"] and earlier.at <= sighting.at
+        for word, of in earlier.faults
+        if sighting.bears(of, earlier) and not _is_repaired(of, earlier, sighting, repairs)
+    ]
+
+
+def _is_repaired(of: str, then: NodeSighting, now: NodeSighting, repairs: Sequence[DeclaredRepair]) -> bool:
+    versions = [(then.node.get("versions", {}).get(name), now.node.get("versions", {}).get(name)) for name in FIRMWARE]
+    is_declared = any(
+        repair.node in (then.name, now.name) and then.at <= repair.at <= now.run["created_at"] for repair in repairs
+    )
+    # a GPU at fault that is still there is not repaired by another new one
+    has_new_part = not of.startswith("gpu ") and "came" in now.changes_since(then).values()
+    return is_declared or has_new_part or any(before and after and before != after for before, after in versions)
+
+
+class ReportedRun(NamedTuple):
+    """A run that has ended: its report without metrics, inventory as commands take it, SHA-256 of report.json."""
+
+    report: Document
+    inventory: str
+    sha256: str
+
+    @property
+    def head(self) -> Document:
+        head: Document = self.report["run"]
+        return head
+
+    @property
+    def run_id(self) -> str:
+        return str(self.head["run_id"])
+
+    def sightings(self) -> list[NodeSighting]:
+        return [NodeSighting(self.head, node, self.inventory) for node in self.report["nodes"]]
+
+
+def read_runs(results: Path, since: str, inventory: Sequence[str]) -> list[ReportedRun]:
+    """All runs in the results folder that ended since then, of every inventory. Raises RunError for damaged reports."""
+    runs = []
+    for folder in run_folder.known_runs(results, imported=True):
+        path = folder.path / "report.json"
+        if not path.exists():
+            continue
+        try:
+            data = files.read(path)
+            report = orjson.loads(data)
+            schemas.validate("report", report, what="it")
+            for node in report["nodes"]:
+                report_file.unpack_shared(node, report)
+                node["metrics"] = {}
+        except (OSError, ValueError, LookupError) as error:
+            remedy = f"`make report RUN={folder.path.name}` writes it again"
+            raise run_folder.RunError(f"{path} is damaged ({error}): {remedy}") from error
+        if (report["run"]["finished_at"] or "") >= since:
+            is_own = origin.is_same(folder.inventory, inventory)
+            shown = origin.shown(inventory if is_own else folder.inventory)
+            runs.append(ReportedRun(report, shown, hashlib.sha256(data).hexdigest()))
+    return runs
+
+
+def days_before(time: str, days: int = LOOK_BACK_DAYS) -> str:
+    return (datetime.fromisoformat(time) - timedelta(days=days)).strftime(_FORM)
+
+
+def withhold_acceptance(report: Document, folder: run_folder.RunFolder, setting: Any) -> None:
+    """Set ``unrepaired`` in the nodes of a report whose PASS follows a fault that nothing repaired, for
+    `failed_checks`. ``setting``: gpuval_repairs. Raises SettingError and RunError."""
+    repairs, ended = parse_repairs(setting), report["run"]["finished_at"]
+    runs = read_runs(folder.results, days_before(ended), folder.inventory) if ended else ()
+    sightings = [sighting for run in runs for sighting in run.sightings()]
+    for node in report["nodes"]:
+        passed = NodeSighting(report["run"], node, origin.shown(folder.inventory))
+        faults = open_faults(passed, sightings, repairs) if node["verdict"] == failed_checks.PASS else ()
+        node.update({"unrepaired": list(map(str, faults))} if faults else {})

@@ -1,0 +1,130 @@
+"""The step of `make accept`: what it reads, writes and prints, and each mistake in its settings."""
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests.kit.accepted_site import AcceptedSite, crashed
+from tests.kit.actions import run_action, vars_of
+
+NAMES = ["node-001", "node-002", "node-003"]
+
+
+def day(before):
+    return (datetime.now(timezone.utc) - timedelta(days=before)).date().isoformat()
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = AcceptedSite(tmp_path / "results", 3, str(tmp_path / "site"))
+    (tmp_path / "site").mkdir()
+    site.run("first", day(4), faults={NAMES[0]: crashed})
+    return site
+
+
+def accept(site, runs, *, check_mode=False, inventory=None, **options):
+    variables = {
+        **vars_of({name: {} for name in site.machines}),
+        "ansible_inventory_sources": [inventory or site.inventory],
+    }
+    options = {"results_dir": str(site.results), "runs": runs, **options}
+    return run_action("accept_runs", options, task_vars=variables, check_mode=check_mode)
+
+
+def test_the_file_the_block_and_the_exit_status(site):
+    outcome = accept(site, "first")
+    path = site.results / "site/acceptance.json"
+    assert outcome.failed and outcome.result["changed"]
+    assert "FINAL ACCEPTANCE: FAIL" in outcome.lines
+    assert "- Nodes: 3 expected, 2 PASS, 1 FAIL, 0 INCOMPLETE; 0 of them accepted after a repair" in outcome.lines
+    assert outcome.result["acceptance_file"] == str(path)
+    assert json.loads(path.read_text())["verdict"] == "FAIL"
+    site.replace_gpu(NAMES[0], 3)
+    site.run("second", day(3))
+    accepted = accept(site, ["first", "second"])
+    assert not accepted.failed
+    assert "FINAL ACCEPTANCE: PASS" in accepted.lines
+    assert json.loads(path.read_text())["verdict"] == "PASS"
+    before = path.read_bytes()
+    again = accept(site, "first,second")
+    assert (again.result["changed"], path.read_bytes()) == (False, before)
+
+
+def test_check_mode_says_the_same_and_writes_nothing(site):
+    outcome = accept(site, "first", check_mode=True)
+    assert outcome.failed and outcome.result["changed"]
+    assert "FINAL ACCEPTANCE: FAIL" in outcome.lines
+    assert not (site.results / "site/acceptance.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "words"),
+    [
+        ("", {}, "needs RUNS=a,b,..."),
+        ("frist", {}, "RUNS: no run frist: is it first?"),
+        ("first,later", {}, "RUNS: no run later"),
+        ("first", {"window_days": 0}, "accept_window_days of 1 or more"),
+        ("first", {"window_days": "soon"}, "window_days"),
+        ("first", {"declared": [{"node": "node-001"}]}, "gpuval_repairs: an entry has node, part, action, at, by"),
+        (
+            "first",
+            {
+                "declared": [
+                    {"node": "node-01", "part": "gpu:3", "action": "x", "at": "2026-11-04T09:00:00Z", "by": "K"}
+                ]
+            },
+            "gpuval_repairs: no run has node-01; is it node-001?",
+        ),
+    ],
+)
+def test_what_is_mistyped_is_named(site, runs, options, words):
+    outcome = accept(site, runs, **options)
+    assert outcome.result is None
+    assert words in outcome.text
+
+
+def test_a_run_of_another_inventory_is_refused(site, tmp_path):
+    (tmp_path / "other").mkdir()
+    assert "is one of the inventory" in accept(site, "first", inventory=str(tmp_path / "other")).text
+
+
+def test_a_first_run_of_some_nodes_is_refused(site):
+    site.run("part", day(5), NAMES[:2], part_of="first")
+    assert "run part, the first of RUNS, left out nodes or work" in accept(site, "part,first").text
+
+
+def change_report(site, run_id, **fields):
+    path = site.results / f"site/{run_id}/report.json"
+    report = json.loads(path.read_text())
+    report["run"].update(fields)
+    report["run"] = {key: value for key, value in report["run"].items() if value is not ...}
+    path.write_text(json.dumps(report))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"criteria": ...}, "run first names no criteria: `make report RUN=first`"),
+        ({"finished_at": f"{day(-2)}T10:00:00Z"}, "run first ends in the future: set the clock of its controller"),
+        ({"created_at": f"{day(3)}T10:00:00Z"}, "run first ends before it begins: set the clock"),
+        ({"finished_at": None}, "run first has no final report, and every run counts"),
+    ],
+)
+def test_a_report_that_cannot_count_is_named(site, fields, words):
+    change_report(site, "first", **fields)
+    assert words.replace("`make report RUN=first`", "`make report") in accept(site, "first").text.replace(
+        f" INVENTORY={site.inventory}", ""
+    ).replace("`make report RUN=first`", "`make report")
+
+
+def test_a_run_without_a_report_is_not_passed_over(site):
+    site.run("second", day(2))
+    (site.results / "site/second/report.json").unlink()
+    assert "run second has no final report, and every run counts" in accept(site, "first").text
+
+
+def test_a_run_that_is_too_old_is_named(site):
+    site.run("old", day(40))
+    assert "run old ended before" in accept(site, "old,first").text
+    assert accept(site, "old,first", window_days=60).result is not None
