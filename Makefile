@@ -72,7 +72,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle release \
+.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver evidence hostfile recurring deepspeed fabric clean bundle release \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks container build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -133,6 +133,9 @@ accept: $(VENV)/.ready ### Accept all nodes by several runs: the first one, and 
 
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(call extra,gpuval_node_ids,$(call path,$(IDS))) $(ARGS)
+
+evidence: $(VENV)/.ready ### Make the evidence bundle of the latest run: all that its judgement read (RUN=id: another run)
+	$(PLAY) gpuval.fleet.evidence $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results (FORCE=1: end a run whose controller lives)
 	$(PLAY) gpuval.fleet.clean $(call extra,cleanup_force,$(FORCE)) $(ARGS)

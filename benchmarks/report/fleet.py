@@ -155,12 +155,10 @@ def example(results: Path, nodes: int, points: int = 120) -> Path:
 
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import judged, write_file
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
@@ -168,14 +166,14 @@ def judge(folder: Path) -> None:
     run_folder = RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
-    report = judging.report_on(run_folder, run, checks, gangs=document.read(run_folder))
     earlier, _ = earlier_faults.read(run_folder, run, actions.shipped().window_days)
-    actions.assign(report, earlier)
-    report["summary"] = summary_lines(report)
-    packed = report_file.packed(report)
-    schemas.validate("report", packed, what="report.json")
-    write_file(folder / "report.json", report_file.lines(packed))
-    publishing.keep_verdict(run_folder, report)
+    facts = judging.present_facts(run_folder, run, earlier=earlier)
+    gangs = document.read(run_folder)
+    inputs = judging.read_inputs(run_folder, run, checks, gangs=gangs, facts=facts, results=run_folder.results)
+    made = judged.judge(inputs)
+    write_file(folder / "report.json", report_file.lines(made.packed))
+    judging.keep_facts(run_folder, inputs.facts)
+    publishing.keep_verdict(run_folder, made.report)
     gc.enable()
 
 

@@ -1,7 +1,7 @@
 """A run in a folder whose gangs are carried out by simulated nodes: rounds write records, as nodes' own would be."""
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import (
     GangContext,
     GangNode,
@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from gangs import USUAL, Fault, build
 
 from tests.kit.builders import LAUNCHED, SHIPPED, check, facts_record, make_record, make_run, metric
+from tests.kit.judged_folder import report_on
 
 __all__ = ["USUAL", "Bed", "Died", "Fault", "build"]
 
@@ -110,11 +111,11 @@ class Bed:
 
     def judge(self, gangs):
         """As the controller does between rounds."""
-        return judging.report_on(self.folder, self.folder.read_run(), CHECKS, gangs=gangs, with_gangs=gangs is not None)
+        return report_on(self.folder, CHECKS, gangs=gangs, with_gangs=gangs is not None)
 
     def verdicts(self):
         """As the report has them in the end."""
-        report = judging.report_on(self.folder, self.folder.read_run(), CHECKS, gangs=self.document)
+        report = report_on(self.folder, CHECKS, gangs=self.document)
         return {node["name"]: node["verdict"] for node in report["nodes"]}
 
     def others(self, *but):

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import JudgementFacts, JudgementInputs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import judged as judged_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import attempts
 
 from tests.kit.builders import NONCE, STAGES, TIME, healthy, make_record, make_run, metric, standard_checks
+from tests.kit.judged_folder import through_json
 
 #: By name what makes the documents of a fleet; its argument is an empty folder.
 FLEETS: dict[str, Callable[[Path], dict[str, Any]]] = {}
@@ -122,14 +123,12 @@ def judged(
     run, evidence, checks, *, earlier: Mapping = MappingProxyType({}), baseline=None, standings=(), alone=True
 ) -> dict[str, Any]:
     """The documents of a fleet: its report with actions and summary, what the watch would retry, its standings."""
-    history = PeerHistory.of(standings)
-    report = verdict.judge(
-        run, evidence, checks, judged_at=TIME, baseline=baseline, history=history,
-        **actions.found_earlier(earlier),
+    faults = [{"class": word, "of": of, "runs": sorted(runs)} for (word, of), runs in earlier.items()]
+    facts = JudgementFacts(
+        TIME, standings=list(standings), faults=faults, lacked_gpus=actions.lacked_gpus(earlier),
     )  # fmt: skip
-    actions.assign(report, earlier)
-    report["summary"] = summary_lines(report)
-    documents = {"report": report, "standings": history.documents()}
+    made = judged_report.judge(JudgementInputs(run, evidence, checks, through_json(facts), baseline=baseline))
+    documents = {"report": made.report, "standings": made.standings}
     if alone:
         documents["by_itself"] = retried(run, evidence, checks, baseline)
     return documents

@@ -9,12 +9,10 @@ from unittest import mock
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, orchestrate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import judged as judged_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing, state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -22,6 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from tests.kit.builders import LAUNCHED, NONCE, SHIPPED, TIME, check, healthy_records, make_record, make_run, metric
 from tests.kit.gang_bed import CHECKS, Bed, Fault, build
 from tests.kit.judged_fleets.fleet import Fleet, fleet
+from tests.kit.judged_folder import inputs_now
 
 LOST = {"class": "lost_contact", "message": "lost contact: no sign for 300 s", "remedy": "power it on"}
 #: No process has this id.
@@ -43,11 +42,8 @@ def at_one_time(function):
 
 def report_of(folder, checks, *, gangs=None, standings=(), **options):
     """The report on a run in its folder, as `judge_run` writes it."""
-    history = PeerHistory.of(standings)
-    report = judging.report_on(folder, folder.read_run(), checks, gangs=gangs, history=history, **options)
-    actions.assign(report, {})
-    report["summary"] = summary_lines(report)
-    return {"report": report, "standings": history.documents()}
+    made = judged_report.judge(inputs_now(folder, checks, gangs=gangs, standings=list(standings), **options))
+    return {"report": made.report, "standings": made.standings}
 
 
 def _gang(count, bad=None, links=None, silent=(), **options):
@@ -363,7 +359,7 @@ def judged_evidence(folder):
         publishing.keep_verdict(own, first["report"])
         before = publishing.judged(own)
         documents[f"first_{case}"] = first
-        documents[f"again_{case}"] = report_of(own, [], judged=before, frozen=True)
+        documents[f"again_{case}"] = report_of(own, [], verdict_before=before, is_frozen=True)
         run_folder.write_json(own.evidence_file("late", "inference"), healthy_records("late")["inference"])
         run_folder.write_json(own.evidence_file("bad", "training"), healthy_records("bad")["training"])
         run_folder.write_json(own.evidence_file("busy", "loading"), make_record("busy", "loading", message="changed"))
@@ -375,11 +371,11 @@ def judged_evidence(folder):
         run_folder.write_json(own.launch_file("relaunched"), launch)
         for frozen in (True, False):
             documents[f"changed_{case}_{'frozen' if frozen else 'open'}"] = report_of(
-                own, [], judged=before, frozen=frozen
+                own, [], verdict_before=before, is_frozen=frozen
             )
         before["nodes"].pop("fine")
         before["evidence"].pop("late", None)
-        documents[f"unknown_before_{case}"] = report_of(own, [], judged=before, frozen=True)
+        documents[f"unknown_before_{case}"] = report_of(own, [], verdict_before=before, is_frozen=True)
     return documents
 
 

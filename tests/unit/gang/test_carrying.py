@@ -5,12 +5,13 @@ import re
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit import gang_bed
 from tests.kit.builders import SHIPPED, make_record, metric
 from tests.kit.gang_bed import FABRIC, Bed, Died, Fault, build
+from tests.kit.judged_folder import report_on
 
 
 def slow_node(count=6, node=3):
@@ -369,8 +370,7 @@ class FailsOnce(Bed):
             folder.write_json(below.evidence_file(node, "deepspeed"), record)
 
     def judge(self, gangs):
-        run = self.folder.read_run()
-        return judging.report_on(self.folder, run, [*FABRIC, *FINITE], gangs=gangs, with_gangs=gangs is not None)
+        return report_on(self.folder, [*FABRIC, *FINITE], gangs=gangs, with_gangs=gangs is not None)
 
     def verdicts(self):
         return {node["name"]: node["verdict"] for node in self.judge(self.document)["nodes"]}

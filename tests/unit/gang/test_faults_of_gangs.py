@@ -7,13 +7,13 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, GangNode, Gangs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit.builders import LAUNCHED, SHIPPED, metric
 from tests.kit.gang_bed import CHECKS, Bed, Died, Fault, build
+from tests.kit.judged_folder import report_on
 
 FAULTS = [one for one in SHIPPED if one.stage in ("collective", "fabric") and one.metric in rounds.FAULTS]
 XID = "gpu_xid_critical_count"
@@ -49,8 +49,7 @@ class Healthy(Bed):
             folder.write_json(below.launch_file(node), LAUNCHED)
 
     def judge(self, gangs):
-        run = self.folder.read_run()
-        return report_on(self.folder, run, [*CHECKS, *FAULTS], gangs=gangs, with_gangs=gangs is not None)
+        return report_on(self.folder, [*CHECKS, *FAULTS], gangs=gangs, with_gangs=gangs is not None)
 
     def go(self):
         context = GangContext(
@@ -390,7 +389,7 @@ class Rails(Healthy):
 
     def judge(self, gangs):
         checks = [*CHECKS, *FAULTS, *(one for one in SHIPPED if one.stage == "rdma_rails")]
-        return report_on(self.folder, self.folder.read_run(), checks, gangs=gangs, with_gangs=gangs is not None)
+        return report_on(self.folder, checks, gangs=gangs, with_gangs=gangs is not None)
 
 
 def test_a_node_with_a_slow_rail_fails_and_the_others_pass_without_it(tmp_path):

@@ -6,12 +6,12 @@ import os
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import MIN_NODES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
+from tests.kit import judged_folder
 from tests.kit.builders import LAUNCHED, check, healthy, judge, make_record, make_run, metric
 
 IN_THE_WAY = "others use this node's accelerators or run here: python (pid 7)"
@@ -168,8 +168,10 @@ def test_it_stays_busy_when_it_is_judged_again(tmp_path):
             path = folder.evidence_file(node, stage)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({**record, "run_id": run["run_id"]}))
-    first = judging.report_on(folder, run, [check("speed")])
+    first = judged_folder.report_on(folder, [check("speed")], run=run)
     publishing.keep_verdict(folder, first)
-    again = judging.report_on(folder, run, [check("speed")], judged=publishing.judged(folder), frozen=True)
+    again = judged_folder.report_on(
+        folder, [check("speed")], run=run, verdict_before=publishing.judged(folder), is_frozen=True
+    )
     assert again["run"]["busy"] == first["run"]["busy"]
     assert again["fleet"]["problems"] == []

@@ -1,4 +1,5 @@
 import json
+from datetime import datetime, timedelta
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
@@ -405,10 +406,24 @@ def test_a_figure_has_a_revision_or_none():
             accept(make_record(metrics=[{**figure, "revision": revision}]))
 
 
-@pytest.mark.parametrize(("opened_ago", "is_taken"), [(600.0, True), (60.0, False), (-3500.0, True)])
-def test_a_stage_is_no_longer_than_its_run_by_a_clock_that_was_not_set_back(monkeypatch, opened_ago, is_taken):
+@pytest.mark.parametrize(("lasted", "is_taken"), [(600.0, True), (60.0, False), (-3500.0, True)])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_stage_is_no_longer_than_its_run_by_a_clock_that_was_not_set_back(lasted, is_taken, has_ended):
     found, run = evidence.RunEvidence(), make_run(["node-1"], stages=["training"])
-    monkeypatch.setattr(evidence.time, "time", lambda: evidence._seconds(run["created_at"]) + opened_ago)
+    end = datetime.fromisoformat(run["created_at"]) + timedelta(seconds=lasted)
+    run["finished_at"] = end.strftime("%Y-%m-%dT%H:%M:%SZ") if has_ended else None
     raw = json.dumps(make_record(duration_seconds=400.0)).encode()
-    assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw)) == is_taken
+    at = (end + timedelta(days=400 if has_ended else 0)).timestamp()
+    assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw, at)) == is_taken
     assert bool(found.problems) != is_taken
+
+
+@pytest.mark.parametrize("days_later", [0, 3, 400])
+def test_a_record_from_the_future_of_its_run_is_refused_whenever_it_is_judged(days_later):
+    run = make_run(["node-1"], stages=["training"], finished_at="2026-11-02T11:00:00Z")
+    end = datetime.fromisoformat(run["finished_at"])
+    for days, is_taken in ((1, True), (3, False)):
+        found, time = evidence.RunEvidence(), (end + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raw, at = json.dumps(make_record(updated_at=time)).encode(), (end + timedelta(days=days_later)).timestamp()
+        assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw, at)) == is_taken
+        assert bool(found.problems) != is_taken

@@ -1,9 +1,10 @@
 """An error of the controller while gangs work is recorded, and is the reason of whoever has no record for it."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, orchestrate, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, orchestrate, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import LAUNCHED, SHIPPED, facts_record, make_run
+from tests.kit.judged_folder import report_on
 
 
 def folder_of(tmp_path):
@@ -20,7 +21,7 @@ def folder_of(tmp_path):
 
 def states(folder):
     checks = SHIPPED
-    nodes = judging.report_on(folder, folder.read_run(), checks, gangs=document.read(folder))["nodes"]
+    nodes = report_on(folder, checks, gangs=document.read(folder))["nodes"]
     assert {node["verdict"] for node in nodes} == {"INCOMPLETE"}
     return [check["reason"] for node in nodes for check in node["checks"] if check["name"] == "collective_state"]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_r
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.builders import LAUNCHED, SHIPPED, facts_record, make_record, make_run, metric
+from tests.kit.judged_folder import report_on
 
 NODES = ["node-1", "node-2", "node-3"]
 STAGES = ["collective"]
@@ -112,7 +113,7 @@ def collect(folder, store):
 
 
 def judged(folder):
-    report = judging.report_on(folder, folder.read_run(), CHECKS, gangs=gang_document.read(folder))
+    report = report_on(folder, CHECKS, gangs=gang_document.read(folder))
     report["run"].pop("judged_at")
     return report
 
@@ -146,7 +147,7 @@ def test_the_verdict_from_the_store_alone_is_that_of_the_run(store, own, tmp_pat
 
 
 def test_what_the_store_has_no_more_is_not_in_a_round_that_is_imported_later(store, own, tmp_path):
-    whole_report = judging.report_on(own, own.read_run(), CHECKS, gangs=gang_document.read(own))
+    whole_report = report_on(own, CHECKS, gangs=gang_document.read(own))
     store.put("folder/report/verdict.json", publishing.keep_verdict(own, whole_report).read_bytes())
     copy, first = report(store, tmp_path / "other")
     assert copy.evidence_file("node-2", "collective").exists()

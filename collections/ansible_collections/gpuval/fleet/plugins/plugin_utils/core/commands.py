@@ -11,15 +11,15 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .paths import COLLECTION
+from .paths import COLLECTION, INSTALLED
 
 REQUIREMENTS = COLLECTION / "requirements.txt"
 #: Of a checkout. A project of the operator's own may have another one there.
-MAKEFILE = COLLECTION.parents[3] / "Makefile"
+MAKEFILE = INSTALLED.parents[3] / "Makefile"
 FAILED_NODES = "results/latest/failed_nodes.txt"
 #: Targets that do more than a playbook of their name.
 TARGETS = {
@@ -100,18 +100,23 @@ def command(line: str) -> str:
     return pasteable(f"`{line}`")[1:-1]
 
 
-def in_remedies(document: Any) -> None:
-    """Make the commands in all remedies of a document pasteable, in place. In a checkout they name no inventory, whose
-    path a customer's copy would show."""
+def in_remedy(text: str) -> str:
+    """A remedy with pasteable commands. In a checkout they name no inventory, whose path a customer's copy would
+    show."""
+    return pasteable(text, DEFAULT_INVENTORY if in_checkout() else "")
+
+
+def in_remedies(document: Any, written: Callable[[str], str] = in_remedy) -> None:
+    """Replace all remedies of a document, in place. ``written``: the text to write for each."""
     if isinstance(document, dict):
         for name, value in document.items():
             if name == "remedy" and isinstance(value, str):
-                document[name] = pasteable(value, DEFAULT_INVENTORY if in_checkout() else "")
+                document[name] = written(value)
             elif isinstance(value, (dict, list)):
-                in_remedies(value)
+                in_remedies(value, written)
     elif isinstance(document, list):
         for item in document:
-            in_remedies(item)
+            in_remedies(item, written)
 
 
 def _playbook(target: str, words: str, sources: Sequence[str], failed: str) -> str:

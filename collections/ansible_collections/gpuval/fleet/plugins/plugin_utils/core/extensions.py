@@ -80,9 +80,14 @@ def files(kind: str, pattern: str, *, shipped: bool = True) -> tuple[Path, ...]:
     return _files(kind, pattern, shipped, _in_use["folders"], _in_use["forbidden"])
 
 
+def folders() -> Sequence[Path]:
+    """The folders of the extensions in use, links resolved. Raises SettingError."""
+    return _checked(_in_use["folders"], _in_use["forbidden"])
+
+
 def digests() -> dict[str, str]:
     """By the folder's name the SHA-256 of all that an extension has, sorted by path. Raises SettingError."""
-    totals = {folder: hashlib.sha256() for folder in _checked(_in_use["folders"], _in_use["forbidden"])}
+    totals = {folder: hashlib.sha256() for folder in folders()}
     for folder, total in totals.items():
         for path in filter(Path.is_file, _contents(folder)):
             content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -7,12 +7,22 @@ import os
 import re
 from pathlib import Path
 
-COLLECTION = Path(__file__).resolve().parents[3]
+#: The folder of this code.
+INSTALLED = Path(__file__).resolve().parents[3]
+#: The folder of the data files, which is another one where a process judges with the data of another release.
+COLLECTION = INSTALLED
 ROLES = COLLECTION / "roles"
 #: The package of the collection's plugins.
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
 #: Of all projects of a machine; that of the image `validate` is there.
 SYSTEM_CONFIG = Path("/etc/ansible/ansible.cfg")
+
+
+def use_data_of(folder: Path) -> None:
+    """Read data files from another folder than the collection's. Call it before modules that have paths are
+    imported."""
+    global COLLECTION, ROLES
+    COLLECTION, ROLES = folder, folder / "roles"
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..core.grouping import values_by_key
-from ..judge.judging import take_file
+from ..judge.judging import is_settled, take_file
 from ..records.digests import CONTROLLER
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
@@ -61,8 +61,15 @@ def _rounds_by_node(document: Mapping[str, Any]) -> dict[str, list[tuple[Mapping
     return values_by_key((node, (entry, gang)) for entry, gang, nodes in gangs for node in nodes)
 
 
-def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Add the records of gangs to the evidence, or why records are missing. ``run``: as ``expected`` returns it."""
+def take(
+    evidence: RunEvidence,
+    folder: RunFolder,
+    run: Mapping[str, Any],
+    document: Mapping[str, Any] | None,
+    at: float | None = None,
+) -> None:
+    """Add the records of gangs to the evidence, or why they are missing. ``run``: as ``expected`` returns it; ``at``:
+    as `take_record` has it."""
     if document is None:
         covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
@@ -75,7 +82,7 @@ def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], docum
 
     @cache
     def read_round(round_name: str) -> _CollectedRound | None:
-        return _CollectedRound.read(gang_document.round_folder(folder, round_name))
+        return _CollectedRound.read(gang_document.round_folder(folder, round_name), at)
 
     for name, node in run["nodes"].items():
         stages = [stage for stage in node.get("gang_stages", ()) if stage != gang_document.FABRIC]
@@ -116,14 +123,16 @@ def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) 
 
 @dataclass(frozen=True)
 class _CollectedRound:
-    """The files of a round, read once for all its members. ``problems``: by node, from the round's collection."""
+    """The files of a round, read once for all its members. ``problems``: by node, from the round's collection; ``at``:
+    when it is judged."""
 
     folder: RunFolder
     run: Mapping[str, Any]
     problems: Mapping[str | None, list[EvidenceProblem]]
+    at: float | None
 
     @classmethod
-    def read(cls, folder: RunFolder) -> _CollectedRound | None:
+    def read(cls, folder: RunFolder, at: float | None) -> _CollectedRound | None:
         """Read a round's files; None if run.json is damaged, or missing since the controller ended before."""
         try:
             if not folder.run_file.exists():
@@ -131,16 +140,17 @@ class _CollectedRound:
             run = folder.read_run()
         except run_folder.RunError:
             return None
-        return cls(folder, run, values_by_key((problem["node"], problem) for problem in folder.read_problems()))
+        return cls(folder, run, values_by_key((problem["node"], problem) for problem in folder.read_problems()), at)
 
 
 def _take_round(evidence: RunEvidence, collected: _CollectedRound, name: str, stages: list[str]) -> None:
     launch = collected.folder.read_launch(name)
-    of_round = RunEvidence(launches={name: launch}, problems=list(collected.problems.get(name, ())))
+    problems = list(collected.problems.get(name, ()))
+    of_round = RunEvidence(launches={name: launch}, problems=problems, is_settled=evidence.is_settled)
     known = collected.folder.read_digests(name)
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
-        record = take_file(of_round, collected.folder, collected.run, name, stage)
+        record = take_file(of_round, collected.folder, collected.run, name, stage, collected.at)
         if record is not None:
             evidence.records.setdefault(name, {})[stage] = record
             evidence.channels.setdefault(name, {})[stage] = known.channel_of(stage)
@@ -168,7 +178,7 @@ def _take_earlier(
     if collected is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {round_name}")
         return
-    before = RunEvidence()
+    before = RunEvidence(is_settled=evidence.is_settled)
     _take_round(before, collected, name, stages)
     earlier = before.records.get(name, {})
     lacking = [stage for stage in stages if stage not in earlier]
@@ -221,7 +231,7 @@ def of_searches(
 
 def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
     """The usable records of one stage of a round, by node."""
-    run, evidence = folder.read_run(), RunEvidence(launches=folder.read_launches())
+    run, evidence = folder.read_run(), RunEvidence(launches=folder.read_launches(), is_settled=is_settled(folder))
     for name in run["nodes"]:
         take_file(evidence, folder, run, name, stage)
     return {name: found[stage] for name, found in evidence.records.items() if stage in found}

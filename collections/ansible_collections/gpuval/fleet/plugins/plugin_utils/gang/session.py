@@ -11,7 +11,6 @@ from ...module_utils.store import StoreError
 from ..core.escape import one_line
 from ..judge import baseline, judging, subjects
 from ..judge.check import FACTS, Check
-from ..judge.peer_groups import PeerHistory
 from ..records import environment
 from ..runs import applied_criteria
 from ..runs import folder as run_folder
@@ -19,7 +18,7 @@ from ..runs.folder import RunError, RunFolder
 from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence
-from .judging import report_on
+from .judging import read_inputs, report_on
 from .orchestrate import MISSING, GangContext, GangNode, GangSettings
 
 #: Settings of a round: all members work at the same time, so no node waits, and no single node is retried.
@@ -123,16 +122,9 @@ def judge_of(
     baseline_read = baseline.read(Path(baseline_text), folder.path.name) if baseline_text else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
-        return report_on(
-            folder,
-            folder.read_run(),
-            checks,
-            gangs=gangs,
-            with_gangs=gangs is not None,
-            baseline=baseline_read,
-            history=PeerHistory.of(applied_criteria.standings(folder)),
-            for_report=False,
-        )
+        run, with_gangs = folder.read_run(), gangs is not None
+        inputs = read_inputs(folder, run, checks, gangs=gangs, with_gangs=with_gangs, baseline=baseline_read)
+        return report_on(inputs, for_report=False)
 
     return judge
 

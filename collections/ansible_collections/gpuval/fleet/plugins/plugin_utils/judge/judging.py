@@ -11,13 +11,16 @@ from ..core.errors import reason_of
 from ..core.processes import by_halves
 from ..records.documents import Record
 from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, take_record
-from ..runs import publishing, state
+from ..runs import publishing
 from ..runs.folder import RunFolder
 from ..store.access import object_key
 
 
-def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
-    """Read a node's record of a stage from results/ into ``evidence``; None if it is missing or refused."""
+def take_file(
+    evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str, at: float | None = None
+) -> Record | None:
+    """Read a node's record of a stage from results/ into ``evidence``; None if it is missing or refused. ``at``: as
+    `take_record` has it."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
     except FileNotFoundError:
@@ -25,9 +28,9 @@ def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], 
     except OSError as error:
         evidence.add_problem(f"record unreadable in the results: {reason_of(error)}", node=node, stage=stage)
         return None
-    record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), raw)
+    record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), raw, at)
     launch = evidence.launches.get(node) or {}
-    if record is None or (not launch.get("nonce") and _is_settled(folder, evidence)):
+    if record is None or (not launch.get("nonce") and evidence.is_settled):
         return record
     try:
         check_launch(record, launch, folder.planned_stage(node, stage))
@@ -38,28 +41,31 @@ def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], 
     return record
 
 
-def _is_settled(folder: RunFolder, evidence: RunEvidence) -> bool:
-    """Whether the run needs no launches: it was judged before they were recorded, or imported without them."""
+def is_settled(folder: RunFolder) -> bool:
+    """Whether the run, or that of a round, needs no launches: it was judged before they were recorded, or it was
+    imported without them."""
     whole_run = RunFolder(folder.path.parents[1])  # the run that this round of a gang belongs to
-    judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
-    return judged or (folder.is_imported and not evidence.launches)
+    is_judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
+    return is_judged or (folder.is_imported and not folder.read_launches())
 
 
-def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> RunEvidence:
-    """Read and check again the evidence of the nodes' own stages: files in results/ may have been changed."""
+def read_evidence(
+    folder: RunFolder, run: Mapping[str, Any], *, at: float | None = None, settled: bool | None = None
+) -> RunEvidence:
+    """Read and check again the evidence of the nodes' own stages: files in results/ may have been changed. ``at`` and
+    ``settled``: of an earlier judgement, as `take_record` and `is_settled` have them; None for those of now."""
     evidence = RunEvidence(
         launches=folder.read_launches(),
         problems=folder.read_problems(),
-        cleaned=state.of(run).get("reason") == state.CLEANED,
-        resume=folder.seen().resume if run["finished_at"] is None and folder.run_file.exists() else "",
+        is_settled=is_settled(folder) if settled is None else settled,
     )
 
     def read(nodes: Sequence[str]) -> RunEvidence:
-        part = RunEvidence(launches=evidence.launches)
+        part = replace(evidence, records={}, problems=[], channels={})
         for node in nodes:
             known = folder.read_digests(node)
             for stage in run["nodes"][node]["stages"]:
-                if take_file(part, folder, run, node, stage):
+                if take_file(part, folder, run, node, stage, at):
                     part.channels.setdefault(node, {})[stage] = known.channel_of(stage)
         return replace(part, launches={})
 

@@ -84,7 +84,7 @@ class RunEvidence:
     node the stages whose records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
     resume: the command that resumes an unfinished run without controller. channels: by node and stage the channel
     besides the store that confirms the evidence (records/digests.py). earlier_gpus: by node UUIDs, in lower case,
-    of GPUs in earlier runs, where they matter.
+    of GPUs in earlier runs, where they matter. is_settled: records need no launch with a nonce.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class RunEvidence:
     resume: str = ""
     channels: dict[str, dict[str, str]] = field(default_factory=dict)
     earlier_gpus: dict[str, frozenset[str]] = field(default_factory=dict)
+    is_settled: bool = False
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """Why the node could not be asked for the stage's record; a multi-node stage has a launch of its own."""
@@ -166,17 +167,18 @@ def _check_attempt(record: Mapping[str, Any]) -> None:
         values[name, scope] = value
 
 
-def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
+def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any], at: float) -> None:
     """Check that a record belongs to this run and launch: its workload, which decides the checks that apply, its nonce,
-    and its times by the node's clock. Raises EvidenceRefused."""
+    and its times by the node's clock, up to the end of the run, else up to ``at``. Raises EvidenceRefused."""
     workload = run.get("workloads", {}).get(record["stage"])
     for reported in (attempt["workload"] for attempt in (record, *record["attempts"])):
         if workload not in (None, reported):
             text = f"its workload is {one_line(reported, 64)!r}, but the run asks for {workload!r}"
             raise EvidenceRefused(f"{text}: set it alike for all hosts")
-    begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
-    until = time.time() + CLOCK_SLACK_SECONDS
-    age = time.time() - _seconds(run["created_at"])
+    opened_at = _seconds(run["created_at"])
+    ended_at = _seconds(run["finished_at"]) if run["finished_at"] else at
+    begun, until = opened_at - CLOCK_SLACK_SECONDS, max(opened_at, ended_at) + CLOCK_SLACK_SECONDS
+    age = ended_at - opened_at
     for tried in (record, *record["attempts"]):
         nonce = nonce_of(launch.get("nonce") or "", tried["attempt"])
         if nonce and not hmac.compare_digest(nonce.encode(), tried.get("nonce", "").encode()):
@@ -184,7 +186,7 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
                 f"attempt {tried['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
         if 0 <= age < (tried["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
-            raise EvidenceRefused(f"it took {tried['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
+            raise EvidenceRefused(f"it took {tried['duration_seconds']:.0f} s, but the run {age:.0f} s")
         for text in filter(None, (tried["started_at"], tried["updated_at"], tried["finished_at"])):
             if not begun <= _seconds(text) <= until:
                 raise EvidenceRefused(
@@ -309,9 +311,12 @@ def claimed_end(raw: bytes) -> int:
 REFUSED = ("record refused", "a record of", "the key")
 
 
-def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
+def take_record(
+    evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes, at: float | None = None
+) -> Record | None:
     """Put the record found under ``key`` into ``evidence`` and return it. A refused record becomes a problem, and None
-    is returned. Instead of a stale record the known one is kept and returned."""
+    is returned. Instead of a stale record the known one is kept and returned. ``at``: when an unfinished run is judged,
+    in seconds since the epoch; None for a record that arrives now."""
     parts = parse_key(run["folder"], key)
     if parts is None or parts[0] != "records":
         evidence.add_problem(f"the key {key!r} is not that of a record of this run")
@@ -327,7 +332,7 @@ def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: by
     before = evidence.records.get(node, {}).get(stage)
     try:
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
-        _check_binding(record, run, evidence.launches.get(node) or {})
+        _check_binding(record, run, evidence.launches.get(node) or {}, time.time() if at is None else at)
         check_attempts(record, before)
     except EvidenceRefused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)

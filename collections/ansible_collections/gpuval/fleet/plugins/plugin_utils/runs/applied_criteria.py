@@ -63,15 +63,8 @@ def keep_criteria(
     What is not given stays as it was: who judges again without the baseline holds the run against the same one.
     Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
-    path = criteria_file(folder)
-    kept_document = {"criteria": [], "baseline": None, **kept_criteria(folder)}
-    criteria_paths = [*_stage_files(), *map(Path, criteria)] if criteria or not kept_document["criteria"] else []
-    document = {
-        "schema": "gpuval.judging/1",
-        "criteria": [_file(path) for path in criteria_paths] or kept_document["criteria"],
-        "baseline": _file(Path(baseline)) if baseline else kept_document["baseline"],
-    }
-    kept_standings = list(standings) or kept_document.get("standings", [])
+    path, document = criteria_file(folder), document_of(folder, criteria, baseline)
+    kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
     if kept_standings:
         document["standings"] = kept_standings
     data = (json.dumps(document) + "\n").encode()
@@ -82,6 +75,17 @@ def keep_criteria(
         )
     if not path.exists() or path.read_bytes() != data:
         run_folder.write_bytes(path, data)
+
+
+def document_of(folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str) -> dict[str, Any]:
+    """The criteria and the baseline that the run is held against, whole, without its standings."""
+    kept_document = {"criteria": [], "baseline": None, **kept_criteria(folder)}
+    criteria_paths = [*_stage_files(), *map(Path, criteria)] if criteria or not kept_document["criteria"] else []
+    return {
+        "schema": "gpuval.judging/1",
+        "criteria": [_file(path) for path in criteria_paths] or kept_document["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept_document["baseline"],
+    }
 
 
 def _file(path: Path) -> dict[str, str]:
@@ -110,21 +114,29 @@ def judged_by(
         if [_digest(file) for file in [*map(str, _stage_files()), *criteria]] != judged_digests:
             remarks.append("gpuval_criteria differ from those that judged the run before: so may the verdict")
     else:
-        criteria = [
-            str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
-        ]
+        criteria = write_criteria(document, folder.state / JUDGING)
     if baseline:
         if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
             remarks.append("gpuval_baseline differs from the one that judged the run before: so may the verdict")
     elif document["baseline"]:
-        baseline = str(_written(folder, "", document["baseline"]))
+        baseline = write_baseline(document, folder.state / JUDGING)
     return criteria, baseline, remarks
 
 
-def _written(folder: run_folder.RunFolder, number: str, file: dict[str, str]) -> Path:
-    path = folder.state / JUDGING / f"{number}{safe_name(file['name'])}"
+def write_criteria(document: Mapping[str, Any], target: Path) -> list[str]:
+    """Write the criteria of a document of ``gpuval.judging/1`` into the folder ``target``. Returns the paths."""
+    return [_written(target, f"{number}-", file) for number, file in enumerate(document["criteria"], start=1)]
+
+
+def write_baseline(document: Mapping[str, Any], target: Path) -> str:
+    """Write the document's baseline into the folder. Returns the path, empty if it has none."""
+    return _written(target, "", document["baseline"]) if document["baseline"] else ""
+
+
+def _written(target: Path, number: str, file: Mapping[str, str]) -> str:
+    path = target / f"{number}{safe_name(file['name'])}"
     run_folder.write_bytes(path, file["text"].encode())
-    return path
+    return str(path)
 
 
 def _digest(path: str) -> str:

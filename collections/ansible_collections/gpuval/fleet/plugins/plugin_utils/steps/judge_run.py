@@ -8,15 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..core import commands, schemas
+from ..core import commands
 from ..core.step_options import PathText
 from ..gang import document, judging, keys
 from ..judge import actions, baseline, criteria
-from ..judge.peer_groups import PeerHistory
 from ..records import report_file
 from ..records.evidence import NOT_COLLECTED, UNREAD
+from ..report import judged as judged_report
 from ..report import write_file
-from ..report.summary import summary_lines
 from ..runs import applied_criteria, earlier_faults, publishing
 from ..runs import folder as run_folder
 from ..runs import state as run_state
@@ -61,21 +60,22 @@ def _judge(action, options):
             run["state"] = {**run["state"], "name": run_state.COLLECTING}
         folder.write_run(run)
         keys.forget_all(folder)  # of a round that broke off: it is not resumed
-    history = PeerHistory.of(applied_criteria.standings(folder))
-    report = judging.report_on(
-        folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
-        earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.results)),
+    is_given = folder.is_imported and bool(options.criteria or options.baseline)  # its folder does not keep them
+    facts = judging.present_facts(
+        folder, run, earlier=earlier, declared=earlier_faults.declared_in(folder.results),
+        verdict_before=judged, is_frozen=frozen,
+        is_attended=bool(run_folder.goes_on(folder, run) and folder.seen().attended),  # this command is its own
+        given=applied_criteria.document_of(folder, options.criteria, options.baseline) if is_given else None,
     )  # fmt: skip
-    if run_folder.goes_on(folder, run) and folder.seen().attended:  # this command is its own
-        report["run"].setdefault("resume", "the same command resumes it")
-    actions.assign(report, earlier)
-    commands.in_remedies(report)
-    report["summary"] = summary_lines(report)
+    inputs = judging.read_inputs(
+        folder, run, checks, gangs=gangs, baseline=baseline_read, facts=facts, results=folder.results
+    )
+    made = judged_report.judge(inputs, commands.in_remedy)
+    report = made.report
     if not folder.is_imported:  # it keeps those of its controller: what is given here counts once
-        applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
-    written = report_file.packed(report)
-    schemas.validate("report", written, what="report.json")
-    write_file(folder.path / "report.json", report_file.lines(written))
+        applied_criteria.keep_criteria(folder, options.criteria, options.baseline, made.standings)
+    write_file(folder.path / "report.json", report_file.lines(made.packed))
+    judging.keep_facts(folder, made.facts)
     if not folder.is_imported or judged is None:  # the verdict of its controller bounds what changed records are worth
         publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

@@ -1,0 +1,141 @@
+"""The files of an evidence bundle: originals of the run's files that a judgement read, and the data files used.
+
+run/        the run's folder as far as it is evidence, with report.json
+data/       criteria, SKUs, failures and further data files of the collection
+extensions/ the same of the extensions' stages and schedulers; no code
+"""
+
+from __future__ import annotations
+
+import filecmp
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core import extensions
+from ..core.errors import GpuvalError, reason_of
+from ..core.paths import COLLECTION
+from ..gang import document as gang_document
+from ..gang import judging
+from ..runs import applied_criteria, publishing
+from ..runs.folder import RunFolder
+
+FOLDER = "evidence_bundle"
+RUN, DATA, EXTENSIONS = "run", "data", "extensions"
+#: Data files that a judgement may read, in the collection and in an extension.
+DATA_FILES = (
+    "failures/*.yml", "networks/*.yml", "skus/**/*.yml", "roles/*/files/*.yml", "roles/*/defaults/main.yml",
+    "plugins/plugin_utils/*/failures.yml",
+)  # fmt: skip
+EXTENSION_FILES = ("stages/*/files/*.yml", "schedulers/*/failures.yml")
+#: Files that stand beside the evidence in a bundle: the statement and its checker are made from the others.
+ADDED = ("statement.dsse.json",)
+_STAGE_FILE = re.compile(r"[a-z][a-z0-9_]{0,31}(\.json|\.log|\.series\.json)", re.ASCII)
+#: Files copied between two lines of progress.
+FILES_PER_LINE = 5000
+
+
+class EvidenceBundleError(GpuvalError):
+    """No bundle can be made of a run; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class BundleSources:
+    """The files of a bundle: by relative path where each comes from."""
+
+    folder: RunFolder
+    paths: Mapping[str, Path]
+
+    @property
+    def target(self) -> Path:
+        return self.folder.path / FOLDER
+
+    def is_made(self) -> bool:
+        """Whether the bundle is there with the same content."""
+        there = {path.relative_to(self.target).as_posix() for path in self.target.rglob("*") if not path.is_dir()}
+        is_same = there.difference(ADDED) == self.paths.keys()
+        return is_same and all(
+            filecmp.cmp(path, self.target / name, shallow=False) for name, path in self.paths.items()
+        )
+
+    def copy(self, target: Path, say: Callable[[str], None]) -> None:
+        """Copy all files into a new folder. Raises EvidenceBundleError."""
+        try:
+            target.mkdir(mode=0o700)
+            for number, (name, path) in enumerate(self.paths.items(), start=1):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target / name)
+                if number % FILES_PER_LINE == 0 or number == len(self.paths):
+                    say(f"evidence bundle: {number:,} of {len(self.paths):,} files copied")
+        except OSError as error:
+            raise EvidenceBundleError(f"{target}: the files cannot be copied: {reason_of(error)}") from error
+
+
+def sources_of(folder: RunFolder) -> BundleSources:
+    """The files of a judged run's bundle. Raises EvidenceBundleError, or RunError for what is missing or damaged."""
+    run = folder.read_run()
+    judge_again = f"run `make report RUN={run['run_id']}`, then `make evidence RUN={run['run_id']}`"
+    if run["finished_at"] is None:
+        raise EvidenceBundleError(f"run {run['run_id']} has not ended: {judge_again}")
+    if not (folder.path / "report.json").is_file() or judging.kept_facts(folder) is None:
+        raise EvidenceBundleError(f"run {run['run_id']} has no report of this release: {judge_again}")
+    gangs = gang_document.read(folder)
+    rounds = [(below, below.read_run()) for below in gang_document.round_folders(folder, gangs)]
+    of_run = [path for below, of_round in [(folder, run), *rounds] for path in _files_of_run(below, of_round)]
+    paths = {f"{RUN}/{path.relative_to(folder.path).as_posix()}": path for path in of_run}
+    paths |= {f"{DATA}/{name}": path for name, path in _data_files(COLLECTION, DATA_FILES)}
+    for place in extensions.folders():
+        named = _data_files(place, EXTENSION_FILES)
+        paths |= {f"{EXTENSIONS}/{place.name}/{name}": path for name, path in named}
+    return BundleSources(folder, dict(sorted(paths.items())))
+
+
+def _files_of_run(folder: RunFolder, run: Mapping[str, Any]) -> Iterator[Path]:
+    """What a run, or a round of it, has as evidence. Keys, logins and memories of the watch stay out: files are named
+    here, not excluded."""
+    candidates = [
+        *(folder.run_file, folder.problems_file, folder.gangs_file, folder.path / "report.json"),
+        *(judging.facts_file(folder), applied_criteria.criteria_file(folder), publishing.verdict_file(folder)),
+        *(
+            place(name)
+            for name in run["nodes"]
+            for place in (folder.launch_file, folder.plan_file, folder.digests_file)
+        ),
+    ]
+    for name in run["nodes"]:
+        place = folder.path / "nodes" / name
+        candidates += [path for path in sorted(place.glob("*")) if _STAGE_FILE.fullmatch(path.name)]
+    yield from (path for path in candidates if path.is_file() and not path.is_symlink())
+
+
+def _data_files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    paths = (path for pattern in patterns for path in folder.glob(pattern))
+    yield from ((path.relative_to(folder).as_posix(), path) for path in paths if path.is_file())
+
+
+def make(sources: BundleSources, check: Callable[[Path], str], say: Callable[[str], None]) -> None:
+    """Make the bundle, or replace it. ``check``: judges again from the new folder and returns why that fails; a bundle
+    that fails is removed. Raises EvidenceBundleError."""
+    for path in sources.folder.path.glob(f".{FOLDER}.*"):  # of a command that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    draft, old = (sources.target.with_name(f".{FOLDER}.{secrets.token_hex(4)}") for _ in range(2))
+    try:
+        sources.copy(draft, say)
+        say("evidence bundle: judging again from its files")
+        problem = check(draft)
+        if problem:
+            run_id = sources.folder.path.name
+            raise EvidenceBundleError(
+                f"the report of run {run_id} does not come out of its evidence again ({problem}): run "
+                f"`make report RUN={run_id}`, then `make evidence RUN={run_id}`"
+            )
+        if sources.target.exists():
+            sources.target.rename(old)
+        draft.rename(sources.target)
+    finally:
+        for path in (draft, old):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,47 @@
+"""The child process of a replay: judges the run of a bundle with the bundle's data."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from pathlib import Path
+
+from ..core import extensions, schemas
+from ..core.errors import GpuvalError
+from ..gang import document, judging
+from ..judge import baseline, criteria
+from ..records import report_file
+from ..report import judged, write_file
+from ..runs import applied_criteria
+from ..runs.folder import RunFolder
+from .contents import EXTENSIONS
+
+#: Of the address space, for documents that a YAML or JSON parser would let grow.
+MAX_BYTES = 8 << 30
+
+
+def main(folder: Path, run_path: Path) -> None:
+    """Write report.json into ``folder``, which has the data, and print the version that judged before."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    gc.disable()  # none of millions of objects is garbage before the end
+    try:
+        print(judge(folder, RunFolder(run_path)))
+    except (GpuvalError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def judge(folder: Path, run_folder: RunFolder) -> str:
+    extensions.use(sorted((folder / EXTENSIONS).glob("*")))
+    run, facts = run_folder.read_run(), judging.kept_facts(run_folder)
+    if facts is None:
+        raise GpuvalError("it has no .state/judgement.json")
+    kept = facts.given or applied_criteria.kept_criteria(run_folder) or {"criteria": [], "baseline": None}
+    schemas.validate("judging", {"schema": "gpuval.judging/1", **kept}, what="run_criteria.json")
+    checks = criteria.beside_shipped(applied_criteria.write_criteria(kept, folder / applied_criteria.JUDGING))
+    baseline_file = applied_criteria.write_baseline(kept, folder / applied_criteria.JUDGING)
+    baseline_read = baseline.read(Path(baseline_file), run["run_id"]) if baseline_file else None
+    gangs = document.read(run_folder)
+    inputs = judging.read_inputs(run_folder, run, checks, gangs=gangs, baseline=baseline_read, facts=facts)
+    write_file(folder / "report.json", report_file.lines(judged.judge(inputs).packed))
+    return facts.version

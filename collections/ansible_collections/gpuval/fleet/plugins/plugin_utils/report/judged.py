@@ -1,0 +1,46 @@
+"""The whole report on a run, from the inputs of its judgement alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core import commands, schemas
+from ..gang.judging import JudgementFacts, JudgementInputs, report_on
+from ..judge import actions
+from ..judge.peer_groups import PeerHistory
+from ..records import report_file
+from .summary import summary_lines
+
+
+@dataclass(frozen=True)
+class JudgedReport:
+    """A report, its form in report.json, the standings of the nodes for the next judgement, and its facts."""
+
+    report: dict[str, Any]
+    packed: dict[str, Any]
+    standings: list[dict[str, Any]]
+    facts: JudgementFacts
+
+
+def judge(inputs: JudgementInputs, written: Callable[[str], str] | None = None) -> JudgedReport:
+    """Judge a run. Equal inputs give equal bytes of report.json, on any machine and at any time. ``written``: how
+    remedies are written here, which the facts then keep; None for those of the facts."""
+    facts, history = inputs.facts, PeerHistory.of(inputs.facts.standings)
+    report = report_on(inputs, history)
+    if facts.is_attended:
+        report["run"].setdefault("resume", "the same command resumes it")
+    actions.assign(report, facts.earlier)
+    remedies = dict(facts.remedies)
+
+    def remedy_of(text: str) -> str:
+        if written is not None and (there := written(text)) != text:
+            remedies[text] = there
+        return remedies.get(text, text)
+
+    commands.in_remedies(report, remedy_of)
+    report["summary"] = summary_lines(report)
+    packed = report_file.packed(report)
+    schemas.validate("report", packed, what="report.json")
+    return JudgedReport(report, packed, history.documents(), replace(facts, remedies=remedies))

@@ -1,0 +1,235 @@
+"""Evidence bundles of runs that 1.0.0 left, made after a judgement of today and judged again elsewhere."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import contents, replay
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.actions import run_action
+
+RELEASE = Path(__file__).parents[2] / "data/release_1_0"
+PLACES = ("kubernetes", "local", "ssh")
+#: Never in a bundle: keys and memories of a run's own controller.
+OTHERS = (
+    ".state/store.json",
+    ".state/gang_keys.json",
+    ".state/collected.json",
+    "report.html",
+    "gangs/all/.state/gang_keys.json",
+)
+#: Lets the child judge, and prints each file that it opens.
+WATCHED = """
+import sys
+sys.addaudithook(lambda event, told: event == "open" and print("opened", told[0], told[1], file=sys.stderr))
+"""
+
+
+def judged_run(place, tmp_path):
+    """The folder of a run of 1.0.0, copied without its store, judged and reported here."""
+    results = tmp_path / "results"
+    shutil.copytree(RELEASE / place / "results", results, symlinks=True)
+    run = run_folder.latest_run(results)
+    for step in ("judge_run", "report_run"):
+        outcome = run_action(step, {"run_id": run.path.name, "results_dir": str(results)})
+        assert not outcome.failed, outcome.text
+    return run_folder.latest_run(results)
+
+
+def make(run, **options):
+    return run_action("evidence_bundle", {"run_id": run.path.name, "results_dir": str(run.results)}, **options)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shipped_proofs():
+    """What an acceptance needs, as it ships: other tests have a file of their own, which no other process reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acceptance, "PROOFS", COLLECTION / "skus/shared/acceptance.yml")
+        yield
+
+
+@pytest.fixture(scope="module")
+def bundle(shipped_proofs, tmp_path_factory):
+    """The bundle of a run with gangs and a node that failed, without the run."""
+    folder = tmp_path_factory.mktemp("made")
+    run = judged_run("kubernetes", folder)
+    outcome = make(run)
+    assert not outcome.failed, outcome.text
+    moved = tmp_path_factory.mktemp("elsewhere") / "bundle"
+    (run.path / contents.FOLDER).rename(moved)
+    shutil.rmtree(folder)
+    return moved
+
+
+@pytest.fixture
+def changed(bundle, tmp_path):
+    return Path(shutil.copytree(bundle, tmp_path / "changed"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_of_1_0_is_judged_reported_and_bundled_without_its_store(place, tmp_path):
+    run = judged_run(place, tmp_path)
+    for name in OTHERS:
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text("{}")
+    planned = make(run, check_mode=True)
+    assert planned.result["changed"] and not (run.path / contents.FOLDER).exists()
+    made = make(run)
+    assert not made.failed and made.result["changed"], made.text
+    target = run.path / contents.FOLDER
+    files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert len(files) == made.result["files"] == planned.result["files"]
+    assert not {f"run/{name}" for name in OTHERS} & files
+    assert {
+        f"run/nodes/{name}/facts.json" for name in run.read_run()["nodes"] if run.evidence_file(name, "facts").exists()
+    } <= files
+    for name in files:
+        kind, _, path = name.partition("/")
+        assert (target / name).read_bytes() == ({"run": run.path, "data": COLLECTION}[kind] / path).read_bytes()
+    again = make(run)
+    assert again.result["changed"] is False and "up to date" in again.text
+    assert not list(run.path.glob(f".{contents.FOLDER}.*"))
+
+
+def test_a_run_whose_files_changed_after_its_report_has_no_bundle_until_it_is_reported_again(tmp_path):
+    run = judged_run("ssh", tmp_path)
+    run.add_problems([{"node": None, "stage": None, "reason": "a problem that came later"}])
+    outcome = make(run)
+    assert outcome.failed and not (run.path / contents.FOLDER).exists()
+    assert re.search(rf"does not come out .*a problem that came later.*`make report RUN={run.path.name}`", outcome.text)
+    (run.state / "judgement.json").unlink()
+    assert f"`make report RUN={run.path.name}`" in make(run).text
+    run_action("judge_run", {"run_id": run.path.name, "results_dir": str(run.results)})
+    outcome = make(run)
+    assert not outcome.failed, outcome.text
+
+
+@pytest.mark.parametrize(
+    ("days", "environment"),
+    [
+        (0, {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "1"}),
+        (
+            400,
+            {"TZ": "America/St_Johns", "LC_ALL": "tr_TR.UTF-8", "PYTHONHASHSEED": "2", "GPUVAL_AGAIN": "docker run x"},
+        ),
+    ],
+)
+def test_another_clock_time_zone_locale_and_order_of_sets_give_the_same_bytes(bundle, tmp_path, days, environment):
+    replay.lay_out_data(bundle, tmp_path)
+    command = [sys.executable, *replay.arguments(bundle / "run", tmp_path)]
+    command.remove("-I")  # without which Python reads no environment
+    later = ["faketime", "-f", f"+{days}d"] if days else []
+    done = subprocess.run(
+        [*later, *command],
+        env={**os.environ, **environment},
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.json").read_bytes() == (bundle / "run/report.json").read_bytes()
+
+
+def test_a_replay_opens_nothing_but_the_bundle_its_own_folder_and_code(bundle, tmp_path):
+    replay.lay_out_data(bundle, tmp_path)
+    command = [sys.executable, *replay.arguments(bundle / "run", tmp_path)]
+    command[command.index("-c") + 1] = WATCHED + command[command.index("-c") + 1]
+    done = subprocess.run(
+        command,
+        env=replay.environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    opened = [line.split() for line in done.stderr.splitlines() if line.startswith("opened")]
+    reading = {path for _, path, mode, *_ in opened if path.startswith("/") and mode != "w"}
+    places = (bundle, tmp_path, COLLECTION / "schemas", sys.prefix, sys.base_prefix, "/usr", "/proc", "/dev", "/etc")
+    strangers = {path for path in reading if not path.startswith(tuple(map(str, places)))}
+    assert {path for path in strangers if not path.endswith((".py", ".pyc"))} == set()
+    assert any(path.startswith(str(tmp_path / "data/skus")) for path in reading)
+    assert not any(path.startswith(str(COLLECTION)) and path.endswith(".yml") for path in reading)
+
+
+def test_an_unchanged_bundle_has_no_difference(bundle):
+    result = replay.replay(bundle)
+    assert result.differences == [] and result.problem() == ""
+
+
+def test_a_changed_record_is_named_with_its_node_and_check(changed):
+    path = changed / "run/nodes/node-002/facts.json"
+    record = json.loads(path.read_text())
+    record["metrics"][0]["value"] += 1
+    path.write_text(json.dumps(record))
+    differences = replay.replay(changed).differences
+    named = [one for one in differences if one.node == "node-002"]
+    assert named and {one.file for one in named} >= {"run/nodes/node-002/facts.json"}
+    assert all(one.kept != one.judged for one in differences)
+
+
+def test_a_changed_criterion_of_the_bundle_judges_and_is_named(changed):
+    path = changed / "data/roles/facts/files/criteria.yml"
+    path.write_text(path.read_text().replace("severity: required", "severity: advisory"))
+    result = replay.replay(changed)
+    assert {one.node for one in result.differences} - {""}
+    assert all(one.kept != one.judged for one in result.differences)
+
+
+def test_a_changed_report_is_named(changed):
+    edit(changed / "run/report.json", '"verdict":"PASS"', '"verdict":"FAIL"')
+    assert replay.replay(changed).differences
+    shutil.copy(changed / "run/run.json", changed / "run/report.json")
+    assert "no report" in replay.replay(changed).problem()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda bundle: (bundle / "run/.state/judgement.json").unlink(), "judgement.json"),
+        (lambda bundle: (bundle / "run/.state/judgement.json").write_text("[]"), "judgement.json"),
+        (lambda bundle: (bundle / "run/run.json").write_text("{"), "run.json"),
+        (lambda bundle: (bundle / "run/link.json").symlink_to("/etc/passwd"), "a link"),
+        (lambda bundle: os.truncate(bundle / "data/failures/stages.yml", 5 << 20), "over the limit"),
+        (lambda bundle: (bundle / "data/failures/stages.yml").write_text("a: *b"), "not YAML"),
+        (lambda bundle: shutil.rmtree(bundle / "run"), "no run in"),
+    ],
+)
+def test_a_bundle_that_cannot_be_judged_says_why(changed, damage, reason):
+    damage(changed)
+    with pytest.raises(replay.ReplayError, match=reason):
+        replay.replay(changed)
+
+
+def test_no_code_of_a_bundle_runs(changed, tmp_path):
+    for name in (
+        "run/sitecustomize.py",
+        "data/plugins/plugin_utils/slurm/scheduler.py",
+        "extensions/x/stages/y/__init__.py",
+    ):
+        (changed / name).parent.mkdir(parents=True, exist_ok=True)
+        (changed / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert replay.replay(changed).differences == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_replay_that_takes_too_long_is_ended(bundle):
+    with pytest.raises(replay.ReplayError, match="did not end within"):
+        replay.replay(bundle, seconds=0.05)
