@@ -15,6 +15,7 @@ from tests.kit.tiny_wheels import wheels_of_nodes
 ENVIRONMENT = "gpuval.fleet.environment"
 HANG_SECONDS = 1200
 NAMES = ["bare-1", "bare-2", "bare-3"]
+BUT_SECOND = ["bare-1", "bare-3"]
 #: The stages that prove an environment with least work; steps, and limits that only what hangs exceeds.
 PACELESS = {
     "gpuval_stages": ["facts", "diagnostics", "training"],
@@ -56,11 +57,21 @@ def test_three_bare_nodes_from_inventory_to_verdict_in_four_commands(tmp_path):
             "inventory", f"NODES={nodes}", "SSH_USER=root", f"KEY={fleet.bed.key}", f"OUTPUT={tmp_path / 'mine'}"
         )
 
+        execute(fleet, NAMES[1], "echo 'deb [trusted=yes] http://127.0.0.1:9 none main' >/etc/apt/sources.list")
         output = fleet.make("environment", inventory, f"WHEELS={wheels}")
         lines = re.findall(
             r"^(bare-\d): installed: Python 3\.11\.\d+, torch \S+, deepspeed \S+, transformers \S+", output, re.M
         )
         assert sorted(lines) == NAMES, output
+        assert re.findall(r"^(bare-\d): .*, fio, perftest$", output, re.M) in (BUT_SECOND, BUT_SECOND[::-1]), output
+        command = "apt-get -q update; apt-get -q -y --no-install-recommends install fio perftest"
+        (cause,) = re.findall(
+            rf"bare-2: not installed: fio, perftest: (.*): run on the node, as root: {command}",
+            " ".join(output.split()),
+        )
+        assert "Unable to locate package fio" in cause
+        for name in BUT_SECOND:
+            assert re.search(r"fio-3.*Version: \d", execute(fleet, name, "fio --version; ib_write_bw --version"), re.S)
 
         output = fleet.make("validate", inventory)
         assert "Nodes: 3 expected, 3 PASS, 0 FAIL, 0 INCOMPLETE" in output, output
@@ -69,6 +80,29 @@ def test_three_bare_nodes_from_inventory_to_verdict_in_four_commands(tmp_path):
 
         fleet.make("clean", inventory, cleanup_environment="true")
         assert {name: fleet.left_on(name) for name in NAMES} == {name: [] for name in NAMES}
+
+
+@pytest.mark.timeout(2 * HANG_SECONDS)
+def test_system_packages_without_root_with_become_and_for_a_stage_that_needs_them(tmp_path):
+    machines = [Node("plain", user="ops"), Node("becomes", user="ops", sudo="free")]
+    settings = {"gpuval_workload_python": "/usr/bin/python3", "gpuval_stages": ["facts"]}
+    with ContainerFleet(tmp_path, machines, settings) as fleet:
+        done = fleet.play(ENVIRONMENT)
+        assert done.code == 0, done
+        assert "plain: not installed: fio, perftest: it needs root: run on the node, as root: " in done.told, done
+        assert re.search(r"becomes: installed: [^:]* is left alone, fio, perftest ", done.told), done
+
+        done = fleet.play(ENVIRONMENT, "--check")
+        assert done.code == 0, done
+        assert re.search(r"becomes: /usr/bin/python3 [^:]* is left alone, fio, perftest ", done.told), done
+        assert "is left alone, fio would be installed, perftest would be installed" in done.told, done
+
+        fleet.settings["gpuval_stages"] = ["facts", "storage"]
+        done = fleet.play(ENVIRONMENT)
+        assert done.code != 0
+        lacks = "plain: Environment: no_package: stages need what this node lacks: storage needs fio"
+        assert lacks in done.told, done
+        assert "failed on 1 of 2 node(s): plain" in done.told
 
 
 # Quicker: nodes that are this machine, and wheels of a few lines
@@ -105,6 +139,10 @@ def test_doctor_and_the_launch_name_what_is_missing(tmp_path):
         assert "`make environment" in done.told
 
 
+def execute(fleet, node, command):
+    return fleet.bed.execute(node, "sh", "-c", f"{{ {command}; }} 2>&1 || true")
+
+
 def local(root, **settings):
-    fixed = {"gpuval_workload_python": "auto", "gpuval_sku": "cpu", **settings}
+    fixed = {"environment_system_packages": [], "gpuval_workload_python": "auto", "gpuval_sku": "cpu", **settings}
     return Fleet(root, settings=fixed)

@@ -38,7 +38,10 @@ class ActionModule(ControllerAction):
                     add_failure(node, finding["message"], finding["state"], finding["remedy"])
             while tasks.busy:
                 for outcome in tasks.wait(WAIT_SECONDS):
-                    changed = changed or bool((outcome.result or {}).get("changed"))
+                    answer = outcome.result or {}
+                    changed = changed or bool(answer.get("changed"))
+                    for text in answer.get("warnings", ()):
+                        self._display.warning(text)
                     if outcome.failed or outcome.unreachable:
                         message = launch_errors.plain(outcome.message)
                         row = launch_errors.classify("", message)

@@ -1,4 +1,4 @@
-"""Installs on a node what workloads without an image need: a Python environment with PyTorch.
+"""Installs on a node what workloads without an image need: a Python environment with PyTorch, and system packages.
 
 Each environment is a folder of its own, named by the digest of what it has, with a stamp that is written last. The link
 `environment` changes to a complete one at once: an installation that ends early leaves the former one in use.
@@ -15,12 +15,12 @@ import re
 import shutil
 import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from .. import node_launch, web_files
+from .. import node_launch, node_packages, requirement_trial, web_files
 from ..hardware import collect
 from ..hardware.tools import run_bounded
 from ..image_archive import extract, sha256_of
@@ -114,11 +114,17 @@ class EnvironmentSpec:
 
 
 def node_environment(
-    module: Any, state: str, directory: str, python: str, requirements: Any, **options: Any
+    module: Any,
+    state: str,
+    directory: str,
+    python: str,
+    requirements: Any,
+    packages: Sequence[str] = (),
+    **options: Any,
 ) -> EnvironmentAnswer:
-    """Install the environment of a node (`present`), report what stages lack (`examined`), or remove it (`absent`).
-    A `python` other than `auto` is the site's own, and stays."""
-    base = base_directory(directory)
+    """Install the environment of a node and system `packages` (`present`), report what stages lack (`examined`), or
+    remove the environment (`absent`). A `python` other than `auto` is the site's own, and stays."""
+    base, until = base_directory(directory), time.monotonic() + options.get("timeout_seconds", 0)
     answer: dict[str, Any] = {"changed": False, "summary": "", "remarks": []}
     os.environ.update(SETTINGS)
     try:
@@ -130,14 +136,30 @@ def node_environment(
             answer = NodeEnvironment(directory, **options).install(module.check_mode)
         elif state == "present":
             answer["summary"] = f"{python} of gpuval_workload_python is left alone"
+        if state == "present":
+            add_packages(answer, packages, until, module.check_mode)
         if not (state == "present" and module.check_mode):
             lacks = node_launch.lacking(
                 {"plan": {"python": workload_python(python, base)}, "requirements": requirements}
             )
             answer["remarks"] += [lacks["message"]] if lacks else []
+            starts = node_packages.TRIALS.values() if packages else ()
+            needs = (need for trial in requirements for need in trial["needs"] if need.get("start") in starts)
+            if any(map(requirement_trial.problem_of, needs)):
+                raise NodeError("; ".join(reversed(answer["remarks"])))
     except OSError as error:
         raise NodeError(f"{error.filename}: {error.strerror}") from error
     return answer
+
+
+def add_packages(answer: dict[str, Any], packages: Sequence[str], until: float, check_mode: bool) -> None:
+    """Install missing system packages, and add them to the answer; what hinders is a remark."""
+    missing = node_packages.missing_of(packages)
+    problem = "" if check_mode or not missing else node_packages.install_packages(missing, until - time.monotonic())
+    answer["remarks"] += [problem] if problem else []
+    answer["changed"] |= bool(missing and not problem)
+    texts = [f"{name} would be installed" if check_mode and name in missing else name for name in packages]
+    answer["summary"] = ", ".join([answer["summary"], *([] if problem else texts)])
 
 
 class NodeEnvironment:

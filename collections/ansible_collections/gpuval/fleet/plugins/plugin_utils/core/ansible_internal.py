@@ -221,6 +221,8 @@ class _ResultQueue:
         returned = {name: values[name] for name in RETURNED if name in values}
         if python := (values.get("ansible_facts") or {}).get("discovered_interpreter_python"):
             returned["interpreter"] = str(python)
+        # Warnings of a task are in its result, as objects of Ansible's.
+        returned["warnings"] = [getattr(warning, "event", warning).msg for warning in values.get("warnings") or ()]
         states = {state: bool(values.get(state)) for state in ("failed", "unreachable")}
         self._pipe.send(("result", {**states, "message": str(values.get("msg") or ""), "result": returned}))
 

@@ -1,4 +1,4 @@
-"""Install the Python environment of a node, report what its workloads lack, or remove it."""
+"""Install the Python environment of a node and system packages, report what its workloads lack, or remove it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class NodeEnvironmentOptions(StepOptions):
     index: str = ""
     torch_index: str = ""
     torch_backend: str = "auto"
+    #: Packages of the node's system.
+    packages: Sequence[str] = ()
     #: The archive of wheels, from the step pack_wheels; without one, packages come from `index`.
     wheels: Mapping[str, Any] = field(default_factory=dict)
     store: StoreOptions
@@ -50,7 +52,8 @@ def node_environment(action: ControllerAction, options: NodeEnvironmentOptions) 
         locks = [(REQUIREMENTS / "locked" / name).read_text() for name in ("node.txt", "gangs.txt", "uv.txt")]
         (torch,) = re.findall(r"^torch==\S+", (REQUIREMENTS / "node.txt").read_text(), re.MULTILINE)
         arguments |= {"locked": "\n".join(locks), "torch": torch, "timeout_seconds": seconds, "wheels": {}}
-        arguments |= {name: getattr(options, name) for name in ("vendor", "index", "torch_index", "torch_backend")}
+        names = ("vendor", "index", "torch_index", "torch_backend", "packages")
+        arguments |= {name: getattr(options, name) for name in names}
     if options.wheels:
         access = open_store(options.store)
         url = access.store().sign_get(options.wheels["key"], int(seconds))
