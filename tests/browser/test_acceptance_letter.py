@@ -48,7 +48,7 @@ def test_loads_alone_and_axe_finds_nothing(browser, letter, view):
 
 
 @pytest.mark.parametrize("paper", PAPER)
-@pytest.mark.parametrize(("count", "pages"), [(8, 2), (100, 2), (1000, 6)])
+@pytest.mark.parametrize(("count", "pages"), [(8, 2), (100, 2), (1000, 8)])
 def test_prints_on_few_pages_in_light_colours(browser, letter, paper, count, pages):
     for scheme in ("light", "dark"):
         with Opened(browser, letter(count), viewport=PAPER[paper], color_scheme=scheme) as opened:

@@ -9,12 +9,13 @@ from tests.kit.fleet import ROOT
 
 EXAMPLE = ROOT / "tests/data/acceptance/example.json"
 FIRST, SECOND = "acceptance-1", "acceptance-2"
-BUNDLE = {"root_digest": "d" * 64, "signatures": [{"keyid": "5f" * 32, "state": "valid"}]}
+BUNDLE = {"root_digest": "d" * 64, "signatures": [{"keyid": "5f" * 32, "state": "verified"}]}
 
 
 def accepted_fleet(report, count):
     """acceptance.json of `count` nodes and the reports of its two runs, from the nodes of a report that has eight or
-    more. In the first run, node 3 fails and is repaired, 5 is replaced, 7 lost a GPU and is not accepted."""
+    more. In the first run, node 3 and each twelfth from 15 on fail and are repaired, 5 is replaced, 7 lost a GPU and is
+    not accepted."""
     example = json.loads(EXAMPLE.read_text())
     passed = [node for node in report["nodes"] if node["verdict"] == "PASS"]
     tested = []
@@ -25,24 +26,29 @@ def accepted_fleet(report, count):
         node["identity"] = {**node["identity"], "serial": f"S4X{number:06d}"}
         tested.append(node)
     nodes = [_node_of(node, example["nodes"][0], index) for index, node in enumerate(tested)]
-    repaired = [tested[index] for index in (2, 4)]
+    repaired = [node for index, node in enumerate(tested) if is_repaired(index)]
+    good = count - len(repaired)
     reports = {FIRST: {**report, "nodes": tested}, SECOND: {**report, "nodes": repaired}}
     document = {**example, "first_run": FIRST, "verdict": "FAIL", "nodes": nodes}
-    document["counts"] = {"expected": count, "PASS": count - 1, "FAIL": 1, "INCOMPLETE": 0, "repaired": 2}
+    document["counts"] = {"expected": count, "PASS": count - 1, "FAIL": 1, "INCOMPLETE": 0, "repaired": len(repaired)}
     document["runs"] = copy.deepcopy(example["runs"])
-    document["runs"][0] |= {"accepts": count - 3, "bundle": BUNDLE}
-    document["runs"][0]["counts"] |= {"expected": count, "PASS": count - 3, "FAIL": 3, "INCOMPLETE": 0}
-    document["runs"][1]["accepts"] = 2
+    document["runs"][0] |= {"accepts": good - 1, "bundle": BUNDLE}
+    document["runs"][0]["counts"] |= {"expected": count, "PASS": good, "FAIL": count - good, "INCOMPLETE": 0}
+    document["runs"][1]["accepts"] = len(repaired)
     document["repairs"] = [{**example["repairs"][0], "node": nodes[2]["name"], "part": "gpu:3", "action": "replaced"}]
     schemas.validate("acceptance", document, what="the made acceptance")
     return document, reports
+
+
+def is_repaired(index):
+    return index == 4 or index % 12 == 2
 
 
 def _node_of(tested, example, index):
     """A node of acceptance.json: most are accepted by the first run."""
     node = {**example, "name": tested["name"], "labels": tested["labels"], "identity": tested["identity"]}
     node |= {"sku": tested["catalogue_sku"], "run_id": FIRST, "runs": [_run_of(node, FIRST, "PASS", "accepts")]}
-    if index in (2, 4):
+    if is_repaired(index):
         history = [_run_of(node, FIRST, "FAIL", "settled"), _run_of(node, SECOND, "PASS", "accepts")]
         neighbours = {"run_id": SECOND, "neighbours": ["gpu-r001-n1", "gpu-r001-n2"]}
         node |= {"repaired": True, "run_id": SECOND, "runs": history, "multi_node": {"collective": neighbours}}

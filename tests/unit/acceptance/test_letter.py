@@ -59,7 +59,7 @@ def test_every_run_of_each_node_is_named(report):
     assert "acceptance-1 FAIL gpu_faulty (settled), acceptance-2 PASS (accepts): gpu-r001-n3, gpu-r001-n5" in text
     assert "acceptance-1 PASS (counts): gpu-r001-n7" in text
     assert all(run["report_sha256"] in text for run in acceptance["runs"])
-    assert f"{'d' * 64} valid by key {'5f' * 32}" in text
+    assert f"{'d' * 64} key {'5f' * 32}: verified" in text
     acceptance["runs"][0]["bundle"]["signatures"] = []
     assert f"{'d' * 64} not signed" in words_of(acceptance, reports)
 
