@@ -55,7 +55,7 @@ def _node_of(tested, example, index):
     if index == 4:
         node["replaced"] = {"machine": "S4X999999", "by": node["identity"]["serial"], "run_id": FIRST}
     if index == 6:
-        change = {"part": "1654981702272", "change": "went", "node": None, "run_id": SECOND}
+        change = {"part": "gpu serial 1654981702272", "change": "went", "node": None, "run_id": SECOND}
         node |= {"verdict": "FAIL", "rule": "parts_changed", "reason": "a GPU changed after run acceptance-1"}
         node |= {"next": '`make validate ARGS="--limit gpu-r001-n7"`', "changes": [change]}
         node["runs"] = [_run_of(node, FIRST, "PASS", "counts")]

@@ -1,9 +1,11 @@
 """The step of `make accept`: what it reads, writes and prints, and each mistake in its settings."""
 
+import hashlib
 import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import signing_keys, statement
 
 from tests.kit.accepted_site import AcceptedSite, crashed
 from tests.kit.actions import run_action, vars_of
@@ -51,11 +53,49 @@ def test_the_file_the_block_and_the_exit_status(site):
     assert (again.result["changed"], path.read_bytes()) == (False, before)
 
 
+def test_the_letter_names_the_digest_of_the_acceptance_and_is_written_again_if_it_is_lost(site):
+    accept(site, "first")
+    path = site.results / "site/acceptance.json"
+    letter = path.with_name("acceptance.html")
+    text = letter.read_text()
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in text
+    assert "2 of 3 ordered nodes are accepted." in text
+    assert all(f'data-node="{name}"' in text for name in NAMES)
+    assert "no bundle" in text
+    letter.unlink()
+    assert accept(site, "first").result["changed"]
+    assert letter.read_text() == text
+
+
+def test_the_letter_names_the_evidence_bundle_of_the_judgement(site, tmp_path):
+    folder = site.results / "site/first"
+    judged_at = json.loads((folder / "report.json").read_text())["run"]["judged_at"]
+    bundle = folder / "evidence_bundle"
+    bundle.mkdir()
+    (bundle / "report.json").write_bytes((folder / "report.json").read_bytes())
+    keyid, _ = signing_keys.ensure_key(tmp_path / "state", False, {})
+    root_digest = statement.seal(bundle, {"judged_at": judged_at})
+    envelope = bundle / statement.STATEMENT
+    key = signing_keys.read_private_key(tmp_path / "state", {})
+    envelope.write_bytes(statement.sign(envelope.read_bytes(), key))
+    accept(site, "first", state_dir=str(tmp_path / "state"))
+    path = site.results / "site/acceptance.json"
+    entry = json.loads(path.read_text())["runs"][0]["bundle"]
+    assert entry == {"root_digest": root_digest, "signatures": [{"keyid": keyid, "state": "verified"}]}
+    assert root_digest in path.with_name("acceptance.html").read_text()
+
+    (bundle / "report.json").write_text("{}")
+    assert f"{bundle} is damaged: report.json" in accept(site, "first").lines[-1]
+    statement.seal(bundle, {"judged_at": "2026-01-01T00:00:00Z"})
+    accept(site, "first")
+    assert "bundle" not in json.loads(path.read_text())["runs"][0], "it is of an earlier judgement"
+
+
 def test_check_mode_says_the_same_and_writes_nothing(site):
     outcome = accept(site, "first", check_mode=True)
     assert outcome.failed and outcome.result["changed"]
     assert "FINAL ACCEPTANCE: FAIL" in outcome.lines
-    assert not (site.results / "site/acceptance.json").exists()
+    assert not [*site.results.glob("site/acceptance.*")]
 
 
 @pytest.mark.parametrize(

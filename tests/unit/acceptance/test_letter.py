@@ -50,7 +50,7 @@ def test_exceptions_stand_in_full(report):
     assert "Declared: gpu:3: replaced, 2026-11-04T09:00:00Z, by K. Weber. Accepted by run acceptance-2." in text
     assert "Replaced: S4X999999 by S4X000004, last seen in run acceptance-1." in text
     assert "a GPU changed after run acceptance-1. Next: `make validate" in text
-    assert "GPU 1654981702272 went, seen in run acceptance-2." in text
+    assert "gpu serial 1654981702272 went, seen in run acceptance-2." in text
 
 
 def test_every_run_of_each_node_is_named(report):

@@ -46,7 +46,6 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
         ],
         repairs=values_by_key((repair["node"], repair) for repair in acceptance["repairs"]),
         tested={name: Counter(states) for name, states in tested.items()},
-        together=Counter(itertools.chain.from_iterable(node["multi_node"] for node in nodes)),
         not_tested={run_id: not_tested.lines(reports[run_id]) for run_id in accepting},
         losses=losses,
         sources=sources,

@@ -1,16 +1,20 @@
-"""Join runs to one acceptance, write acceptance.json and print its block; fails unless every expected node is PASS."""
+"""Join runs to one acceptance: acceptance.json, its letter and its block; fails unless every expected node is PASS."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..acceptance.decision import AcceptanceInputs, decide
+from ..acceptance.letter import letter_html
 from ..core import schemas
 from ..core.paths import version
 from ..core.text import listed, meant, some_of
 from ..judge import repairs
+from ..records import report_file
 from ..report.summary import final_block
 from ..runs import folder as run_folder
 from ..runs import origin
@@ -18,7 +22,8 @@ from ..runs import state as run_state
 from ..runs.action import RunAction
 from ..runs.folder import RunError
 
-FILE = "acceptance.json"
+FILE, LETTER = "acceptance.json", "acceptance.html"
+BUNDLE = "evidence_bundle"
 #: Seconds by which clocks of controllers may differ.
 MAX_AHEAD_SECONDS = 60.0
 
@@ -28,6 +33,7 @@ def accept_runs(
     *,
     runs: Any,
     results_dir: Path = Path("results"),
+    state_dir: Path = Path(".gpuval"),
     window_days: int = repairs.LOOK_BACK_DAYS,
     declared: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -51,14 +57,44 @@ def accept_runs(
     ]:
         raise RunError(f"{repairs.SETTING}: no run has {some_of(strangers)}{meant(strangers[0], inputs.expected)}")
     document = decide(inputs)
+    for run in document["runs"]:
+        run.update(_bundle_of(run, known[run["run_id"]].path / BUNDLE, state_dir))
     schemas.validate("acceptance", document, what=FILE)
     path = known[named[0]].path.parent / FILE
-    changed = {**run_folder.read_object(path), "accepted_at": at, "since": since} != document
+    is_new = {**run_folder.read_object(path), "accepted_at": at, "since": since} != document
+    changed = is_new or not path.with_name(LETTER).exists()
     if changed and not action.check_mode:
-        run_folder.write_json(path, document)
+        if is_new:
+            run_folder.write_json(path, document)
+        _write_letter(path, known)
     action.display.display(*final_block(document).split("\n"))
     message = f"FINAL ACCEPTANCE: {document['verdict']}; read {path}"
     return {"changed": changed, "failed": document["verdict"] != "PASS", "acceptance_file": str(path), "msg": message}
+
+
+def _bundle_of(run, folder, state_dir):
+    """The entry of a run for its evidence bundle, if one is of this judgement. Raises RunError for a damaged one."""
+    if not folder.is_dir():
+        return {}
+    from ..evidence_bundle import signing_keys, statement  # noqa: PLC0415 - need cryptography
+
+    checked = statement.check(folder, signing_keys.read_known_keys([state_dir / signing_keys.PUBLIC_FILE]))
+    if checked.problems:
+        raise RunError(f"{folder} is damaged: {some_of(checked.problems)}: `make evidence RUN={run['run_id']}`")
+    if checked.predicate.get("judged_at") != run["judged_at"]:
+        return {}
+    signatures = [{"keyid": keyid, "state": state} for keyid, state in checked.signatures.items()]
+    return {"bundle": {"root_digest": checked.root_digest, "signatures": signatures}}
+
+
+def _write_letter(path, known):
+    """Write the letter of an acceptance.json, from the reports of its runs."""
+    text = path.read_bytes()
+    document = json.loads(text)
+    run_ids = {document["first_run"], *(run["run_id"] for run in document["runs"] if run["accepts"])}
+    reports = {one: report_file.unpacked(report_file.read(known[one].path / "report.json")) for one in run_ids}
+    letter = letter_html(document, hashlib.sha256(text).hexdigest(), reports)
+    run_folder.write_bytes(path.with_name(LETTER), letter.encode())
 
 
 def _ensure_judged(heads, known, named, since, inventory):
