@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import ordinary_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
@@ -390,7 +390,7 @@ import dataclasses, json, sys
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import ordinary_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of

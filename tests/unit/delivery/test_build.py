@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Secr
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
-    conversion,
     destination,
     log_bundle,
     pack,
@@ -24,9 +23,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import ScanTargets
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import conversion
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.conversion import (
+    InternalData,
+    InternalDataConverter,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.scan import ScanTargets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.sensitive import Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import STAGES, facts_record, healthy, judge, make_record, make_run
@@ -223,7 +226,7 @@ def test_labels_are_converted(folder):
 
 
 def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called():
-    converter = DeliveryConverter(InternalData(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
+    converter = InternalDataConverter(InternalData(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
     analysis = {
         "statistics": [{"outliers": [{"node": "1", "part": "gpu"}, {"node": "gpu", "part": "2"}]}],
         "findings": [{"names": ["2", "gpu"], "value": "2", "text": "2 of 7"}],
@@ -469,7 +472,7 @@ def test_many_long_logs_of_one_node_are_cut_shorter(folder, monkeypatch):
 
 def test_addresses_beyond_number_share_a_placeholder(monkeypatch):
     monkeypatch.setattr(conversion, "MAX_PLACEHOLDERS", 2)
-    converter = DeliveryConverter(InternalData(names={}))
+    converter = InternalDataConverter(InternalData(names={}))
     assert converter.text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.1") == "address-1 address-2 address-other address-1"
 
 

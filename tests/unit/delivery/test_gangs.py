@@ -4,8 +4,11 @@ import json
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import report_conversion
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.conversion import (
+    InternalData,
+    InternalDataConverter,
+)
 
 from tests.kit.builders import healthy, judge, make_run
 
@@ -27,7 +30,7 @@ def test_nodes_of_gangs_are_named_by_ids():
         "formed_at": AT, "ended_at": AT, "gangs": {"all": [{"node": name, **member} for name in FOUND["nodes"]]},
         "left_out": {"hall3-c": "its driver differs"}, "alone": ["gpu"], "rounds": [], "findings": {"all": FOUND},
     })  # fmt: skip
-    done = report_conversion.converted(report, DeliveryConverter(InternalData(names=NAMES)), "x")
+    done = report_conversion.converted(report, InternalDataConverter(InternalData(names=NAMES)), "x")
     gangs = done["fleet"]["gangs"]
     assert gangs["formed"] == [{"gang": "all", "names": ["W-1", "W-2"]}]
     assert gangs["left_out"] == [{"node": "W-3", "reason": "its driver differs"}]

@@ -8,7 +8,10 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import report_conversion
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.conversion import (
+    InternalData,
+    InternalDataConverter,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import health, summary
@@ -212,7 +215,7 @@ def test_the_report_and_its_customers_copy_keep_what_is_not_proven():
     report = judged(fleet(stages=["facts", "job"], finished_at=TIME))
     kept = report_file.unpacked(json.loads("".join(report_file.lines(report_file.packed(copy.deepcopy(report))))))
     assert [node["unproven"] for node in kept["nodes"]] == [node["unproven"] for node in report["nodes"]]
-    converter = DeliveryConverter(InternalData(names={"a": "id-1", "b": "id-2"}))
+    converter = InternalDataConverter(InternalData(names={"a": "id-1", "b": "id-2"}))
     delivered = report_conversion.converted(copy.deepcopy(report), converter, "delivery-1")
     assert delivered["nodes"][0]["unproven"] == report["nodes"][0]["unproven"]
     assert any(line.startswith("Not proven: ") for line in delivered["summary"])

@@ -21,6 +21,10 @@ from ..core import files
 from ..core.escape import clean_text, csv_cell
 from ..core.paths import COLLECTION
 from ..core.text import some_of
+from ..internal_data.conversion import InternalDataConverter
+from ..internal_data.ordinary_names import is_ordinary
+from ..internal_data.scan import InternalDataScan, ScanTargets, own_terms, own_words, problems
+from ..internal_data.sensitive import Sensitive
 from ..records import report_file
 from ..records.documents import Record
 from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, EvidenceRefused, accept_record, read_object
@@ -32,10 +36,6 @@ from ..report.perf import perf_csv
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file
-from .conversion import DeliveryConverter
-from .ordinary_names import is_ordinary
-from .scan import DeliveryScan, ScanTargets, own_terms, own_words, problems
-from .sensitive import Sensitive
 
 #: Maximum bytes of a delivered log: only head and tail of a longer log, and less if a node has many long logs.
 MAX_LOG_BYTES = 8 << 20
@@ -123,7 +123,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     for node in _with_progress(names, "read", say):
         _add_sensitive(request.folder, node, sensitive, scratch)
     words = own_words(COLLECTION) if sensitive.claimed else frozenset()
-    converter = DeliveryConverter(sensitive.of_run(request.ids, words, request.folder.path.name))
+    converter = InternalDataConverter(sensitive.of_run(request.ids, words, request.folder.path.name))
     order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
     rows = []
     for node in _with_progress(order, "written", say):
@@ -149,7 +149,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
         sensitive.claimed,
     )
     common = own_terms(targets.secrets, COLLECTION)
-    scan = DeliveryScan(targets, set(request.ids.values()), common)
+    scan = InternalDataScan(targets, set(request.ids.values()), common)
     findings = problems(scan, draft, [file.path for file in sealed])
     findings += [f"the path {file.path}: {kind}" for file in sealed for kind in scan.text(file.path)]
     if findings:
@@ -192,7 +192,7 @@ def _stages(
     folder: run_folder.RunFolder,
     run: Mapping[str, Any],
     node: Mapping[str, Any],
-    converter: DeliveryConverter,
+    converter: InternalDataConverter,
     draft: Path,
     scratch: Path,
 ) -> list[IndexRow]:
@@ -268,7 +268,7 @@ def _log(path: Path, limit: int) -> str:
     return clean_text(data.decode("utf-8", "replace"))
 
 
-def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, evidence: Path) -> None:
+def _curves(path: Path, name: str, identity: str, converter: InternalDataConverter, evidence: Path) -> None:
     """Write a stage's time series under the node's unique id, for report.html."""
     document = read_object(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
@@ -284,7 +284,12 @@ def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, 
 
 
 def _forms(
-    report: dict[str, Any], converter: DeliveryConverter, name: str, draft: Path, scratch: Path, rows: list[IndexRow]
+    report: dict[str, Any],
+    converter: InternalDataConverter,
+    name: str,
+    draft: Path,
+    scratch: Path,
+    rows: list[IndexRow],
 ) -> None:
     """Write every form of the report from the converted report, with README.md and index.csv (``rows``)."""
     nodes, passed, failed, incomplete = (report["counts"][word] for word in ("expected", "PASS", "FAIL", "INCOMPLETE"))

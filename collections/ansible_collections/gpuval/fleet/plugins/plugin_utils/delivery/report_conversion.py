@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..internal_data.conversion import InternalDataConverter
 from ..report.page.results import DELIVERY
 from ..report.summary import summary_lines
-from .conversion import DeliveryConverter
 from .stage_file import without_internal
 
 _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_]*)\.(?:log|json)\b")
 
 
-def converted(original: dict[str, Any], converter: DeliveryConverter, name: str) -> dict[str, Any]:
+def converted(original: dict[str, Any], converter: InternalDataConverter, name: str) -> dict[str, Any]:
     """Convert the report node by node; consumes ``original``, so that memory need not hold two reports. Nodes come in
     the order of their ids, which reveals nothing about the inventory."""
     nodes = original.pop("nodes")
@@ -36,7 +36,7 @@ def converted(original: dict[str, Any], converter: DeliveryConverter, name: str)
 _CONVERTED = ("sku", "catalogue_sku", "unproven", "versions")
 
 
-def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
     """Convert a node of the report key by key: a new field is not delivered until it is added here."""
     identity = converter.known.names[node["name"]]
     return {
@@ -56,18 +56,18 @@ def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, An
     }  # fmt: skip
 
 
-def _action(action: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
+def _action(action: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
     """Convert an action without earlier runs and part identities, which do not belong to the delivered run."""
     parts = [text(part, converter) for part in action["parts"]]
     return {"name": action["name"], "class": action["class"], "parts": parts, "earlier_runs": [], "faults": []}
 
 
-def _check(check: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
+def _check(check: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
     texts = ("reason", "expected", "source", "remedy", "value", "part")
     return {**check, **{key: text(check[key], converter) for key in texts if isinstance(check.get(key), str)}}
 
 
-def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = False) -> Any:
+def _converted(value: Any, converter: InternalDataConverter, *, of_node: bool = False) -> Any:
     """Convert every text in JSON. ``of_node``: a text that is a node's name becomes its id, even an ordinary word."""
     if isinstance(value, str):
         return converter.known.names[value] if of_node and value in converter.known.names else text(value, converter)
@@ -76,12 +76,12 @@ def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = Fals
     return [_converted(item, converter, of_node=of_node) for item in value] if isinstance(value, list) else value
 
 
-def text(value: str, converter: DeliveryConverter) -> str:
+def text(value: str, converter: InternalDataConverter) -> str:
     """Convert a text of the report; paths of evidence in the text become paths in the delivery."""
     value = converter.short(value)
     return _PLACE_OF_RUN.sub(lambda match: _place(match, converter), value) if "nodes/" in value else value
 
 
-def _place(match: re.Match[str], converter: DeliveryConverter) -> str:
+def _place(match: re.Match[str], converter: InternalDataConverter) -> str:
     identity = match[1] if match[1] in converter.ids else converter.known.names.get(match[1])
     return f"{DELIVERY.of(identity, match[2])}.log" if identity else match.group()

@@ -15,8 +15,9 @@ from ..core.paths import project_path
 from ..core.step_options import STORE_KEYS, StoreOptions
 from ..core.text import some_of
 from ..core.urls import in_clear
-from ..delivery import DeliveryError, build, destination, log_bundle, scan
-from ..delivery.sensitive import VARIABLES, Sensitive, is_secret_variable
+from ..delivery import DeliveryError, build, destination, log_bundle
+from ..internal_data import scan
+from ..internal_data.sensitive import VARIABLES, Sensitive, is_secret_variable
 from ..runs import folder as run_folder
 from ..runs import job_secrets, node_ids, overview
 from ..runs.action import RunAction, RunOptions

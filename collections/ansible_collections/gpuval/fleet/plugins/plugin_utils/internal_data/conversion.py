@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -32,10 +32,12 @@ MAX_PLACEHOLDERS = 1 << 17
 @dataclass
 class InternalData:
     """Sensitive data of a run, which must not be in a delivery. names: unique id by worker. aliases: unique id by other
-    names of nodes (host name, DNS name). hosts: names of other machines. users, folders: of the controller."""
+    names of nodes (host name, DNS name). ordinary: names that are words of running text, as by `is_ordinary`. hosts:
+    names of other machines. users, folders: of the controller."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    ordinary: Container[str] = ()
     secrets: set[str] = field(default_factory=set)
     addresses: set[str] = field(default_factory=set)
     macs: set[str] = field(default_factory=set)
@@ -45,13 +47,15 @@ class InternalData:
     run_id: str = ""
 
 
-class DeliveryConverter:
-    """Replaces internal data in texts and documents, and remembers the placeholders used."""
+class InternalDataConverter:
+    """Replaces internal data in texts and documents, and remembers the placeholders used. ``placeholder_of``: makes one
+    from kind and original; by default those of a kind are numbered."""
 
-    def __init__(self, data: InternalData) -> None:
+    def __init__(self, data: InternalData, placeholder_of: Callable[[str, str], str] | None = None) -> None:
         self.known = data
         self.placeholders: dict[tuple[str, str], str] = {}
         self.ids = frozenset(data.names.values())
+        self._placeholder_of = placeholder_of or self._numbered
         self._counts: dict[str, int] = {}
         self._names = {**data.aliases, **data.names}
         self._by_lower = {name.lower(): identity for name, identity in self._names.items()}
@@ -60,10 +64,10 @@ class DeliveryConverter:
         }
         self._addresses = addresses.Addresses(self._replacement, [*data.addresses, *self._address_names], data.macs)
         self.literal = {name: identity for name, identity in self._names.items()
-                        if not is_ordinary(name) and not addresses.canonical(name)}  # fmt: skip
+                        if not self.is_word(name) and not addresses.canonical(name)}  # fmt: skip
         self._name_pattern = _names_pattern(self.literal, data.run_id)
-        self._host_pattern = _tokens_pattern({name for name in data.hosts if not is_ordinary(name)} - set(self._names))
-        self._user_pattern = _tokens_pattern({name for name in data.users if not is_ordinary(name)} - set(self._names))
+        self._host_pattern = _tokens_pattern({name for name in data.hosts if not self.is_word(name)} - set(self._names))
+        self._user_pattern = _tokens_pattern({name for name in data.users if not self.is_word(name)} - set(self._names))
         self._folders = sorted(data.folders.items(), key=lambda entry: -len(entry[0]))
         self._redact = SecretRedactor(data.secrets)
         hidden = [text.encode() for text in {*self._addresses.known, *self.literal}]
@@ -90,7 +94,7 @@ class DeliveryConverter:
             text = _HOME.sub("/home/user", text)
         text = self._addresses.hide(text)
         text = self._name_pattern.sub(self._identity, text)
-        text = self._host_pattern.sub(lambda match: self._placeholder("host", match["word"].lower()), text)
+        text = self._host_pattern.sub(lambda match: self.placeholder("host", match["word"].lower()), text)
         return self._user_pattern.sub(lambda _match: "user", text)
 
     def document(self, value: Any) -> Any:
@@ -117,20 +121,28 @@ class DeliveryConverter:
 
     def _replacement(self, kind: str, address: str) -> str:
         identity = self._address_names.get(address) if kind == addresses.ADDRESS else None
-        return identity or self._placeholder(kind, address)
+        return identity or self.placeholder(kind, address)
 
     def _identity(self, match: re.Match[str]) -> str:
         name = match["name"] or match["inner"]
         return self.literal.get(name) or self._by_lower[name.lower()]
 
-    def _placeholder(self, kind: str, original: str) -> str:
+    def is_word(self, name: str) -> bool:
+        """Whether a name is kept in running text, because it is an ordinary word there."""
+        return is_ordinary(name) or name in self.known.ordinary
+
+    def placeholder(self, kind: str, original: str) -> str:
+        """What stands for the original throughout."""
         placeholder = self.placeholders.get((kind, original))
         if placeholder is None and len(self.placeholders) >= MAX_PLACEHOLDERS:
             return f"{kind}-other"
         if placeholder is None:
-            self._counts[kind] = number = self._counts.get(kind, 0) + 1
-            placeholder = self.placeholders[kind, original] = f"{kind}-{number}"
+            placeholder = self.placeholders[kind, original] = self._placeholder_of(kind, original)
         return placeholder
+
+    def _numbered(self, kind: str, _original: str) -> str:
+        self._counts[kind] = number = self._counts.get(kind, 0) + 1
+        return f"{kind}-{number}"
 
 
 def _unquotings(text: str) -> Iterator[str]:

@@ -92,7 +92,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-class DeliveryScan:
+class InternalDataScan:
     """Searches files for secrets, addresses of nodes, and names of workers that are no unique id. Secrets in
     ``own_terms`` are skipped, since gpuval's own text contains them."""
 
@@ -182,7 +182,7 @@ def _unquotings(text: str) -> Iterator[str]:
         text = plain
 
 
-def problems(scan: DeliveryScan, folder: Path, names: Iterable[str]) -> list[str]:
+def problems(scan: InternalDataScan, folder: Path, names: Iterable[str]) -> list[str]:
     """``<file>: <kind of finding>`` for the first files with findings."""
     findings = (f"{name}: {kind}" for name in names for kind in scan.file(folder / name))
     return list(itertools.islice(findings, MAX_FINDINGS))

@@ -11,10 +11,13 @@ import pytest
 from ansible.errors import AnsibleUndefinedVariable
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SecretRedactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import scan
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import (
-    DeliveryScan,
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import scan
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.conversion import (
+    InternalData,
+    InternalDataConverter,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.scan import (
+    InternalDataScan,
     ScanTargets,
     read_targets,
 )
@@ -69,7 +72,7 @@ def test_targets_are_read_from_inventory_settings_and_run():
 def test_loopback_is_no_address_of_a_node_and_a_claimed_worker_is_still_a_worker():
     targets = ScanTargets({"node-1"}, set(), {"127.0.0.1", "10.0.0.9"}, claimed={"node-1", "gpu-host"})
     found = {
-        text: list(DeliveryScan(targets, {"id-1"}).text(text))
+        text: list(InternalDataScan(targets, {"id-1"}).text(text))
         for text in ("127.0.0.1", "10.0.0.9", "node-1", "gpu-host")
     }
     assert found == {
@@ -112,10 +115,10 @@ SECRETS = st.text(st.sampled_from("abcXYZ019+/=_-~.:;!\"'\\%&#@ ü€"), min_siz
 def test_a_secret_in_any_encoding_is_hidden_and_would_be_found(name, secret):
     encoded = ENCODINGS[name](secret)
     text = f"careless: {encoded} end"
-    known = DeliveryScan(ScanTargets(secrets={secret}), ())
+    known = InternalDataScan(ScanTargets(secrets={secret}), ())
     assert name == "quoted for forms" or list(known.text(text))
     assert encoded not in SecretRedactor([secret])(text)
-    shown = DeliveryConverter(InternalData(names={}, secrets=frozenset({secret}))).text(text)
+    shown = InternalDataConverter(InternalData(names={}, secrets=frozenset({secret}))).text(text)
     assert not list(known.text(shown))
 
 

@@ -7,9 +7,12 @@ from urllib.parse import quote
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import any_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import DeliveryScan, ScanTargets
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, jumps
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.conversion import (
+    InternalData,
+    InternalDataConverter,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.scan import InternalDataScan, ScanTargets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.sensitive import Sensitive, jumps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,14 +99,14 @@ TEXTS = {
 @pytest.mark.parametrize("case", TEXTS)
 def test_texts(case):
     text, wanted = TEXTS[case]
-    assert DeliveryConverter(KNOWN).text(text) == (text if wanted is None else wanted)
+    assert InternalDataConverter(KNOWN).text(text) == (text if wanted is None else wanted)
 
 
 @pytest.mark.parametrize("before", range(4))
 def test_a_secret_is_found_in_every_form(before):
     secret = plant("key")
-    converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({secret})))
-    scan = DeliveryScan(ScanTargets(secrets={secret}), ())
+    converter = InternalDataConverter(InternalData(names={}, secrets=frozenset({secret})))
+    scan = InternalDataScan(ScanTargets(secrets={secret}), ())
     for form in (
         secret,
         quote(secret, safe=""),
@@ -120,15 +123,15 @@ def test_a_secret_is_found_in_every_form(before):
 
 
 def test_a_secret_with_quotes_is_found_in_json():
-    converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
-    scan = DeliveryScan(ScanTargets(secrets={'pa"ss\\wörd-1'}), ())
+    converter = InternalDataConverter(InternalData(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
+    scan = InternalDataScan(ScanTargets(secrets={'pa"ss\\wörd-1'}), ())
     for form in (json.dumps('pa"ss\\wörd-1'), json.dumps('pa"ss\\wörd-1', ensure_ascii=False)):
         assert list(scan.text(form)) == ["a secret"]
         assert converter.text(form) == '"***"'
 
 
 def test_an_address_and_a_name_in_base64_are_hidden():
-    converter = DeliveryConverter(KNOWN)
+    converter = InternalDataConverter(KNOWN)
     for text in ("203.0.113.9", "node-10"):
         for before in range(3):
             encoded = base64.b64encode(b"x" * before + text.encode() + b" and").decode()
@@ -136,7 +139,7 @@ def test_an_address_and_a_name_in_base64_are_hidden():
 
 
 def test_the_last_look_finds_what_was_left():
-    scan = DeliveryScan(
+    scan = InternalDataScan(
         ScanTargets({*KNOWN.names, *KNOWN.aliases}, set(KNOWN.secrets), set(KNOWN.addresses)), KNOWN.names.values()
     )
     found = {
@@ -164,13 +167,13 @@ def test_names_are_converted_whole_and_once(names, data):
     words = data.draw(
         st.lists(st.one_of(st.sampled_from(names), st.from_regex(r"[a-z]{2,4}-[0-9]{1,4}", fullmatch=True)))
     )
-    converter = DeliveryConverter(InternalData(names=known))
+    converter = InternalDataConverter(InternalData(names=known))
     assert converter.text(" ".join(words)) == " ".join(known.get(word, word) for word in words)
 
 
 @given(st.text(max_size=200))
 def test_what_was_converted_is_left_alone(text):
-    converter = DeliveryConverter(
+    converter = InternalDataConverter(
         InternalData(names={"node-1": "ATL1"}, secrets=frozenset({SECRET}), addresses=frozenset({"203.0.113.9"}))
     )
     once = converter.text(text)
@@ -180,7 +183,7 @@ def test_what_was_converted_is_left_alone(text):
 @given(st.ip_addresses(v=4), st.sampled_from(" ,;:/[]()=\"'@\n"), st.sampled_from(" ,;/]()\"'\n"))
 def test_every_private_address_of_the_fleet_is_hidden(address, before, after):
     text = str(address)
-    converter = DeliveryConverter(InternalData(names={}, addresses=frozenset({text})))
+    converter = InternalDataConverter(InternalData(names={}, addresses=frozenset({text})))
     done = converter.text(f"x{before}{text}{after}y")
     assert (text in done) == (address.is_loopback or address.is_unspecified or address.is_multicast)
 
@@ -211,7 +214,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_texts_cost_no_more_than_their_length(case):
     began = time.process_time()
-    DeliveryConverter(KNOWN).text(HOSTILE[case])
+    InternalDataConverter(KNOWN).text(HOSTILE[case])
     assert time.process_time() - began < 8, "of a processor; it is below 1, and by backtracking minutes"
 
 
@@ -247,4 +250,4 @@ def test_a_host_outside_the_run_gets_a_placeholder_by_any_name_of_it():
     sensitive.add_variables("newcomer", {"ansible_host": "gpu9.corp"})
     known = sensitive.of_run({"node-1": "ID"}, (), "run-1")
     assert (known.aliases, known.hosts) == ({"gpu1.corp": "ID"}, {"gpu9.corp"})
-    assert DeliveryConverter(known).text("gpu1.corp asked gpu9.corp") == "ID asked host-1"
+    assert InternalDataConverter(known).text("gpu1.corp asked gpu9.corp") == "ID asked host-1"
