@@ -168,7 +168,7 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
 
 def _named(twin_reasons: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """Names of the nodes that share an identity with this one, and what the first of them shares."""
-    names = sorted(twin_reasons, key=natural_order)
+    names = sorted(twin_reasons, key=lambda name: (sorted(twin_reasons[name]), natural_order(name)))
     first, *more = sorted(twin_reasons[names[0]])[:3]
     shared = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
     named = some_of(names)

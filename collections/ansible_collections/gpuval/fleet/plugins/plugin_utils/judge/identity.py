@@ -72,6 +72,11 @@ class IdentityClaim:
     def gpus(self) -> frozenset[str]:
         return self.values[GPUS]
 
+    @property
+    def evidence(self) -> tuple[list[list[str]], str]:
+        """An order of machines in which no name counts."""
+        return [sorted(of_kind) for of_kind in self.values.values()], self.machine
+
 
 @dataclass(frozen=True)
 class ClaimPair:
@@ -205,9 +210,12 @@ def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[s
     owners = values_by_key(((kind, value), name) for name, kind, values in owned for value in values)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (kind, value), names in owners.items():
-        # all pairs; of hundreds of nodes with one cloned disk only neighbours in the list
-        for names_of_pair in combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:]):
-            shared[names_of_pair].append(f"{SAME}{kind} {value}")
+        pairs: Iterable[Sequence[str]] = combinations(names, 2)
+        if len(names) > MAX_COMPARED:  # hundreds of nodes with one cloned disk: those that are most alike
+            alike = sorted(names, key=lambda name: claims[name].evidence)
+            pairs = (sorted(pair, key=names.index) for pair in zip(alike, alike[1:]))
+        for first, second in pairs:
+            shared[first, second].append(f"{SAME}{kind} {value}")
     partners = Counter(name for names in shared if claims[names[0]].gpus & claims[names[1]].gpus for name in names)
     return [(ClaimPair(claims[first], claims[second], partners), what) for (first, second), what in shared.items()]
 

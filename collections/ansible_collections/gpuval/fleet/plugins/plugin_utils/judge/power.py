@@ -67,7 +67,7 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
         scopes = {"node": True}
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False
-        for group in sorted(groups, key=lambda group: -len(groups[group]))[:MAX_GROUPS]:
+        for group in sorted(groups, key=lambda group: (-len(groups[group]), group))[:MAX_GROUPS]:
             seconds = [timed for sample in groups[group] if (timed := _seconds(figure, sample)) is not None]
             losses.append({
                 "stage": fleet[0].stage, "metric": figure["metric"], "title": figure["title"],

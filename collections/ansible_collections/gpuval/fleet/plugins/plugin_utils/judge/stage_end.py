@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...module_utils.redaction import any_of
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
 from ..core.text import some_of
@@ -327,7 +328,13 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
 
 def normalised(text: str, names: Collection[str]) -> str:
     """The text with placeholders for all that differs between nodes: their ``names``, numbers, addresses, ranks."""
-    return _NUMBER.sub("#", _replace_names(text, names, "NODE"))
+    return _NUMBER.sub("#", _names_pattern(frozenset(names)).sub("NODE", text))
+
+
+@functools.lru_cache(maxsize=8)
+def _names_pattern(names: frozenset[str]) -> re.Pattern[str]:
+    """Pattern of names with their domains, also within names that are composed of run and node."""
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])(?:\.[A-Za-z][\w-]*)*")
 
 
 def _replace_names(text: str, names: Collection[str], name: str) -> str:

@@ -102,7 +102,9 @@ def _pairs(
         return
     enough = REPORTED_BY * max(map(len, figures.values()))
     usual = {key: values for key, values in figures.items() if len(values) >= enough}
-    places = sorted(set.intersection(*(set(values) for values in usual.values())))
+    common = set.intersection(*(set(values) for values in usual.values()))
+    # by their values: neither the choice of places nor a rounded sum depends on the order of nodes
+    places = sorted(sorted(common), key=lambda place: [values[place] for values in usual.values()])
     if len(places) > MAX_PLACES:
         places = random.Random(0).sample(places, MAX_PLACES)  # noqa: S311 - always the same ones
     nodes = len({node_of(place) for place in places})

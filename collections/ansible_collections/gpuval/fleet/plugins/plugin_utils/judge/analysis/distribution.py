@@ -61,7 +61,8 @@ class FigureSample:
         """Number of parts of these nodes without a value, if each node has as many parts as most report."""
         parts = Counter(place[0] for _, place in self.values)
         parts.update(place[0] for place in self.not_numbers)
-        usual = Counter(parts.values()).most_common(1)[0][0]
+        counts = Counter(parts.values())
+        usual = max(counts, key=lambda count: (counts[count], count))
         return sum(max(0, usual - parts[number]) for number in nodes)
 
 
@@ -108,7 +109,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     of_one_revision = {
         Key(stage, metric, scope, unit, kind): sample
         for (stage, kind), figures in of_stage.items()
-        for (metric, scope, unit, _), sample in sorted(figures.items(), key=lambda item: len(item[1].values))
+        for (metric, scope, unit, _), sample in sorted(figures.items(), key=lambda item: (len(item[1].values), item[0]))
     }
     return Samples(of_one_revision, reporting)
 

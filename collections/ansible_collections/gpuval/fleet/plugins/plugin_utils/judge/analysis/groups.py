@@ -168,7 +168,8 @@ def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, st
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:
-    """One test for each set of nodes; if two sets together are all nodes, only that of fewer nodes."""
+    """One test for each set of nodes; if two sets together are all nodes, only that of fewer nodes, or of two halves
+    that with the lower median."""
     if not groups.by:
         return
     numbers = list(values)
@@ -186,7 +187,7 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Com
             standings.append(standing)
             complement = frozenset(complement_nodes)
             if earlier is not None or (
-                complement in groups.names and (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
+                complement in groups.names and (len(nodes), standing.median) > (len(complement), standing.others_median)
             ):
                 continue
             standings_done[nodes] = standing

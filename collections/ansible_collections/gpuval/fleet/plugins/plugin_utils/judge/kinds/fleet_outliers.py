@@ -280,7 +280,7 @@ class _Comparison:
             self._keep(sample, entries)
             parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
             if parts:
-                wrong.append(f"{sample.subject.name} {some_of(parts, 1)}")
+                wrong.append((-len(parts), f" {some_of(parts, 1)}", sample.subject.name))
         reason = f"{group.kind}: {check.metric} of {group.nodes} nodes"
         peers = group.together
         if peers is not None:
@@ -288,7 +288,8 @@ class _Comparison:
             text = units.number_text(median) if check.relative_to else units.human(median, check.unit or "")
             reason += f", median {text}, deviation {_spread(peers)}"
         if wrong:
-            reason += f"; far off: {some_of(wrong)}"
+            worst_first = sorted(wrong, key=lambda far: far[:2])  # of equals the first in the list of nodes
+            reason += f"; far off: {some_of(name + text for _, text, name in worst_first)}"
         if behind:
             reason += f"; {behind}"
         if certain:
