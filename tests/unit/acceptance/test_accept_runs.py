@@ -3,6 +3,7 @@
 import hashlib
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import signing_keys, statement
@@ -67,28 +68,34 @@ def test_the_letter_names_the_digest_of_the_acceptance_and_is_written_again_if_i
     assert letter.read_text() == text
 
 
-def test_the_letter_names_the_evidence_bundle_of_the_judgement(site, tmp_path):
-    folder = site.results / "site/first"
-    judged_at = json.loads((folder / "report.json").read_text())["run"]["judged_at"]
-    bundle = folder / "evidence_bundle"
-    bundle.mkdir()
-    (bundle / "report.json").write_bytes((folder / "report.json").read_bytes())
+def test_the_letter_names_the_sealed_evidence_bundle_of_the_report(site, tmp_path):
+    report = site.results / "site/first/report.json"
+    bundle = report.with_name("evidence_bundle")
+    copied = bundle / "run/report.json"
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(report.read_bytes())
+    (bundle / "judgement.json").write_text("{}")
+    assert bundle_in(accept(site, "first")) is None, "it is not sealed"
+
     keyid, _ = signing_keys.ensure_key(tmp_path / "state", False, {})
-    root_digest = statement.seal(bundle, {"judged_at": judged_at})
+    root_digest = statement.seal(bundle, {})
     envelope = bundle / statement.STATEMENT
     key = signing_keys.read_private_key(tmp_path / "state", {})
     envelope.write_bytes(statement.sign(envelope.read_bytes(), key))
-    accept(site, "first", state_dir=str(tmp_path / "state"))
-    path = site.results / "site/acceptance.json"
-    entry = json.loads(path.read_text())["runs"][0]["bundle"]
-    assert entry == {"root_digest": root_digest, "signatures": [{"keyid": keyid, "state": "verified"}]}
-    assert root_digest in path.with_name("acceptance.html").read_text()
+    outcome = accept(site, "first", state_dir=str(tmp_path / "state"))
+    assert bundle_in(outcome) == {"root_digest": root_digest, "signatures": [{"keyid": keyid, "state": "verified"}]}
+    letter = Path(outcome.result["acceptance_file"]).with_name("acceptance.html").read_text()
+    assert root_digest in letter
 
-    (bundle / "report.json").write_text("{}")
-    assert f"{bundle} is damaged: report.json" in accept(site, "first").lines[-1]
-    statement.seal(bundle, {"judged_at": "2026-01-01T00:00:00Z"})
-    accept(site, "first")
-    assert "bundle" not in json.loads(path.read_text())["runs"][0], "it is of an earlier judgement"
+    (bundle / "judgement.json").write_text("[]")
+    assert f"{bundle} is damaged: judgement.json" in accept(site, "first").lines[-1]
+    copied.write_text("{}")
+    statement.seal(bundle, {})
+    assert bundle_in(accept(site, "first")) is None, "it is of another judgement"
+
+
+def bundle_in(outcome):
+    return json.loads(Path(outcome.result["acceptance_file"]).read_text())["runs"][0].get("bundle")
 
 
 def test_check_mode_says_the_same_and_writes_nothing(site):

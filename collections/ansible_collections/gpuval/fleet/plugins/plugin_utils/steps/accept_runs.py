@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ..runs.action import RunAction
 from ..runs.folder import RunError
 
 FILE, LETTER = "acceptance.json", "acceptance.html"
-BUNDLE = "evidence_bundle"
+BUNDLE, STATEMENT = "evidence_bundle", "statement.dsse.json"
 #: Seconds by which clocks of controllers may differ.
 MAX_AHEAD_SECONDS = 60.0
 
@@ -73,27 +72,29 @@ def accept_runs(
 
 
 def _bundle_of(run, folder, state_dir):
-    """The entry of a run for its evidence bundle, if one is of this judgement. Raises RunError for a damaged one."""
-    if not folder.is_dir():
+    """The entry of a run for its sealed evidence bundle, if it has this report. Raises RunError for a damaged one."""
+    report = folder / "run/report.json"
+    if not ((folder / STATEMENT).is_file() and report.is_file() and _sha256_of(report) == run["report_sha256"]):
         return {}
     from ..evidence_bundle import signing_keys, statement  # noqa: PLC0415 - need cryptography
 
     checked = statement.check(folder, signing_keys.read_known_keys([state_dir / signing_keys.PUBLIC_FILE]))
     if checked.problems:
         raise RunError(f"{folder} is damaged: {some_of(checked.problems)}: `make evidence RUN={run['run_id']}`")
-    if checked.predicate.get("judged_at") != run["judged_at"]:
-        return {}
     signatures = [{"keyid": keyid, "state": state} for keyid, state in checked.signatures.items()]
     return {"bundle": {"root_digest": checked.root_digest, "signatures": signatures}}
 
 
+def _sha256_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _write_letter(path, known):
     """Write the letter of an acceptance.json, from the reports of its runs."""
-    text = path.read_bytes()
-    document = json.loads(text)
+    document = run_folder.read_object(path)
     run_ids = {document["first_run"], *(run["run_id"] for run in document["runs"] if run["accepts"])}
     reports = {one: report_file.unpacked(report_file.read(known[one].path / "report.json")) for one in run_ids}
-    letter = letter_html(document, hashlib.sha256(text).hexdigest(), reports)
+    letter = letter_html(document, _sha256_of(path), reports)
     run_folder.write_bytes(path.with_name(LETTER), letter.encode())
 
 
