@@ -72,7 +72,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver evidence hostfile recurring deepspeed fabric clean bundle release \
+.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver evidence verify hostfile recurring deepspeed fabric clean bundle release \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks container build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -158,8 +158,15 @@ load: $(VENV)/.ready ### Load the container images onto the nodes
 models: $(VENV)/.ready ### Upload model and datasets to the store, with checksums (LIST=1: list those in the store)
 	$(PLAY) gpuval.fleet.models $(if $(filter 1 true yes,$(LIST)),-e model_preload_list=true) $(ARGS)
 
-keys: $(VENV)/.ready ### Create the SSH keys of the run's multi-node work and copy them to the nodes
-	$(PLAY) gpuval.fleet.keys $(ARGS)
+keys: $(VENV)/.ready ### Create the SSH keys of the run's multi-node work and copy them to the nodes (SIGNING=1: the key that signs evidence, ROTATE=1: a new one)
+	$(if $(ROTATE),$(call need,SIGNING,as ROTATE=1 replaces the key that signs evidence: SIGNING=1))
+	$(PLAY) gpuval.fleet.keys $(if $(filter 1 true yes,$(SIGNING)),-e ssh_keys_signing=true) \
+		$(if $(filter 1 true yes,$(ROTATE)),-e ssh_keys_rotate=true) $(ARGS)
+
+verify: $(VENV)/.ready ### Check signatures, digests and the judgement of an evidence bundle, offline (FOLDER=, KEY=public.pem,..., SIGN=1: sign it, too)
+	$(call need,FOLDER,the folder of an evidence bundle)
+	$(PLAY) gpuval.fleet.verify $(call extra,verify_folder,$(call path,$(FOLDER))) $(call extra,verify_keys,$(KEY)) \
+		$(if $(filter 1 true yes,$(SIGN)),-e verify_sign=true) $(ARGS)
 
 deepspeed: $(VENV)/.ready ### Train on all nodes together: collectives, then DeepSpeed with its own launcher
 	$(PLAY) gpuval.fleet.deepspeed $(ARGS)

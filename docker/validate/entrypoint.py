@@ -3,6 +3,7 @@
     docker run --rm --gpus all --ipc=host -v "$PWD/out:/out" IMAGE
     docker run --rm --gpus all --ipc=host -v "$PWD/out:/out" IMAGE --profile standard -- -e gpuval_gpu_count=8
     docker run --rm -v "$PWD:/out" IMAGE ansible-playbook gpuval.fleet.validate -i inventory
+    docker run --rm --network none -v "$PWD:/out:ro" IMAGE verify evidence_bundle --key vendor.pem
 
 GPUVAL_NAME in the container's environment is the setting gpuval_name. Exit status: 0 for PASS, and for PARTIAL of a run
 that was asked to be narrower; 1 for other verdicts, or none; 2 for mistyped options, and if the container lacks
@@ -51,7 +52,10 @@ class StartError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     try:
-        if arguments and not arguments[0].startswith("-"):
+        if arguments[:1] == ["verify"]:
+            status = run_command(verify_command(arguments[1:]))
+            status = NOT_ACCEPTED if status > 0 else status
+        elif arguments and not arguments[0].startswith("-"):
             status = run_command(arguments)
         else:
             status = validate_machine(parse_options(arguments))
@@ -74,6 +78,18 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments[:split])
     options.ansible_arguments = arguments[split + 1 :]
     return options
+
+
+def verify_command(arguments: Sequence[str]) -> list[str]:
+    """The command that verifies an evidence bundle. Mistyped options end the program."""
+    parser = argparse.ArgumentParser("gpuval verify", allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="the evidence bundle")
+    parser.add_argument("--key", type=Path, action="append", default=[], help="public key that must have signed (PEM)")
+    parser.add_argument("--known", type=Path, action="append", default=[], help="list of keys that may have signed")
+    options = parser.parse_args(arguments)
+    keys, lists = ([str(path.absolute()) for path in paths] for paths in (options.key, options.known))
+    settings = {"verify_folder": str(options.folder.absolute()), "verify_keys": keys, "gpuval_signing_keys": lists}
+    return ["ansible-playbook", "gpuval.fleet.verify", "-i", "localhost,", "-e", json.dumps(settings)]
 
 
 def validate_machine(options: argparse.Namespace) -> int:
@@ -112,7 +128,7 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, object]:
     """The settings in GPUVAL_* of an environment; lists and mappings are JSON. Raises StartError."""
     settings: dict[str, object] = {}
     for variable, text in environment.items():
-        if variable.startswith("GPUVAL_"):
+        if variable.startswith("GPUVAL_") and variable != "GPUVAL_SIGNING_KEY":  # a secret, and no setting
             try:
                 settings[variable.lower()] = json.loads(text) if text[:1] in ("[", "{") else text
             except ValueError as error:

@@ -241,3 +241,36 @@ def test_the_folder_of_the_reports_is_no_home(tmp_path):
 def test_a_mistyped_command_is_named(entrypoint, capsys):
     assert entrypoint.main(["validte"]) == 2
     assert "validte: No such file or directory. Options begin with --: see --help" in capsys.readouterr().err
+
+
+def test_a_bundle_is_verified_by_the_playbook(entrypoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["my bundle", "--key", "a.pem", "--key", "/b.pem", "--known", "vendor.json"]
+    *command, settings = entrypoint.verify_command(arguments)
+    assert command == ["ansible-playbook", "gpuval.fleet.verify", "-i", "localhost,", "-e"]
+    assert json.loads(settings) == {
+        "verify_folder": f"{tmp_path}/my bundle",
+        "verify_keys": [f"{tmp_path}/a.pem", "/b.pem"],
+        "gpuval_signing_keys": [f"{tmp_path}/vendor.json"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: folder"),
+        (["a", "b"], "unrecognized arguments: b"),
+        (["a", "--kye", "b"], "unrecognized arguments: --kye b"),
+        (["a", "--key"], "--key: expected one argument"),
+    ],
+)
+def test_a_mistyped_verification_says_what_exists(entrypoint, capsys, words, message):
+    with pytest.raises(SystemExit) as ended:
+        entrypoint.main(["verify", *words])
+    error = capsys.readouterr().err
+    assert ended.value.code == entrypoint.NOT_STARTED
+    assert message in error and "gpuval verify [-h] [--key KEY] [--known KNOWN] folder" in error
+
+
+def test_the_signing_key_is_no_setting(entrypoint):
+    assert entrypoint.settings_of({"GPUVAL_SIGNING_KEY": "[secret"}) == {}

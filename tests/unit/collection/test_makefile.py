@@ -39,7 +39,7 @@ GIVEN = {
     "AFTER": "a", "IDS": "i", "FILE": "f", "N": "20", "TRANSFERS": "8", "SERIAL": "S 1", "SKU": "h200",
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
     "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml", "REPO": "models", "TAGS": "pyt,a:b=1",
-    "LIST": "1", "BUNDLE": "b", "RUNS": "run-1,run-2",
+    "LIST": "1", "BUNDLE": "b", "RUNS": "run-1,run-2", "FOLDER": "b", "SIGNING": "1", "ROTATE": "1", "SIGN": "1",
 }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_help_shows_the_main_targets_in_four_groups():
 @pytest.mark.parametrize("target", [*ALL, "compiled-tests", "from-bundle"])
 def test_a_target_runs_as_the_makefile_has_it(project, target, given):
     needs = {"window": ("N",), "baseline-diff": ("BEFORE", "AFTER"), "shell": ("NODE",), "follow": ("NODE",),
-             "job": ("JOB",), "mad": ("REPO",), "accept": ("RUNS",)}  # fmt: skip
+             "job": ("JOB",), "mad": ("REPO",), "accept": ("RUNS",), "verify": ("FOLDER",)}  # fmt: skip
     given = given or {name: GIVEN[name] for name in needs.get(target, ())}
     make(
         target, f"PYTHON={project}/.venv/bin/python", *(f"{name}={value}" for name, value in given.items()), cwd=project
@@ -253,6 +253,7 @@ def test_existing_paths_with_commas_between_them_are_several_sources(project, in
     ("arguments", "variables"),
     [
         (["job", "JOB=my jobs/a.yml"], {"gpuval_jobs": ["{cwd}/my jobs/a.yml"]}),
+        (["verify", "FOLDER=my bundle"], {"verify_folder": "{cwd}/my bundle"}),
         (["hostfile", "FILE=/srv/of nodes"], {"run_hostfile": "/srv/of nodes"}),
         (["baseline-diff", "BEFORE=b 1", "AFTER=a 2"], {"baseline_before": "{cwd}/b 1", "baseline_after": "{cwd}/a 2"}),
     ],

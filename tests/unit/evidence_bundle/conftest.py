@@ -1,4 +1,5 @@
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,17 @@ class Parties:
 
     def __init__(self, folder):
         self.keys = {name: Ed25519PrivateKey.generate() for name in ("vendor", "customer")}
+        self.folder = folder
         self.files = {name: folder / f"{name}.pem" for name in self.keys}
         for name, key in self.keys.items():
             self.files[name].write_bytes(public_pem(key))
 
     def known(self, *names):
-        return read_known_keys([], [self.files[name] for name in names or self.keys])
+        """The public keys of these parties, or both; signatures of none are required."""
+        return replace(self.required(*names), required=())
+
+    def required(self, *names):
+        return read_known_keys(self.folder, [], [self.files[name] for name in names or self.keys])
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,11 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import signing_keys, statement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     PRIVATE_FILE,
     PUBLIC_FILE,
-    SigningKeyError,
     ensure_key,
     keyid_of,
     public_pem,
@@ -52,7 +51,7 @@ def test_a_key_is_made_once_and_closed_to_others(site):
     assert private.stat().st_mode & 0o777 == 0o600 and private.parent.stat().st_mode & 0o777 == 0o700
     before = private.read_bytes(), public.read_bytes()
     key = read_private_key(site, {})
-    assert ensure_key(site, False, {}) == (keyid_of(key), False)
+    assert ensure_key(site, False, {}) == (listed(site)["keys"][0], False)
     assert (private.read_bytes(), public.read_bytes()) == before
     assert "PRIVATE" not in public.read_text()
     (entry,) = listed(site)["keys"]
@@ -81,13 +80,13 @@ def run_openssl():
 def test_a_key_that_others_can_read_is_refused(site, mode):
     (site / PRIVATE_FILE).chmod(mode)
     for use in (lambda: read_private_key(site, {}), lambda: ensure_key(site, False, {})):
-        with pytest.raises(SigningKeyError, match="other users may read or write this private key: run chmod 600"):
+        with pytest.raises(SettingError, match="other users may read or write this private key: run chmod 600"):
             use()
 
 
 def test_a_site_without_a_key_signs_nothing(tmp_path):
     assert read_private_key(tmp_path, {}) is None
-    assert read_known_keys([tmp_path / PUBLIC_FILE]).keys == {}
+    assert read_known_keys(tmp_path).keys == {}
 
 
 def test_the_environment_wins_as_pem_or_as_a_file(site, tmp_path):
@@ -98,13 +97,14 @@ def test_the_environment_wins_as_pem_or_as_a_file(site, tmp_path):
         environment = {"GPUVAL_SIGNING_KEY": value}
         assert keyid_of(read_private_key(site, environment)) == keyid_of(key)
     private = (site / PRIVATE_FILE).read_bytes()
-    assert ensure_key(site, False, environment) == (keyid_of(key), True)
-    assert ensure_key(site, False, environment) == (keyid_of(key), False)
+    for is_new in (True, False):
+        entry, is_changed = ensure_key(site, False, environment)
+        assert entry["keyid"] == keyid_of(key) and is_changed is is_new
     assert [entry["keyid"] for entry in listed(site)["keys"]][1:] == [keyid_of(key)]
     assert (site / PRIVATE_FILE).read_bytes() == private, "the key of the environment is not written"
     assert private_pem(key) not in "".join(file.read_text() for file in (site / "signing").iterdir())
     path.chmod(0o644)
-    with pytest.raises(SigningKeyError, match="chmod 600"):
+    with pytest.raises(SettingError, match="chmod 600"):
         read_private_key(site, {"GPUVAL_SIGNING_KEY": str(path)})
 
 
@@ -126,7 +126,7 @@ LOCKED = private_pem(ed25519.Ed25519PrivateKey.generate(), BestAvailableEncrypti
     ids=["no file", "base64", "too long", "damaged", "another kind", "password", "public"],
 )
 def test_a_mistyped_key_is_refused_and_not_printed(site, value, message):
-    with pytest.raises(SigningKeyError, match=message) as raised:
+    with pytest.raises(SettingError, match=message) as raised:
         read_private_key(site, {"GPUVAL_SIGNING_KEY": value})
     text = f"{raised.value} {raised.value.__cause__}"
     assert value.splitlines()[-1] not in text or value.startswith("/no")
@@ -137,17 +137,17 @@ def test_rotation_keeps_what_was_judged_before_it(site, tmp_path, monkeypatch):
     old = read_private_key(site, {})
     add_signature(bundle, old)
     monkeypatch.setattr(run_folder, "now", lambda: REPLACED_AT)
-    keyid, is_changed = ensure_key(site, True, {})
-    assert is_changed and keyid != keyid_of(old) and keyid_of(read_private_key(site, {})) == keyid
+    entry, is_changed = ensure_key(site, True, {})
+    assert is_changed and keyid_of(read_private_key(site, {})) == entry["keyid"] != keyid_of(old)
     first, second = listed(site)["keys"]
     assert first["until"] == REPLACED_AT and "until" not in second
-    known = read_known_keys([site / PUBLIC_FILE])
+    known = read_known_keys(site)
     assert statement.check(bundle, known).is_verified
     statement.seal(bundle, {**PREDICATE, "judged_at": "2026-04-01T00:00:01Z"})
     add_signature(bundle, old)
     (state,) = statement.check(bundle, known).signatures.values()
     assert state == f"signed by a key that was replaced before the judgement ({REPLACED_AT})"
-    with pytest.raises(SigningKeyError, match="was replaced or revoked: run `make keys SIGNING=1 ROTATE=1`"):
+    with pytest.raises(SettingError, match="was replaced or revoked: run `make keys SIGNING=1 ROTATE=1`"):
         read_private_key(site, {"GPUVAL_SIGNING_KEY": private_pem(old)})
     monkeypatch.setattr(run_folder, "now", lambda: "2026-05-01T00:00:00Z")
     ensure_key(site, True, {})
@@ -157,7 +157,7 @@ def test_rotation_keeps_what_was_judged_before_it(site, tmp_path, monkeypatch):
 def test_rotation_of_a_key_in_the_environment_needs_the_new_one(site):
     old, new = (private_pem(ed25519.Ed25519PrivateKey.generate()) for _ in range(2))
     ensure_key(site, False, {"GPUVAL_SIGNING_KEY": old})
-    with pytest.raises(SigningKeyError, match="lists the key in GPUVAL_SIGNING_KEY already: set it to the new key"):
+    with pytest.raises(SettingError, match="lists the key in GPUVAL_SIGNING_KEY already: set it to the new key"):
         ensure_key(site, True, {"GPUVAL_SIGNING_KEY": old})
     assert ensure_key(site, True, {"GPUVAL_SIGNING_KEY": new})[1]
     assert ["until" in entry for entry in listed(site)["keys"]] == [True, True, False]
@@ -172,11 +172,11 @@ def revoke(site, revoked_id, **changes):
 def test_a_revoked_key_neither_signs_nor_verifies(site, tmp_path):
     bundle, key = write_bundle(tmp_path / "bundle"), read_private_key(site, {})
     add_signature(bundle, key)
-    assert statement.check(bundle, read_known_keys([site / PUBLIC_FILE])).is_verified
+    assert statement.check(bundle, read_known_keys(site)).is_verified
     revoke(site, keyid_of(key))
-    (state,) = statement.check(bundle, read_known_keys([site / PUBLIC_FILE])).signatures.values()
+    (state,) = statement.check(bundle, read_known_keys(site)).signatures.values()
     assert state == "signed by a revoked key (2026-05-01T00:00:00Z: the laptop was stolen)"
-    with pytest.raises(SigningKeyError, match="was replaced or revoked"):
+    with pytest.raises(SettingError, match="was replaced or revoked"):
         read_private_key(site, {})
     ensure_key(site, True, {})
     assert read_private_key(site, {}), "the new key signs"
@@ -193,8 +193,10 @@ def test_a_restriction_in_any_list_counts(site, tmp_path):
         document["keys"][0]["until"] = until
         theirs.with_suffix(f".{until[5:7]}").write_text(json.dumps(document))
     paths = [theirs.with_suffix(suffix) for suffix in (".04", ".02")]
-    for lists in ([*paths, site / PUBLIC_FILE], [site / PUBLIC_FILE, *reversed(paths)]):
-        assert read_known_keys(lists, [pem]).until == {keyid_of(key): "2026-02-01T00:00:00Z"}
+    for lists in (paths, paths[::-1]):
+        assert read_known_keys(site, lists, [pem]).until == {keyid_of(key): "2026-02-01T00:00:00Z"}
+    with pytest.raises(GpuvalError, match=r"none\.json: cannot be read"):
+        read_known_keys(site, [tmp_path / "none.json"])
 
 
 @pytest.mark.parametrize(
@@ -212,24 +214,24 @@ def test_a_restriction_in_any_list_counts(site, tmp_path):
 def test_a_mistyped_revocation_is_refused_as_a_whole(site, damage):
     revoke(site, "a" * 64, **damage)
     with pytest.raises(GpuvalError, match=r"keys\.json: revoked\[0\]"):
-        read_known_keys([site / PUBLIC_FILE])
+        read_known_keys(site)
 
 
 def test_a_list_whose_keyid_is_not_that_of_its_key_is_refused(site):
     document = listed(site)
     document["keys"][0]["keyid"] = "a" * 64
     (site / PUBLIC_FILE).write_text(json.dumps(document))
-    with pytest.raises(SigningKeyError, match=f"no key in the lists of keys has the keyid {'a' * 64}"):
-        read_known_keys([site / PUBLIC_FILE])
+    with pytest.raises(SettingError, match=f"no key in the lists of keys has the keyid {'a' * 64}"):
+        read_known_keys(site)
 
 
 def test_a_public_key_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "key.pem"
     path.write_bytes(EC_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(SigningKeyError, match=r"key\.pem: no Ed25519 public key in PEM"):
-        read_known_keys([], [path])
-    with pytest.raises(SigningKeyError, match="cannot be read: No such file"):
-        read_known_keys([], [tmp_path / "none.pem"])
+    with pytest.raises(SettingError, match=r"key\.pem: no Ed25519 public key in PEM"):
+        read_known_keys(tmp_path, [], [path])
+    with pytest.raises(SettingError, match="cannot be read: No such file"):
+        read_known_keys(tmp_path, [], [tmp_path / "none.pem"])
 
 
 def test_the_variable_is_one_that_logs_and_deliveries_hide():

@@ -1,13 +1,13 @@
 """Bundles are sealed, signed by one party and then another, and checked against known, replaced and revoked keys."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement, verify_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     KnownKeys,
     keyid_of,
-    read_known_keys,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.statement import StatementError
 
@@ -41,7 +41,7 @@ def test_the_second_party_signs_without_the_key_of_the_first(tmp_path, parties):
     digest = statement.check(folder, parties.known()).root_digest
     add_signature(folder, parties.keys["customer"])
     assert first in json.loads(path.read_bytes())["signatures"]
-    checked = statement.check(folder, parties.known(), required=parties.known().keys)
+    checked = statement.check(folder, parties.required())
     assert checked.is_verified and checked.root_digest == digest and len(checked.signatures) == 2
     signed = path.read_bytes()
     add_signature(folder, parties.keys["customer"])
@@ -51,11 +51,12 @@ def test_the_second_party_signs_without_the_key_of_the_first(tmp_path, parties):
 def test_what_is_not_signed_is_never_verified(tmp_path, parties):
     folder = write_bundle(tmp_path / "bundle")
     vendor, customer = (keyid_of(parties.keys[name]) for name in ("vendor", "customer"))
-    known = parties.known()
-    assert statement.check(folder, known, required=[vendor]).signatures == {vendor: "not signed"}
+    known = replace(parties.known(), required=[vendor])
+    assert statement.check(folder, known).signatures == {vendor: "not signed"}
     add_signature(folder, parties.keys["customer"])
-    checked = statement.check(folder, known, required=[vendor])
+    checked = statement.check(folder, known)
     assert not checked.is_verified and checked.signatures == {vendor: "not signed", customer: "verified"}
+    assert statement.check(folder, parties.known()).is_verified, "if it is not required"
 
 
 def test_an_unknown_key_verifies_nothing(bundle, parties):
@@ -63,7 +64,7 @@ def test_an_unknown_key_verifies_nothing(bundle, parties):
     checked = statement.check(bundle, parties.known("vendor"))
     assert not checked.is_verified
     assert checked.signatures == {vendor: "verified", customer: "signed by an unknown key"}
-    assert {*statement.check(bundle, read_known_keys([])).signatures.values()} == {"signed by an unknown key"}
+    assert {*statement.check(bundle, KnownKeys({}, {}, {})).signatures.values()} == {"signed by an unknown key"}
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -125,12 +126,12 @@ def test_what_verify_would_refuse_cannot_be_sealed(tmp_path):
 
 
 def test_what_is_no_bundle_is_neither_checked_nor_signed(tmp_path, parties):
-    with pytest.raises(StatementError, match="No such file"):
-        statement.check(tmp_path / "none", parties.known())
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StatementError, match="Not a directory"):
-        statement.check(tmp_path / "file", parties.known())
-    with pytest.raises(StatementError, match=r"statement\.dsse\.json is missing"):
+    for folder in (tmp_path / "none", tmp_path / "file", tmp_path):
+        with pytest.raises(StatementError, match=r"is no evidence bundle: it has no statement\.dsse\.json"):
+            statement.check(folder, parties.known())
+    (tmp_path / statement.STATEMENT).write_text("{}")
+    with pytest.raises(StatementError, match=r"statement\.dsse\.json is missing, damaged"):
         statement.check(tmp_path, parties.known())
     with pytest.raises(StatementError, match="damaged"):
         statement.sign(b"{}", parties.keys["vendor"])

@@ -32,13 +32,16 @@ TARGETS = {
 #: Variables of make, where needed of one target, and the extra variables that they set.
 VARIABLES = {
     "FILE": "run_hostfile",
+    "FOLDER": "verify_folder",
     "LIST": "provision_list",
     "N": "run_window_nodes",
     "NAME": "baseline_name",
     "NODE": "run_reach_node",
     "REPO": "gpuval_mad_repository",
+    "ROTATE": "ssh_keys_rotate",
     "RUN": "gpuval_run_id",
     "RUNS": "accept_runs",
+    "SIGNING": "ssh_keys_signing",
     "history NODE": "history_node",
 }
 #: The inventory of a command without INVENTORY=, and the playbook's target that takes none.

@@ -6,7 +6,8 @@ The private key stays in a file of the controller, or in the environment. It nev
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from ..core import files, yaml_file
-from ..core.errors import GpuvalError, reason_of
+from ..core.errors import SettingError, reason_of
 from ..core.paths import expand_user
 from ..runs import folder as run_folder
 from .verify_bundle import read_public_key
@@ -33,55 +34,54 @@ PRIVATE_FILE, PUBLIC_FILE = "signing/private.pem", "signing/keys.json"
 EMPTY_LIST = {"schema": "gpuval.signing_keys/1", "keys": [], "revoked": []}
 
 
-class SigningKeyError(GpuvalError):
-    """A key that cannot be made, read or used; the message says what to do."""
-
-
 @dataclass(frozen=True)
 class KnownKeys:
-    """Public keys, times (RFC 3339, UTC) at which keys were replaced, and reasons of revocation, all by keyid."""
+    """Public keys, times (RFC 3339, UTC) at which keys were replaced, and reasons of revocation, all by keyid;
+    `required`: keyids that must have signed."""
 
     keys: Mapping[str, Ed25519PublicKey]
     until: Mapping[str, str]
     revoked: Mapping[str, str]
+    required: Collection[str] = ()
 
 
-def read_known_keys(lists: Iterable[Path], public_key_files: Iterable[Path] = ()) -> KnownKeys:
-    """Join lists (gpuval.signing_keys/1) and files with one public key. A restriction in any list counts. Raises
-    SigningKeyError, YamlError or schemas.Invalid."""
-    documents = [_read_list(path) for path in lists]
+def read_known_keys(state_dir: Path, lists: Iterable[Path] = (), required_files: Iterable[Path] = ()) -> KnownKeys:
+    """Join the site's list, if there is one, lists of others (gpuval.signing_keys/1), and files with a public key that
+    must have signed. A restriction in any list counts. Raises SettingError, YamlError or schemas.Invalid."""
+    documents = [_read_own_list(state_dir), *(yaml_file.shipped(path, "signing_keys") for path in lists)]
     keys = [entry for document in documents for entry in document["keys"]]
     public_keys = dict(_parse_public(entry["public_key"].encode(), f"key {entry['keyid']}") for entry in keys)
     if mistyped := {entry["keyid"] for entry in keys} - public_keys.keys():
-        raise SigningKeyError(f"no key in the lists of keys has the keyid {mistyped.pop()} that it is listed with")
-    public_keys |= dict(_parse_public(_read(path), str(path)) for path in public_key_files)
+        raise SettingError(f"no key in the lists of keys has the keyid {mistyped.pop()} that it is listed with")
+    required = dict(_parse_public(_read(path), str(path)) for path in required_files)
     revoked = [entry for document in documents for entry in document["revoked"]]
     reasons = {entry["keyid"]: f"{entry['at']}: {entry['reason']}" for entry in revoked}
     times = sorted(((entry["until"], entry["keyid"]) for entry in keys if "until" in entry), reverse=True)
-    return KnownKeys(public_keys, {keyid: time for time, keyid in times}, reasons)
+    return KnownKeys(public_keys | required, {keyid: time for time, keyid in times}, reasons, required)
 
 
 def read_private_key(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Ed25519PrivateKey | None:
     """The key to sign with: from GPUVAL_SIGNING_KEY, which is PEM or a path, else the site's file; None without one.
-    Raises SigningKeyError, also for a key that was replaced or revoked."""
-    key, known = _load_private_key(state_dir, environment), read_known_keys([state_dir / PUBLIC_FILE])
+    Raises SettingError, also for a key that was replaced or revoked."""
+    key, known = _load_private_key(state_dir, environment), read_known_keys(state_dir)
     if key and (keyid := keyid_of(key)) in {**known.revoked, **known.until}:
-        raise SigningKeyError(f"signing key {keyid} was replaced or revoked: run `make keys SIGNING=1 ROTATE=1`")
+        raise SettingError(f"signing key {keyid} was replaced or revoked: run `make keys SIGNING=1 ROTATE=1`")
     return key
 
 
-def ensure_key(state_dir: Path, rotate: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, bool]:
+def ensure_key(
+    state_dir: Path, rotate: bool, environment: Mapping[str, str] = os.environ
+) -> tuple[dict[str, str], bool]:
     """Make the site's key unless it or GPUVAL_SIGNING_KEY exists, and list its public key; with `rotate` a new key
-    replaces all listed ones. Returns the keyid, and whether anything changed. Raises SigningKeyError."""
-    path, is_external = state_dir / PUBLIC_FILE, bool(environment.get(VARIABLE))
-    document = _read_list(path)
+    replaces all listed ones. Returns its entry in the list, and whether that is new. Raises SettingError."""
+    path, document, is_external = state_dir / PUBLIC_FILE, _read_own_list(state_dir), bool(environment.get(VARIABLE))
     present_key = None if rotate and not is_external else _load_private_key(state_dir, environment)
     key = present_key or Ed25519PrivateKey.generate()
     keyid = keyid_of(key)
-    if any(entry["keyid"] == keyid for entry in document["keys"]):
+    for entry in (entry for entry in document["keys"] if entry["keyid"] == keyid):
         if rotate:
-            raise SigningKeyError(f"{path} lists the key in {VARIABLE} already: set it to the new key")
-        return keyid, False
+            raise SettingError(f"{path} lists the key in {VARIABLE} already: set it to the new key")
+        return entry, False
     now = run_folder.now()
     earlier = [{"until": now, **entry} if rotate else entry for entry in document["keys"]]
     listed_key = {"keyid": keyid, "public_key": public_pem(key).decode(), "made_at": now}
@@ -90,7 +90,7 @@ def ensure_key(state_dir: Path, rotate: bool, environment: Mapping[str, str] = o
     if not present_key:  # after the list, so that no bundle is signed with a key that is not listed
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         files.replace(state_dir / PRIVATE_FILE, pem, files.PRIVATE)
-    return keyid, True
+    return listed_key, True
 
 
 def public_pem(key: Ed25519PrivateKey) -> bytes:
@@ -108,32 +108,34 @@ def _load_private_key(state_dir: Path, environment: Mapping[str, str]) -> Ed2551
         return None
     is_pem = text.startswith("-----BEGIN")
     try:
-        if not is_pem and path.stat().st_mode & 0o077:
-            raise SigningKeyError(f"{path}: other users may read or write this private key: run chmod 600 {path}")
-        key = load_pem_private_key(text.encode() if is_pem else _read(path), None)
+        pem = text.encode() if is_pem else files.read(path)
+        is_exposed = not is_pem and path.stat().st_mode & 0o077
+    except OSError as error:
+        raise SettingError(f"{VARIABLE} is neither PEM nor a file that can be read: {reason_of(error)}") from None
+    if is_exposed:
+        raise SettingError(f"{path}: other users may read or write this private key: run chmod 600 {path}")
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):  # which may quote the key
+        key = load_pem_private_key(pem, None)
         if isinstance(key, Ed25519PrivateKey):
             return key
-    except OSError as error:
-        raise SigningKeyError(f"{VARIABLE} is neither PEM nor a file that can be read: {reason_of(error)}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # which may quote the key
-        pass
-    raise SigningKeyError(f"{VARIABLE if is_pem else path}: no Ed25519 private key in PEM without a password") from None
+    raise SettingError(f"{VARIABLE if is_pem else path}: no Ed25519 private key in PEM without a password")
 
 
 def _read(path: Path) -> bytes:
     try:
         return files.read(path)
     except OSError as error:
-        raise SigningKeyError(f"{path}: the key cannot be read: {reason_of(error)}") from error
+        raise SettingError(f"{path}: the key cannot be read: {reason_of(error)}") from error
 
 
 def _parse_public(pem: bytes, source: str) -> tuple[str, Ed25519PublicKey]:
     try:
         keyid, public_key = read_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise SigningKeyError(f"{source}: no Ed25519 public key in PEM") from error
+        raise SettingError(f"{source}: no Ed25519 public key in PEM") from error
     return keyid, public_key
 
 
-def _read_list(path: Path) -> dict[str, Any]:
+def _read_own_list(state_dir: Path) -> dict[str, Any]:
+    path = state_dir / PUBLIC_FILE
     return yaml_file.shipped(path, "signing_keys") if path.exists() else EMPTY_LIST

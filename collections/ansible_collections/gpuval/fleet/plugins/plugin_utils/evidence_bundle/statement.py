@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible.release import __version__ as ansible_version
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ..core import files
 from ..core.errors import GpuvalError, reason_of
+from ..core.paths import version
 from ..core.text import some_of
 from . import verify_bundle
 from .signing_keys import KnownKeys, keyid_of
@@ -40,6 +43,14 @@ class StatementCheck:
     @property
     def is_verified(self) -> bool:
         return not self.problems and {*self.signatures.values()} == {VERIFIED}
+
+
+def predicate_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The predicate of the statement on a judged run, from its report."""
+    run = {name: report["run"].get(name) for name in ("run_id", "profile", "judged_at", "criteria")}
+    nodes = {node["name"]: node["verdict"] for node in report["nodes"]}
+    versions = {"gpuval": version(), "ansible": ansible_version, "python": platform.python_version()}
+    return {**run, "verdict": report["verdict"], "counts": report["counts"], "nodes": nodes, "versions": versions}
 
 
 def seal(folder: Path, predicate: Mapping[str, Any]) -> str:
@@ -68,18 +79,20 @@ def sign(envelope: bytes, key: Ed25519PrivateKey) -> bytes:
         payload, signatures, *_ = verify_bundle.read_envelope(envelope)
     except ValueError as error:
         raise StatementError(str(error)) from error
-    signature = key.sign(verify_bundle.signed_bytes(payload))
+    signature = key.sign(verify_bundle.signed_bytes(payload))  # Ed25519 has one for a key and a text
     return verify_bundle.encode_envelope(payload, {**signatures, keyid_of(key): signature})
 
 
-def check(folder: Path, known: KnownKeys, required: Collection[str] = (), copy: Path | None = None) -> StatementCheck:
-    """Check files and signatures of an untrusted folder. The keys with these `required` keyids must have signed. With
-    `copy` the files that were read are copied to that new folder. Raises StatementError if it is no bundle."""
+def check(folder: Path, known: KnownKeys, copy: Path | None = None) -> StatementCheck:
+    """Check files and signatures of an untrusted folder. The new folder `copy` gets the files as they were read. Raises
+    StatementError if `folder` is no bundle."""
+    if not (folder / STATEMENT).is_file():
+        raise StatementError(f"{folder} is no evidence bundle: it has no {STATEMENT}")
     try:
         problems, states, payload, predicate = verify_bundle.check_bundle(folder, known.keys, copy)
     except (OSError, ValueError) as error:
         raise StatementError(f"{folder}: {reason_of(error)}") from error
-    signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in required}
+    signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in known.required}
     for keyid in {keyid for keyid, state in signatures.items() if state not in (INVALID, LACKING)}:
         judged_at = str(predicate.get("judged_at") or "unknown")  # later than any time
         if keyid in known.revoked:

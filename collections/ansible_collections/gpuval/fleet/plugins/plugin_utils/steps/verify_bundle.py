@@ -1,0 +1,84 @@
+"""Verify an evidence bundle: signatures, digests, and the judgement, made again from its files; add a signature."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import files
+from ..core.errors import SettingError
+from ..core.paths import project_path
+from ..evidence_bundle import replay, signing_keys, statement
+from ..evidence_bundle.contents import RUN
+from ..evidence_bundle.verify_bundle import VERIFIED
+from ..runs import folder as run_folder
+from ..runs.action import RunAction
+from ..runs.folder import RunFolder
+
+#: Lines for each kind of problem.
+MAX_LINES = 40
+
+
+def verify_bundle(
+    action: RunAction,
+    *,
+    state_dir: Path,
+    folder: Path | None = None,
+    keys: Sequence[str] = (),
+    known_keys: Sequence[str] = (),
+    sign: bool = False,
+) -> dict[str, Any]:
+    """`keys`: files with public keys that must have signed; `known_keys`: lists of keys that may have."""
+    if folder is None:
+        raise SettingError("verify_folder names no evidence bundle: run `make verify FOLDER=path`")
+    known = signing_keys.read_known_keys(state_dir, map(project_path, known_keys), map(project_path, keys))
+    with tempfile.TemporaryDirectory(prefix="gpuval-verify-") as temporary:
+        copy = Path(temporary) / "bundle"
+        checked = statement.check(folder, known, copy)
+        envelope = files.read(copy / statement.STATEMENT)
+        differences = (
+            ["not judged again, since files differ"] if checked.problems else _judge_again(copy, checked.predicate)
+        )
+    states = [f"signature of {keyid}: {state}" for keyid, state in sorted(checked.signatures.items())]
+    problems = [f"{path}: {problem}" for path, problem in sorted(checked.problems.items())]
+    action.display.display(*(states or ["not signed"]))
+    action.display.display(*_shortened(problems or ["all files have the digests in the statement"]))
+    action.display.display(*_shortened(differences or ["judged again: the same report, byte for byte"]))
+    predicate = checked.predicate
+    subject = f"{predicate.get('verdict')} of run {predicate.get('run_id')}, root digest {checked.root_digest}"
+    result = {"changed": False, "root_digest": checked.root_digest, "signatures": dict(checked.signatures)}
+    if sign and not differences and {*checked.signatures.values()} <= {VERIFIED}:
+        key = signing_keys.read_private_key(state_dir)
+        if key is None:
+            raise SettingError("this site has no key to sign with: run `make keys SIGNING=1`")
+        signed = statement.sign(envelope, key)
+        result["changed"] = signed != envelope
+        if result["changed"] and not action.check_mode:
+            files.replace(folder / statement.STATEMENT, signed)
+        action.display.display(f"verified, and signed by this site: {subject}")
+    elif differences or not checked.is_verified:
+        return {**result, "failed": True, "msg": f"NOT VERIFIED, for the reasons above: {subject}"}
+    else:
+        action.display.display(f"verified: {subject}")
+    return result
+
+
+def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> list[str]:
+    """Where the report in a bundle differs from the one judged from it, or the statement from both."""
+    try:
+        judged = replay.replay(bundle)
+    except replay.ReplayError as error:
+        return [f"not judged again: {error}"]
+    kept, here = judged.versions
+    remark = [f"judged by gpuval {kept} before, by {here} here"] if kept != here else []
+    if judged.differences:
+        return [*(difference.text() for difference in judged.differences), *remark]
+    reported = statement.predicate_of(run_folder.read_report(RunFolder(bundle / RUN)))
+    differing = [name for name in reported if name != "versions" and predicate.get(name) != reported[name]]
+    return [f"{statement.STATEMENT}: {name} is not that of the report" for name in differing]
+
+
+def _shortened(lines: Sequence[str]) -> Sequence[str]:
+    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
