@@ -79,7 +79,7 @@ def test_a_fleet_of_100_is_accepted_after_its_repairs_step_by_step(tmp_path):
     assert document["counts"] == {"expected": 100, "PASS": 99, "FAIL": 0, "INCOMPLETE": 1, "repaired": 7}
     verdict, rule, reason = outcome(document, "node-050")
     assert (verdict, rule) == ("INCOMPLETE", "parts_changed")
-    assert "gpu serial 165400500 is in node-022 by run acceptance-3" in reason
+    assert "gpu serial 165400500, gpu uuid GPU-165400500 is in node-022 by run acceptance-3" in reason
 
     site.run("acceptance-4", 8, ["node-050", *neighbours], part_of="acceptance-1")
     document = site.accept("acceptance-1", "acceptance-2", "acceptance-3", "acceptance-4", day=9)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..core.grouping import values_by_key
 from ..core.text import natural_order, some_of
 from ..judge.repairs import DeclaredRepair, NodeSighting, OpenFault, ReportedRun, days_before, open_faults
 from ..judge.verdict import run_verdict
@@ -59,8 +60,17 @@ class AcceptanceInputs:
         return [sighting for run in runs for sighting in run.sightings()]
 
     @cached_property
+    def by_part(self) -> dict[str, list[NodeSighting]]:
+        """All sightings by the names of machines and GPUs."""
+        return values_by_key((part, one) for one in self.sightings for part in one.parts)
+
+    @cached_property
     def of_inventory(self) -> list[NodeSighting]:
         return [one for one in self.sightings if one.inventory == self.inventory]
+
+    @cached_property
+    def by_name(self) -> dict[str, list[NodeSighting]]:
+        return values_by_key((one.name, one) for one in self.of_inventory)
 
     @cached_property
     def expected(self) -> list[str]:
@@ -108,13 +118,20 @@ class AcceptanceCase:
     @cached_property
     def named(self) -> list[NodeSighting]:
         """Under its name in the inventory."""
-        return [one for one in self.inputs.of_inventory if one.name == self.name]
+        return self.inputs.by_name.get(self.name, [])
+
+    @cached_property
+    def near(self) -> list[NodeSighting]:
+        """Its sightings, and all that share a machine or a GPU with one of them, the oldest first."""
+        parts = {part for one in self.named for part in one.parts}
+        near = {one for part in parts for one in self.inputs.by_part[part]}
+        return sorted(near, key=lambda one: (one.at, one.run_id, one.name))
 
     @cached_property
     def related(self) -> list[NodeSighting]:
         """Its sightings, and those of its machines under other names."""
         machines = {machine for one in self.named for machine in one.machines}
-        return [one for one in self.inputs.sightings if one in self.named or one.machines & machines]
+        return [one for one in self.near if one in self.named or one.machines & machines]
 
     @cached_property
     def last(self) -> NodeSighting:
@@ -127,9 +144,8 @@ class AcceptanceCase:
 
     @cached_property
     def later(self) -> list[NodeSighting]:
-        """Sightings of any node that are no older than its last whole run."""
-        last = self.last
-        return [one for one in self.inputs.sightings if one.at >= last.at and one.run is not last.run]
+        """Those that are no older than its last whole run."""
+        return [one for one in self.near if one.at >= self.last.at and one.run is not self.last.run]
 
     @cached_property
     def withdrawing(self) -> list[NodeSighting]:
@@ -137,7 +153,7 @@ class AcceptanceCase:
 
     @cached_property
     def unrepaired(self) -> list[OpenFault]:
-        return open_faults(self.last, self.inputs.sightings, self.inputs.repairs) if self.has_whole else []
+        return open_faults(self.last, self.near, self.inputs.repairs) if self.has_whole else []
 
     @cached_property
     def is_repaired(self) -> bool:
@@ -151,8 +167,8 @@ class AcceptanceCase:
         """By multi-node stage the first run since its last whole one that counts, with accepted neighbours in it."""
         counting: dict[str, dict[str, Any]] = {}
         for one in [self.last, *(late for late in self.later if late in self.named)] if self.has_whole else ():
-            gang = next((gang for gang in self.inputs.gangs[one.run["run_id"]] if self.name in gang), set())
-            neighbours = [name for name in self.sound if name in gang - {self.name}]
+            gang = next((gang - {self.name} for gang in self.inputs.gangs[one.run_id] if self.name in gang), set())
+            neighbours = [name for name in self.sound if name in gang] if self.is_repaired else []
             enough = not self.is_repaired or len(neighbours) >= min(NEIGHBOURS, len(self.inputs.expected) - 1)
             passed = [stage["name"] for stage in one.node["stages"] if stage["state"] == "success"]
             is_good = (
@@ -160,8 +176,7 @@ class AcceptanceCase:
             )
             for stage in self.inputs.multi_node_stages:
                 if is_good and stage in passed:
-                    shown = neighbours if self.is_repaired else []
-                    counting.setdefault(stage, {"run_id": one.run["run_id"], "neighbours": shown})
+                    counting.setdefault(stage, {"run_id": one.run_id, "neighbours": neighbours})
         return counting
 
     def never_whole(self) -> str:
@@ -177,9 +192,7 @@ class AcceptanceCase:
     def not_whole(self) -> str:
         if self.has_whole:
             return ""
-        classes = [
-            f"{one.node['class']} in run {one.run['run_id']}" for one in self.named if one.node["verdict"] != PASS
-        ]
+        classes = [f"{one.node['class']} in run {one.run_id}" for one in self.named if one.node["verdict"] != PASS]
         return f"no run tested it wholly{self._gaps()}" + (f": {classes[-1]}" if classes else "")
 
     def _gaps(self) -> str:
@@ -197,17 +210,17 @@ class AcceptanceCase:
 
     def withdrawn(self) -> str:
         late = next(iter(self.withdrawing), None)
-        return f"{late.node['class']} in run {late.run['run_id']}, after run {self.last.run['run_id']}" if late else ""
+        return f"{late.node['class']} in run {late.run_id}, after run {self.last.run_id}" if late else ""
 
     def parts_changed(self) -> str:
-        run_id = self.last.run["run_id"]
+        run_id = self.last.run_id
         for late in self.later:
             changes = [f"{part} {change}" for part, change in late.changes_since(self.last).items()]
-            moved = sorted(self.last.gpus("serial") & late.gpus("serial") or self.last.gpus("uuid") & late.gpus("uuid"))
+            moved = sorted(part for part in self.last.parts & late.parts if part.startswith("gpu "))
             if late in self.named and changes:
-                return f"{some_of(changes)} by run {late.run['run_id']}, after run {run_id}"
+                return f"{some_of(changes)} by run {late.run_id}, after run {run_id}"
             if late not in self.named and moved:
-                return f"{some_of(moved)} is in {late.name} by run {late.run['run_id']}, after run {run_id}"
+                return f"{some_of(moved)} is in {late.name} by run {late.run_id}, after run {run_id}"
         return ""
 
     def not_repaired(self) -> str:
@@ -215,7 +228,7 @@ class AcceptanceCase:
         return f"passed after {faults} without a new serial, firmware or declared repair" if faults else ""
 
     def not_named(self) -> str:
-        run_id = self.last.run["run_id"]
+        run_id = self.last.run_id
         return "" if run_id in self.inputs.named else f"its last whole run {run_id} is not in RUNS"
 
     def too_old(self) -> str:
@@ -226,7 +239,7 @@ class AcceptanceCase:
 
     def other_criteria(self) -> str:
         is_same = self.last.run.get("criteria") == self.inputs.first.head["criteria"]
-        return "" if is_same else f"run {self.last.run['run_id']} was judged by other criteria or another baseline"
+        return "" if is_same else f"run {self.last.run_id} was judged by other criteria or another baseline"
 
     def other_work(self) -> str:
         inputs, last = self.inputs, self.last
@@ -292,13 +305,13 @@ class AcceptanceCase:
                 replaced = {"machine": then.machine, "by": now.machine, "run_id": then.run["run_id"]}
                 continue
             for part, change in parts.items():
-                others = [one.name for one in self.inputs.sightings if one.name != self.name and one.bears(part, one)]
+                others = [one.name for one in self.near if one.name != self.name and part in one.parts]
                 node = others[-1 if change == "went" else 0] if others else None
                 changes.append({"part": part, "change": change, "node": node, "run_id": now.run["run_id"]})
         return {"replaced": replaced, "changes": changes}
 
     def _row(self, one: NodeSighting, verdict: str) -> dict[str, Any]:
-        is_open = not self.has_whole or one.run["run_id"] in {fault.run_id for fault in self.unrepaired}
+        is_open = not self.has_whole or one.run_id in {fault.run_id for fault in self.unrepaired}
         effects = (
             ("counts", one is self.last and self.has_whole),
             ("withdraws", self.has_whole and one in self.withdrawing),
@@ -307,7 +320,7 @@ class AcceptanceCase:
         )
         effect = next((word for word, holds in effects if holds), "none")
         return {
-            "run_id": one.run["run_id"], "name": one.name, "at": one.at, "verdict": one.node["verdict"],
+            "run_id": one.run_id, "name": one.name, "at": one.at, "verdict": one.node["verdict"],
             "class": one.node["class"], "whole": one.is_whole,
             "effect": "accepts" if effect == "counts" and verdict == PASS else effect,
         }  # fmt: skip
@@ -341,7 +354,7 @@ def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
     for case in cases:
         case.sound = sound
     nodes = [case.document() for case in cases]
-    related = {one.run["run_id"] for case in cases for one in case.related}
+    related = {one.run_id for case in cases for one in case.related}
     counts = Counter(node["verdict"] for node in nodes)
     document = {
         "schema": SCHEMA, "version": inputs.version, "inventory": inputs.inventory, "accepted_at": inputs.accepted_at,

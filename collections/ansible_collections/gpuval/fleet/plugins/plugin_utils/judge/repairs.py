@@ -82,7 +82,7 @@ def parse_repairs(value: Any) -> list[DeclaredRepair]:
     return repairs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NodeSighting:
     """A node in the report of a run of an inventory."""
 
@@ -95,19 +95,23 @@ class NodeSighting:
         return str(self.node["name"])
 
     @property
+    def run_id(self) -> str:
+        return str(self.run["run_id"])
+
+    @property
     def at(self) -> str:
         return str(self.run["finished_at"])
+
+    @property
+    def sku(self) -> str:
+        """The SKU of the catalogue, else the declared one."""
+        return str(self.node.get("catalogue_sku") or self.node["sku"])
 
     @property
     def is_whole(self) -> bool:
         """Whether the run tested all that an acceptance of the node needs, and the node passed."""
         is_pass = self.node["verdict"] == failed_checks.PASS
         return is_pass and failed_checks.accepts(self.run, self.node) and not self.run.get("shortened")
-
-    @property
-    def sku(self) -> str:
-        """The SKU of the catalogue, else the declared one."""
-        return str(self.node.get("catalogue_sku") or self.node["sku"])
 
     @cached_property
     def machines(self) -> frozenset[str]:
@@ -119,23 +123,30 @@ class NodeSighting:
         """The machine by its serial, else by its id; empty if nothing names it."""
         return max(self.machines, default="")  # serial, machine_id
 
-    def gpus(self, key: str) -> frozenset[str]:
-        """The GPUs by their ``serial`` or ``uuid``; empty unless each has one."""
-        names = [best_of(gpu, (key,)) for gpu in self.node["identity"].get("gpus", ())]
-        return frozenset(f"gpu {name}" for name in names) if all(names) else frozenset()
+    @cached_property
+    def gpus(self) -> list[dict[str, str]]:
+        """Of each GPU its names by ``serial`` and ``uuid``; a filler is an empty name."""
+        gpus = self.node["identity"].get("gpus", ())
+        return [{key: (name := best_of(gpu, (key,))) and f"gpu {name}" for key in IDENTITIES} for gpu in gpus]
+
+    @cached_property
+    def parts(self) -> frozenset[str]:
+        """All names of the machine and its GPUs; the node's own is one of its inventory."""
+        return frozenset([*self.machines, *(name for gpu in self.gpus for name in gpu.values()), self._name]) - {""}
+
+    @property
+    def _name(self) -> str:
+        return f"name {self.name} of {self.inventory}"
 
     @cached_property
     def faults(self) -> list[tuple[str, str]]:
         """(class, machine or GPU) of what speaks against the node: of FAIL, and of INCOMPLETE that is about it."""
         if self.node["verdict"] == failed_checks.PASS or not failed_checks.is_about(self.node):
             return []
-        listed = (self.node.get("action") or {}).get("faults", ())
-        of_node = [
-            (fault["class"], fault["of"])
-            for fault in listed
-            if (fault.get("subject") or subject_of(fault["class"])) == NODE
-        ]
-        return of_node or [(str(self.node["class"]), self.machine or f"name {self.name}")]
+        faults = (self.node.get("action") or {}).get("faults", ())
+        of_node = [fault for fault in faults if (fault.get("subject") or subject_of(fault["class"])) == NODE]
+        listed = [(fault["class"], fault["of"]) for fault in of_node]
+        return listed or [(str(self.node["class"]), self.machine or f"name {self.name}")]
 
     @property
     def needs_repair(self) -> bool:
@@ -144,18 +155,18 @@ class NodeSighting:
 
     def bears(self, of: str, other: NodeSighting) -> bool:
         """Whether a fault of ``of``, found in the sighting ``other``, is one of this node's machine or GPUs."""
-        if of.startswith("gpu "):
-            return any(of in self.gpus(key) for key in IDENTITIES)
-        is_name = (self.name, self.inventory) == (other.name, other.inventory)
+        names = next((gpu.values() for gpu in other.gpus if of in gpu.values()), None)
         machine = _GPU_OF_MACHINE.sub("", of)
-        return machine in self.machines or (is_name and machine == f"name {self.name}")
+        if names is None and not of.startswith("gpu "):
+            names = other.machines if machine in other.machines else [other._name]
+        return not self.parts.isdisjoint(names or [of])
 
     def changes_since(self, then: NodeSighting) -> dict[str, str]:
         """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
-        kinds = [(self.gpus(key), then.gpus(key)) for key in IDENTITIES]
-        pairs = [pair for pair in kinds if all(pair)][:1]
+        kinds = [[{gpu[key] for gpu in one.gpus} for one in (self, then)] for key in IDENTITIES]
+        pairs = [pair for pair in kinds if all(names and "" not in names for names in pair)][:1]
         if self.machines and then.machines and not self.machines & then.machines:
-            pairs.append((frozenset([self.machine]), frozenset([then.machine])))
+            pairs.append([{self.machine}, {then.machine}])
         gone = {part: "went" for now, before in pairs for part in sorted(before - now)}
         return gone | {part: "came" for now, before in pairs for part in sorted(now - before)}
 
@@ -165,9 +176,9 @@ def open_faults(
 ) -> list[OpenFault]:
     """Faults of the node's machine and GPUs that other runs found before this one, and that nothing has repaired."""
     return [
-        OpenFault(earlier.run["run_id"], word, of)
+        OpenFault(earlier.run_id, word, of)
         for earlier in sightings
-        if earlier.needs_repair and earlier.run["run_id"] != sighting.run["run_id"] and earlier.at <= sighting.at
+        if earlier.run_id != sighting.run_id and earlier.at <= sighting.at and earlier.needs_repair
         for word, of in earlier.faults
         if sighting.bears(of, earlier) and not _is_repaired(of, earlier, sighting, repairs)
     ]
@@ -234,10 +245,10 @@ def days_before(time: str, days: int = LOOK_BACK_DAYS) -> str:
 def withhold_acceptance(report: Document, folder: run_folder.RunFolder, setting: Any) -> None:
     """Set ``unrepaired`` in the nodes of a report whose PASS follows a fault that nothing repaired, for
     `failed_checks`. ``setting``: gpuval_repairs. Raises SettingError and RunError."""
-    repairs, ended = parse_repairs(setting), report["run"]["finished_at"]
-    runs = read_runs(folder.results, days_before(ended), folder.inventory) if ended else ()
-    sightings = [sighting for run in runs for sighting in run.sightings()]
+    repairs, ended, inventory = parse_repairs(setting), report["run"]["finished_at"], folder.inventory
+    runs = read_runs(folder.results, days_before(ended), inventory) if ended else ()
+    faulty = [sighting for run in runs for sighting in run.sightings() if sighting.needs_repair]
     for node in report["nodes"]:
-        passed = NodeSighting(report["run"], node, origin.shown(folder.inventory))
-        faults = open_faults(passed, sightings, repairs) if node["verdict"] == failed_checks.PASS else ()
+        passed = NodeSighting(report["run"], node, origin.shown(inventory))
+        faults = open_faults(passed, faulty, repairs) if node["verdict"] == failed_checks.PASS else ()
         node.update({"unrepaired": list(map(str, faults))} if faults else {})
