@@ -22,7 +22,9 @@ from tests.kit.accepted_site import (
     unreachable,
     unsteady,
 )
+from tests.kit.judged_fleets import comparisons
 
+RATE = comparisons.NAME
 BAD, GOOD, NEIGHBOURS = "node-001", "node-010", ["node-002", "node-003"]
 AGAIN = [BAD, *NEIGHBOURS]
 PASS = ("PASS", "accepted", "")
@@ -79,7 +81,7 @@ def test_a_fleet_of_100_is_accepted_after_its_repairs_step_by_step(tmp_path):
     assert document["counts"] == {"expected": 100, "PASS": 99, "FAIL": 0, "INCOMPLETE": 1, "repaired": 7}
     verdict, rule, reason = outcome(document, "node-050")
     assert (verdict, rule) == ("INCOMPLETE", "parts_changed")
-    assert "gpu serial 165400500, gpu uuid GPU-165400500 is in node-022 by run acceptance-3" in reason
+    assert "gpu serial 165400500 is in node-022, gpu uuid GPU-165400500 is in node-022 by run acceptance-3" in reason
 
     site.run("acceptance-4", 8, ["node-050", *neighbours], part_of="acceptance-1")
     document = site.accept("acceptance-1", "acceptance-2", "acceptance-3", "acceptance-4", day=9)
@@ -124,6 +126,42 @@ def test_a_pass_after_a_fail_needs_a_repair_of_what_failed(failed, repair, rule)
     repair(failed)
     failed.run("again", 3, AGAIN, part_of="first")
     assert outcome(failed.accept("first", "again"), BAD)[1] == rule
+
+
+def test_a_hidden_serial_does_not_hide_a_fault(failed):
+    def hides(fleet, name):
+        for gpu in fleet.facts(name)["gpus"]:
+            del gpu["serial"]
+
+    failed.run("again", 3, AGAIN, part_of="first", faults={BAD: hides})
+    assert outcome(failed.accept("first", "again"), BAD)[1] == "not_repaired"
+
+
+def test_fewer_gpus_than_in_the_first_run_do_not_count(site):
+    def without_the_bad_one(fleet, name):
+        fleet.node(name)["gpu_count"] = 7
+        environment = fleet.facts(name)
+        del environment["gpus"][3]
+        for index, gpu in enumerate(environment["gpus"]):
+            gpu["index"] = index
+        del environment["identity"]["gpu_uuids"][3]
+        for stage in ("diagnostics", "training"):
+            record = fleet.record(name, stage)
+            record["metrics"] = [one for one in record["metrics"] if one["scope"] != "gpu:7"]
+        fleet.set(name, "facts", "gpu_count", 7)
+        fleet.set(name, "facts", "gpu_hardware_count", 7)
+
+    site.run(
+        "first",
+        2,
+        checks=CHECKS[:1],
+        faults={BAD: lambda fleet, name: fleet.set(name, "diagnostics", RATE, 1, "gpu:3")},
+    )
+    report = site.run("again", 3, AGAIN, checks=CHECKS[:1], part_of="first", faults={BAD: without_the_bad_one})
+    assert report["verdict"] == "PARTIAL"
+    verdict, rule, reason = outcome(site.accept("first", "again"), BAD)
+    assert (verdict, rule) == ("INCOMPLETE", "other_work")
+    assert "tested another SKU or number of GPUs" in reason
 
 
 def test_a_fault_of_the_machine_is_settled_by_any_new_part(site):

@@ -155,11 +155,11 @@ class NodeSighting:
 
     def bears(self, of: str, other: NodeSighting) -> bool:
         """Whether a fault of ``of``, found in the sighting ``other``, is one of this node's machine or GPUs."""
-        names = next((gpu.values() for gpu in other.gpus if of in gpu.values()), None)
         machine = _GPU_OF_MACHINE.sub("", of)
-        if names is None and not of.startswith("gpu "):
-            names = other.machines if machine in other.machines else [other._name]
-        return not self.parts.isdisjoint(names or [of])
+        names = {of, *(name for gpu in other.gpus if of in gpu.values() for name in gpu.values())} - {""}
+        names |= other.machines if machine in other.machines else set()
+        names |= {other._name} if machine == f"name {other.name}" else set()
+        return not self.parts.isdisjoint(names)
 
     def changes_since(self, then: NodeSighting) -> dict[str, str]:
         """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
