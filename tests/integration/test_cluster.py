@@ -19,6 +19,8 @@ def test_every_node_passes_and_clean_leaves_nothing(tmp_path, kit):
     done = fleet.play()
     assert done.code == 0, str(done)
     assert fleet.report()["counts"] == {"expected": 3, "PASS": 3, "FAIL": 0, "INCOMPLETE": 0, "flaky": 0}
+    channels = {stage["confirmed_by"] for node in fleet.report()["nodes"] for stage in node["stages"]}
+    assert channels == {"kubernetes"}
     assert len(kit.all("Job")) == 3
     done = fleet.play("gpuval.fleet.clean")
     assert done.code == 0, str(done)

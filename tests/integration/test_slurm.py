@@ -21,6 +21,8 @@ def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_slurm_fleet, sl
     assert fleet.report()["counts"]["PASS"] == 2
     stages = {stage["name"]: stage["state"] for stage in fleet.verdict("gpu-1")["stages"]}
     assert stages == {"facts": "success", "work": "success", "collective": "success"}
+    channels = {stage["name"]: stage["confirmed_by"] for stage in fleet.verdict("gpu-1")["stages"]}
+    assert channels == {"facts": "slurm", "work": "slurm", "collective": "store only"}
     measured = fleet.record("gpu-2", "collective")
     assert "gang_all_reduce_bus_bytes_per_second" in {item["name"] for item in measured["metrics"]}
     jobs = sorted(slurm.jobs())

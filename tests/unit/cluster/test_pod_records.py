@@ -7,7 +7,10 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodTrouble
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ContainerState
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
+    ContainerState,
+    termination_report,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
@@ -23,6 +26,7 @@ SETTINGS = plans.PlanSettings(
     gpu_count=8, python="python3", models_dir="/models",
 )  # fmt: skip
 PLAN = plans.build(SETTINGS, STAGES, {stage: {"command": ["{python}", stage]} for stage in STAGES})
+DIGESTS = {"records/training": ["a" * 64], "logs/training": ["b" * 64, "c" * 64]}
 
 WAITS = ContainerState("waiting", "PodInitializing")
 DONE = ContainerState("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "2026-11-20T20:16:00Z")
@@ -308,7 +312,7 @@ def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
     crashed = StageRecord(
         RUN, NODE, "training", "training", 1, state="crash", exit_code=127, environment={"cause": cause}
     )
-    runner_pod.write_termination(crashed, tmp_path / "termination")
+    runner_pod.write_termination(crashed, {}, tmp_path / "termination")
     message = (tmp_path / "termination").read_text()
     container = ContainerState("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     made = take(pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported())
@@ -326,10 +330,26 @@ def test_the_tail_of_the_log_is_reported_with_a_crash():
 
 def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
     made = StageRecord(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
-    runner_pod.write_termination(made, tmp_path / "log")
+    runner_pod.write_termination(made, DIGESTS, tmp_path / "log")
     container = ContainerState("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
     taken = pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported()
     assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
+    assert (tmp_path / "log").stat().st_size <= 2048
+    assert termination_report("training", container).digests == DIGESTS
+
+
+@pytest.mark.parametrize("stated", [None, [], {"records/training": "a" * 64}, {"records/training": ["no digest"]}])
+def test_malformed_digests_of_a_pod_are_none(stated):
+    message = json.dumps({"stage": "training", "state": "success", "digests": stated})
+    report = termination_report("training", ContainerState("ended", "Completed", message, 0, None, AT, AT))
+    assert (report.state, report.digests) == ("success", {})
+
+
+def test_a_pod_states_the_digests_of_its_stage_alone():
+    stated = {**DIGESTS, "records/facts": ["b" * 64]}
+    message = json.dumps({"stage": "training", "state": "success", "digests": stated})
+    container = ContainerState("ended", "Completed", message, 0, None, AT, AT)
+    assert termination_report("training", container).digests == DIGESTS
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.digests import NodeDigests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import read
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, placement, script
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import placement as watch_placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import PlannedAttempt
 
@@ -33,6 +36,40 @@ def row(job, state, reason="None", node="gpu-1", attempt=1, said=""):
 def one(*arguments, **others):
     (job,) = jobs.parse(row(7, *arguments, **others)).values()
     return job
+
+
+def test_a_job_states_digests_in_its_comment_and_anything_else_states_none():
+    stated = {"records/facts": ["a" * 64], "logs/facts": ["b" * 64, "c" * 64]}
+    assert one("COMPLETED", said=f" {json.dumps({'digests': stated})}").stated == stated
+    for said in ("", " text", " []", ' {"digests": {"../x": []}}', ' {"message": "no room"}', " " + "[" * 7000):
+        assert one("COMPLETED", said=said).stated == {}
+
+
+def test_the_digests_that_a_job_left_are_kept_at_the_end_of_the_watch(placed):
+    """The job ends after its node's last record; Slurm forgets it later."""
+    first = {"records/facts": ["a" * 64], "records/work": ["b" * 64]}
+    placed.view.records["facts"] = {"state": "success", "attempt": 1, "started_at": ""}
+    placed.slurm.shown = row(7, "RUNNING")
+    ended = lambda _seconds: setattr(placed.slurm, "shown", row(7, "COMPLETED", said=f" {note(first)}"))  # noqa: E731
+    placed.placement._follow, follow = lambda seconds: (ended(seconds), follow(seconds)), placed.placement._follow
+    placed.placement.finish()
+    assert placed.folder.read_digests("gpu-1") == NodeDigests("slurm", first)
+
+    placed.view.launch |= {"attempt": 2}
+    again = {"records/work": ["c" * 64]}
+    placed.slurm.shown = row(7, "COMPLETED", said=f" {note(first)}")
+    placed.slurm.shown += row(8, "COMPLETED", attempt=2, said=f" {note(again)}")
+    placed.placement.finish()
+    assert placed.folder.read_digests("gpu-1").stated == {**first, **again}
+
+    placed.view.launch |= {"attempt": 3}
+    placed.slurm.shown = row(9, "TIMEOUT", attempt=3)
+    placed.placement.finish()
+    assert placed.folder.read_digests("gpu-1").stated == {}, "its uploads are unknown"
+
+
+def note(stated):
+    return json.dumps({"digests": stated})
 
 
 def test_only_jobs_of_gpuval_count_and_the_newest_of_an_attempt():
@@ -184,11 +221,13 @@ def placed(monkeypatch, tmp_path):
     clock = SimpleNamespace(now=1000.0)
     # Of this module alone: a thread left by another test would move the clock of the whole process with its sleep.
     sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # noqa: E731
-    monkeypatch.setattr(placement, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    for module in (placement, watch_placement):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     view = NodeView("gpu-1", {"stages": [{"name": "facts"}]}, {"node": "gpu-1", "state": "started", "attempt": 1})
     folder, warnings = SimpleNamespace(written={}), []
     folder.write_launch = folder.written.__setitem__
     folder.read_launch = lambda _name: {}
+    folder.read_digests, folder.digests_file = RunFolder(tmp_path).read_digests, RunFolder(tmp_path).digests_file
     made = placement.SlurmPlacement(
         FakeSlurm(),
         {"run_id": RUN, "nodes": {"gpu-1": {}}},

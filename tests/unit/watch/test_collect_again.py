@@ -1,6 +1,8 @@
 """A collection that is broken off goes on where it was."""
 
+import base64
 import errno
+import hashlib
 import json
 import os
 from types import SimpleNamespace
@@ -8,7 +10,13 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, UNREAD, RunEvidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.digests import BY_CHANNEL
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
+    ALTERED,
+    NOT_COLLECTED,
+    UNREAD,
+    RunEvidence,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
@@ -282,3 +290,99 @@ def test_a_store_that_gives_no_object_cannot_be_read(store, tmp_path):
     store.get = get
     with pytest.raises(StoreError, match="AccessDenied"):
         Collection(folder, store)._from_store()
+
+
+def digest(raw):
+    return hashlib.sha256(raw).hexdigest()
+
+
+def speed(value):
+    return [{"name": "training_tokens_per_second", "value": value, "unit": "tokens/s", "scope": "node"}]
+
+
+def compared(store, folder, in_store, on_node, *, running=False, stated=None):
+    """Collect what the store has of node-00, compare it with what its node returns, and return the collection."""
+    key = "folder/records/training/node-00.json"
+    store.put(key, json.dumps(in_store).encode())
+    collection = Collection(folder, store)
+    collection._from_store()
+    raw = json.dumps(on_node).encode() if on_node else b""
+    answer = {"objects": {key: base64.b64encode(raw).decode()} if raw else {}, "running": running}
+    answer["stated"] = {"records/training": [digest(raw)]} if stated is None else stated
+    collection._take_stated("node-00", answer)
+    collection._drop_altered()
+    collection._remember()
+    return collection
+
+
+@pytest.fixture
+def trained(tmp_path):
+    folder = run_folder.RunFolder(tmp_path / "run-1")
+    folder.write_run(make_run(["node-00"], stages=["training"]))
+    return folder
+
+
+def kept_record(folder):
+    return run_folder.read_object(folder.evidence_file("node-00", "training"))
+
+
+def reasons(folder):
+    return [problem["reason"] for problem in folder.read_problems()]
+
+
+def test_what_the_node_returns_replaces_what_the_store_altered(store, trained):
+    honest = make_record("node-00", metrics=speed(2799390720))
+    compared(store, trained, make_record("node-00", metrics=speed(2799390620)), honest)
+    assert kept_record(trained)["metrics"][0]["value"] == 2799390720
+    assert trained.read_digests("node-00").channel_of("training") == "node"
+    assert reasons(trained) == [f"records fetched from the node: {ALTERED}"]
+
+
+def test_an_end_that_the_store_invented_gives_way_to_the_unfinished_record_of_the_node(store, trained):
+    open_record = make_record("node-00", state="running", finished_at=None, duration_seconds=None, exit_code=None)
+    invented = make_record("node-00", updated_at="2026-11-20T21:00:00Z")
+    compared(store, trained, invented, open_record)
+    assert kept_record(trained)["state"] == "running"
+
+
+@pytest.mark.parametrize("on_node", [None, make_record("node-00", metrics=speed(7.0))])
+def test_without_the_object_that_the_node_states_there_is_no_evidence(store, trained, on_node):
+    """Also where it returns another than it states: neither copy is proven."""
+    altered = make_record("node-00", metrics=speed(1.0))
+    compared(store, trained, altered, on_node, stated={"records/training": ["a" * 64]})
+    assert kept_record(trained) == {}
+    assert reasons(trained) == [f"{ALTERED}: records"]
+    compared(store, trained, altered, None, stated={"records/training": [digest(json.dumps(altered).encode())]})
+    assert kept_record(trained) != {}, "it is read and compared again"
+    assert trained.read_digests("node-00").channel_of("training") == "node"
+
+
+def test_a_node_cannot_deny_a_failed_attempt_that_the_controller_saw(store, trained):
+    """It would have to claim that the store invented the failure: its own record without it is no evidence either."""
+    failed = make_record("node-00", state="crash", exit_code=1)
+    compared(store, trained, failed, make_record("node-00", attempt=2))
+    assert kept_record(trained) == {}
+    assert any("attempt 1 ended as crash, which it leaves out" in reason for reason in reasons(trained))
+    assert f"{ALTERED}: records" in reasons(trained)
+
+
+def test_a_node_at_work_may_be_ahead_of_the_store_and_is_not_accused(store, trained):
+    before = make_record("node-00", state="running", finished_at=None, duration_seconds=None, exit_code=None)
+    collection = compared(store, trained, before, make_record("node-00"), running=True)
+    assert kept_record(trained)["state"] == "success" and reasons(trained) == []
+    assert trained.read_digests("node-00").channel_of("training") == "node"
+    collection = compared(store, trained, before, None, running=True, stated={"records/training": ["a" * 64]})
+    assert collection.evidence.problems == []
+
+
+def test_a_log_that_the_controller_puts_into_the_store_is_not_read_back_as_another(store, trained):
+    collection = Collection(trained, store)
+    key, raw = "folder/logs/training/node-00.log", b"said by the node\r\n"
+    assert collection._keep(key, ("logs", "training", "node-00"), raw)
+    collection.digests["node-00"].channel = "node"
+    collection.digests["node-00"].read["logs/training"] = BY_CHANNEL
+    collection._publish_evidence()
+    assert store.get(key, max_bytes=100) == b"said by the node\n"
+    again = Collection(trained, store)
+    again._from_store()
+    assert again.digests["node-00"].read == {"logs/training": BY_CHANNEL}

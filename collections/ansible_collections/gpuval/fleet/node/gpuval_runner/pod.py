@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from gpuval_runner import descendants, machine, scratch
 from gpuval_runner import plan as plans
+from gpuval_runner.fetch import fetch
 from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
@@ -54,7 +55,9 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
             uploaded = finish_uploads(uploader, Interrupt())
         if not uploaded:
             print_record(record)
-        write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
+        stated = fetch(directory, dict.fromkeys(directory.result_keys(), "*"), 0)["digests"]
+        digests = {key: values for key, values in stated.items() if key.endswith(f"/{stage}")}
+        write_termination(record, digests, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
     return 1 if is_last and runner.outcome() != "success" else 0
 
 
@@ -73,9 +76,11 @@ def print_record(record: StageRecord) -> None:
     print(f"\n-----BEGIN {name}-----\n{data}-----END {name}-----", flush=True)
 
 
-def write_termination(record: StageRecord, path: Path) -> None:
-    """Write state, cause, message and exit code of a record, in at most 2048 bytes, as the termination message."""
-    short = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
+def write_termination(record: StageRecord, digests: dict[str, list[str]], path: Path) -> None:
+    """Write state, cause, message and exit code of a record, and the digests of its stage's results, in at most 2048
+    bytes, as the termination message."""
+    short: dict[str, Any] = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
+    short["digests"] = digests
     cause = {name: value for name, value in record.environment.items() if name == "cause"}
     short |= cause if len(to_json(cause)) <= MAX_TERMINATION_BYTES // 2 else {}
     limit = MAX_TERMINATION_BYTES

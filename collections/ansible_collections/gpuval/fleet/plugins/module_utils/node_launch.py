@@ -326,10 +326,10 @@ def main(runner, stream):
     print("\n" + ANSWER + json.dumps({**result, "python": sys.executable}), flush=True)
 
 
-def main_in_job(runner, stream, refuse):
+def main_in_job(runner, stream, refuse, note=None):
     """Run the plan in this process, a scheduler's job, then remove the run's folder. Returns the exit code. `stream` is
     as in `main`; for a gang it has `members`, parameters by node. A refusal, as in a launch's outcome, is passed to
-    `refuse`. If the store lacks results, the folder stays."""
+    `refuse`; at the end `note` gets the digests of the results. If the store lacks results, the folder stays."""
     parameters = json.loads(stream.readline())
     if "members" in parameters:
         parameters = parameters["members"][os.environ["SLURMD_NODENAME"]]
@@ -351,8 +351,10 @@ def main_in_job(runner, stream, refuse):
     place = layout.NodeDirectory(directory)
     try:
         code = runners.run(runners.RunnerOptions(directory=place))
-        kept = fetch.fetch(place, {}, JOB_FETCH_BYTES, not_uploaded=True)["files"]
-        if not kept:
+        answer = fetch.fetch(place, {}, JOB_FETCH_BYTES, not_uploaded=True)
+        if note:
+            note({"digests": answer["digests"]})
+        if not answer["files"]:
             clean.clean(place)
     except errors.RunnerError as error:
         refuse({"message": str(error)})

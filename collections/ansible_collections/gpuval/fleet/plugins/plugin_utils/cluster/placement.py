@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import time
@@ -30,7 +31,7 @@ from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .pod_diagnosis import PodLimits, PodTrouble
 from .pod_settings import PodSettings
-from .pod_state import ENDED
+from .pod_state import ENDED, termination_report
 from .pod_tracker import PodStatus, PodTracker
 from .pod_volumes import model_volumes
 from .streams import Streams
@@ -521,11 +522,31 @@ class ClusterPlacement(JobPlacement):
         except ClusterError as error:
             self._warn(f"{name}: its {kind} {target} is left to wait: {error}")
 
+    def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
+        stated: dict[str, list[str]] = {}
+        for attempt in range(1, view.attempt + 1):
+            for stage, container in self._pods.status(view.name, time.monotonic(), attempt).stages.items():
+                report = termination_report(stage, container)
+                stated = {key: values for key, values in stated.items() if not key.endswith(f"/{stage}")}
+                stated |= report.digests if report else {}
+        return stated
+
+    def _is_ending(self, view: NodeView) -> bool:
+        status = self._pods.status(view.name, time.monotonic(), view.attempt)
+        return view.complete and status.started and not status.done
+
+    def _follow(self, seconds: float) -> None:
+        for event in self._streams.take(seconds):
+            self._take_change(*event)
+
     def finish(self) -> None:
-        """After a round of gangs, delete its waiting Jobs, so that the next round can use the nodes.
+        """Keep the digests that pods left. After a round of gangs, delete its waiting Jobs, which hold nodes.
 
         All objects of a search's round are deleted: a search has many rounds, and the results have the evidence.
         """
+        if self._round is None or not self._round.is_of_a_search:
+            with contextlib.suppress(ClusterError):  # where the cluster does not answer, the store has to do
+                self._keep_digests("kubernetes", self._is_ending, self._follow)
         if self._round is None:
             return
         now = time.monotonic()
@@ -550,6 +571,8 @@ class ClusterPlacement(JobPlacement):
         try:
             for key, raw in records.items() if self._by_store else ():
                 self._store.client.put(key, raw, "application/json")
+                results = self._uploaded.setdefault(view.name, {})
+                results.setdefault(f"records/{key.split('/')[-2]}", []).append(hashlib.sha256(raw).hexdigest())
         except StoreError as error:
             self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
 

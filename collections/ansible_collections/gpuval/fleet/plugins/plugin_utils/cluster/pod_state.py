@@ -15,6 +15,7 @@ from typing import Any
 
 from ...module_utils.root_cause import RootCause, read_cause
 from ..core.escape import one_line
+from ..records.digests import stated_in
 from ..records.documents import FINAL_STATES
 from . import names
 
@@ -300,6 +301,8 @@ class TerminationReport:
     exit_code: int | None
     signal: str | None
     cause: RootCause | None = None
+    #: By result of the stage, as records/digests.py has them.
+    digests: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 def termination_report(stage: str, container: ContainerState) -> TerminationReport | None:
@@ -322,4 +325,5 @@ def termination_report(stage: str, container: ContainerState) -> TerminationRepo
         exit_code=code if type(code) is int and abs(code) < 1 << 31 else None,
         signal=one_line(signal, 16) if isinstance(signal, str) and len(signal) <= 16 else None,
         cause=read_cause(report.get("cause")),
+        digests={key: values for key, values in stated_in(report).items() if key.endswith(f"/{stage}")},
     )

@@ -52,6 +52,12 @@ class NodeDigests:
         return self.channel if self.channel and keys and all(map(self.is_confirmed, keys)) else STORE_ONLY
 
 
+def stated_in(document: Any) -> dict[str, list[str]]:
+    """The field ``digests`` of what a node wrote at its end; empty if it is missing or malformed: it is untrusted."""
+    stated = document.get("digests") if isinstance(document, dict) else None
+    return NodeDigests.of({"channel": "", "stated": stated, "read": {}}).stated
+
+
 def digest_of_bytes(raw: bytes, limit: int) -> str:
     """The digest of an object's bytes; `CUT` if only its first ``limit`` bytes were read."""
     return CUT if len(raw) > limit else hashlib.sha256(raw).hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records import evidence, launch_errors
+from ..records.digests import stated_in
 from ..records.evidence import EvidenceRefused
 from ..records.failure_classes import row_of
 from ..runs import plans
@@ -55,6 +56,14 @@ class SlurmJob:
     node: str
     attempt: int
     note: str = ""
+
+    @property
+    def stated(self) -> dict[str, list[str]]:
+        """The digests that the node wrote into the note at the job's end (records/digests.py)."""
+        try:
+            return stated_in(json.loads(self.note or "{}"))
+        except (ValueError, RecursionError):
+            return {}
 
     @property
     def waits(self) -> bool:

@@ -71,6 +71,8 @@ class SlurmPlacement(JobPlacement):
         self._nodes: dict[str, dict[str, Any]] = {}
         #: By leader and attempt, why a gang has no job, for the launches of its other members.
         self._refused: dict[tuple[str, int], GpuvalError] = {}
+        #: The digests that each ended job left: Slurm forgets jobs after some minutes.
+        self._stated: dict[tuple[str, int], dict[str, list[str]]] = {}
         self._polled_at = self._listed_at = float("-inf")
         #: By node, the limit that keeps its job from being submitted; then the time of the next try.
         self._full: dict[str, str] = {}
@@ -268,6 +270,7 @@ class SlurmPlacement(JobPlacement):
         self._polled_at = now
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
+            self._stated |= {key: job.stated for key, job in self._jobs.items() if job.stated}
             self._list_nodes()
         except SlurmError as error:
             self._lost_slurmctld(error)
@@ -397,9 +400,28 @@ class SlurmPlacement(JobPlacement):
     def close(self) -> None:
         """Do nothing: the controller holds nothing open, and running jobs continue."""
 
-    def finish(self) -> None:
-        """Cancel jobs that no controller will wait for, and write into the launches why nodes had no running job."""
+    def _is_ending(self, view: NodeView) -> bool:
+        """Whether a node's results are complete, and its job, which is not a gang's, has yet to leave their digests."""
+        key = view.name, view.attempt
+        works = key in self._jobs and not self._jobs[key].ended and len(self._members(view.name)) == 1
+        return view.complete and works and key not in self._stated
+
+    def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
+        stated: dict[str, list[str]] = {}
+        for attempt in range(1, view.attempt + 1):
+            of_attempt = self._stated.get((view.name, attempt))
+            stated = {**stated, **of_attempt} if of_attempt else {}  # a job that broke off has changed results
+        return stated
+
+    def _follow(self, seconds: float) -> None:
+        time.sleep(seconds)
         self._poll(time.monotonic())
+
+    def finish(self) -> None:
+        """Keep the digests that jobs left, cancel jobs that no controller will wait for, and write into the launches
+        why nodes had no running job."""
+        self._poll(time.monotonic())
+        self._keep_digests("slurm", self._is_ending, self._follow)
         complete = {view.name for view in self._views.values() if view.complete}
         complete -= {self._key(view)[0] for view in self._views.values() if not view.complete}
         unawaited = [job.id for job in self._jobs.values() if job.waits or not (job.ended or job.node in complete)]

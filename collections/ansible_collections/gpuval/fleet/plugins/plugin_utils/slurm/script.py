@@ -55,13 +55,15 @@ def refuse(refusal):
     names = [os.environ["SLURMD_NODENAME"] + ":"] if sys.argv[1] == "-" else []
     text = " ".join(names + refusal["message"].split())
     print(text, file=sys.stderr, flush=True)
-    note = sys.argv[2] + " " + json.dumps({**refusal, "message": text[:900]})
-    words = ["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "Comment=" + note]
+    note({**refusal, "message": text[:900]})
+def note(document):
+    comment = sys.argv[2] + " " + json.dumps(document)
+    words = ["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "Comment=" + comment]
     try:
         subprocess.run(words, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
-sys.exit(main_in_job(runner, stream, refuse))
+sys.exit(main_in_job(runner, stream, refuse, None if sys.argv[1] == "-" else note))
 """.replace("@MARK@", MARK)
 
 

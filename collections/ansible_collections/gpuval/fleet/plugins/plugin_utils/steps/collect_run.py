@@ -377,8 +377,8 @@ class RunCollection:
     def _compare_digests(self):
         """Ask nodes which digests their results have, and take what they return in place of what differs."""
         tasks, arguments = self._node_tasks()
-        refused = {node for _kind, _stage, node in map(self._parts_of, self.refused)}
-        silent, answers = {}, {}
+        refused = {node for kind, _stage, node in map(self._parts_of, self.refused) if kind == "records"}
+        answers = {}
         try:
             for name in self.action.task_vars["ansible_play_hosts"]:
                 known, launch = self.digests.get(name), self.run_folder.read_launch(name)
@@ -396,11 +396,9 @@ class RunCollection:
             tasks.close()
         if answers:
             self._read_store()  # what was uploaded meanwhile
-        for name, answer in answers.items():
-            if "stated" in answer:
-                self._take_stated(name, answer)
-            else:
-                silent[name] = answer["msg"]
+        silent = {name: answer["msg"] for name, answer in answers.items() if "stated" not in answer}
+        for name in answers.keys() - silent.keys():
+            self._take_stated(name, answers[name])
         if silent:
             self.action.display.warning(
                 f"{len(silent)} node(s) did not confirm the digests of their evidence, which the report marks "
@@ -427,7 +425,7 @@ class RunCollection:
                 self._report_altered(f"{kind} fetched from the node: {evidence.ALTERED}", name, stage)
         if answer["running"]:  # it may have written more than it has uploaded
             stated = {result: values for result, values in stated.items() if known.read.get(result) in values}
-        known.stated |= stated
+        known.stated = stated
 
     def _drop_altered(self):
         """Delete what came from the store and has another digest than its node states; it is not evidence."""

@@ -8,6 +8,7 @@ plan file and launch file into the run's folder; the watch reads both when the l
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from ..records.failure_classes import FailureClass
 from ..runs import folder as run_folder
 from .decisions import NodeView
 from .launch_inputs import NodeStore
+
+#: Seconds between two looks at jobs that are about to end.
+FOLLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,8 @@ class JobPlacement(Placement):
         self._run, self._folder, self._store, self._orders, self._warn = run, folder, store, orders, warn
         self._views: Mapping[str, NodeView] = {}
         self._events: list[Event] = []
+        #: By node and result the digests of what the controller put into the store in its place.
+        self._uploaded: dict[str, dict[str, list[str]]] = {}
         #: When the job of an attempt ended: its last records may arrive later.
         self._ended_at: dict[tuple[str, int], float] = {}
 
@@ -179,6 +185,28 @@ class JobPlacement(Placement):
             view.name, "launch", launch["state"] == "started", message=launch["message"], reported=reported
         )
 
+    def _keep_digests(
+        self, channel: str, is_ending: Callable[[NodeView], bool], follow: Callable[[float], object]
+    ) -> None:
+        """Keep the digests that nodes state at the ends of their jobs, and those of what this controller uploaded.
+
+        Before, `follow` the jobs (for some seconds a call) of nodes whose results are complete while one `is_ending`.
+        """
+        until, views = time.monotonic() + self.SETTLE_SECONDS, self._views.values()
+        while time.monotonic() < until and any(map(is_ending, views)):
+            follow(FOLLOW_SECONDS)
+        for view in views:
+            stated, uploaded = self._stated_by(view), self._uploaded.get(view.name, {})
+            known = self._folder.read_digests(view.name)
+            if stated or known.stated:  # an earlier attempt's digests are not those of this one
+                known.channel = channel
+                known.stated = {key: [*values, *uploaded.get(key, ())] for key, values in stated.items()}
+                run_folder.write_json(self._folder.digests_file(view.name), vars(known))
+
+    def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
+        """The digests that a node stated at the ends of its jobs, by result; of the last attempt that changed it."""
+        return {}
+
     @abstractmethod
     def finish(self) -> None:
-        """Cancel the jobs that are not needed any more when the watch has ended."""
+        """Keep the digests that jobs left, and cancel the jobs that are not needed any more: the watch has ended."""
