@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_fleet import ClusterFleet, Containers
 from tests.kit.container_fleet import ContainerFleet, Node
 from tests.kit.fleet import until
 
@@ -116,3 +118,23 @@ def test_what_no_node_confirms_is_marked_and_keeps_its_verdict(fleet):
     assert confirmed(fleet, "second") == dict.fromkeys(STAGES, "node")
     assert "1 node(s) did not confirm the digests of their evidence" in done.output
     assert re.search(r"success \S+ \S+, store only", (fleet.run_folder / "report.md").read_text())
+
+
+def test_a_record_that_is_not_what_its_pod_uploaded_is_refused(tmp_path):
+    """The pod is gone when the results are collected: only its termination message is left."""
+    go_on = tmp_path / "go-on"
+    script = WORK["command"][-1].replace("$GPUVAL_NODE = first", "$GPUVAL_NODE = node-001").replace(GO_ON, str(go_on))
+    work = {**WORK, "command": ["sh", "-c", script], "image": "registry.example/work:1"}
+    with ClusterKit(tmp_path, on_stage=Containers(tmp_path / "pods")) as kit:
+        names = kit.add_nodes(2, gpus=0)
+        fleet = ClusterFleet(tmp_path / "fleet", kit=kit, settings={"gpuval_stages": STAGES, "work_workload": work})
+        playing = fleet.start()
+        playing.expect("node-001 work: success")
+        flip(fleet, "records", "node-001.json", VALUE)
+        go_on.touch()
+        done = playing.wait()
+        assert done.code != 0
+        verdicts = {name: (fleet.verdict(name)["verdict"], fleet.verdict(name)["class"]) for name in names}
+        assert verdicts == {"node-001": ("INCOMPLETE", "store_altered"), "node-002": ("PASS", None)}, done
+        assert confirmed(fleet, "node-002") == dict.fromkeys(STAGES, "kubernetes")
+        fleet.play("gpuval.fleet.clean")
