@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 import shutil
@@ -43,6 +44,10 @@ def test_every_container_ends_well_and_the_last_tells(node, pod):
         "state": "crash",
         "exit_code": 3,
         "signal": None,
+        "digests": {
+            f"{kind}/a": [hashlib.sha256(node.files.result(f"{kind}/a").read_bytes()).hexdigest()]
+            for kind in ("records", "logs")
+        },
         "message": "exit code 3 without a result; last output: no newline",
     }
     done, message = pod("b")

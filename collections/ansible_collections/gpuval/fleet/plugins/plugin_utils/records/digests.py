@@ -46,6 +46,11 @@ class NodeDigests:
         """Whether the node states another digest than that of the object which was read from the store."""
         return key in self.stated and self.read.get(key, CUT) != CUT and not self.is_confirmed(key)
 
+    @property
+    def has_open_keys(self) -> bool:
+        """Whether something was read that the node may confirm, and has not."""
+        return any(digest != CUT and not self.is_confirmed(key) for key, digest in self.read.items())
+
     def channel_of(self, stage: str) -> str:
         """The channel that confirms all objects of a stage that were read; else `STORE_ONLY`."""
         keys = [key for key in self.read if key.partition("/")[2] == stage]

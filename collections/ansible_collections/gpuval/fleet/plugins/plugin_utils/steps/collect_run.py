@@ -376,28 +376,28 @@ class RunCollection:
 
     def _compare_digests(self):
         """Ask nodes which digests their results have, and take what they return in place of what differs."""
-        tasks, arguments = self._node_tasks()
         refused = {node for kind, _stage, node in map(self._parts_of, self.refused) if kind == "records"}
-        answers = {}
+        asked, answers = {}, {}
+        for name in self.action.task_vars["ansible_play_hosts"]:
+            known, launch = self.digests.get(name), self.run_folder.read_launch(name)
+            has_open = known is not None and (known.has_open_keys or name in refused)
+            if has_open and launch.get("directory") and not launch.get("contact"):
+                asked[name] = {key: digest or digests.CUT for key, digest in known.read.items()}
+        if not asked:
+            return
+        tasks, arguments = self._node_tasks()
+        file, seconds = Path(self.options.fetch_tasks), self.options.fetch_seconds
         try:
-            for name in self.action.task_vars["ansible_play_hosts"]:
-                known, launch = self.digests.get(name), self.run_folder.read_launch(name)
-                if known is None or not launch.get("directory") or launch.get("contact"):
-                    continue
-                read = {key: digest or digests.CUT for key, digest in known.read.items()}
-                open_keys = [key for key in read if known.read[key] != digests.CUT and not known.is_confirmed(key)]
-                if open_keys or name in refused:
-                    compare = {**arguments, "read": read}
-                    tasks.submit(name, "fetch", Path(self.options.fetch_tasks), compare, self.options.fetch_seconds)
+            for name, read in asked.items():
+                tasks.submit(name, "fetch", file, {**arguments, "read": read}, seconds)
             while tasks.busy:
                 for outcome in tasks.wait(5):
                     answers[outcome.node] = {"msg": outcome.message, **(outcome.result or {})}
         finally:
             tasks.close()
-        if answers:
-            self._read_store()  # what was uploaded meanwhile
+        self._read_store()  # what was uploaded meanwhile
         silent = {name: answer["msg"] for name, answer in answers.items() if "stated" not in answer}
-        for name in answers.keys() - silent.keys():
+        for name in (name for name in asked if name not in silent):
             self._take_stated(name, answers[name])
         if silent:
             self.action.display.warning(
