@@ -51,9 +51,8 @@ def accept_runs(
         runs=ended, named=named, inventory=origin.shown(action.inventory), hosts=hosts, since=since, accepted_at=at,
         repairs=repairs.parse_repairs(declared), window_days=window_days, version=version(),
     )  # fmt: skip
-    if strangers := [
-        one.node for one in inputs.repairs if one.node not in {*hosts, *(s.name for s in inputs.sightings)}
-    ]:
+    names = {*hosts, *(sighting.name for sighting in inputs.sightings)}
+    if strangers := [repair.node for repair in inputs.repairs if repair.node not in names]:
         raise RunError(f"{repairs.SETTING}: no run has {some_of(strangers)}{meant(strangers[0], inputs.expected)}")
     document = decide(inputs)
     for run in document["runs"]:
@@ -78,7 +77,7 @@ def _bundle_of(run, folder, state_dir):
         return {}
     from ..evidence_bundle import signing_keys, statement  # noqa: PLC0415 - need cryptography
 
-    checked = statement.check(folder, signing_keys.read_known_keys([state_dir / signing_keys.PUBLIC_FILE]))
+    checked = statement.check(folder, signing_keys.read_known_keys(state_dir))
     if checked.problems:
         raise RunError(f"{folder} is damaged: {some_of(checked.problems)}: `make evidence RUN={run['run_id']}`")
     signatures = [{"keyid": keyid, "state": state} for keyid, state in checked.signatures.items()]
@@ -103,37 +102,24 @@ def _ensure_judged(heads, known, named, since, inventory):
     for run_id, folder in known.items():
         run = run_folder.read_object(folder.run_file)
         began = run.get("created_at", "") >= since and run_state.of({"finished_at": None, **run}).get("started_at")
-        head, ended = heads.get(run_id), run.get("finished_at") or ""
-        if run_id not in named and not (began and origin.is_same(folder.inventory, inventory)):
-            continue
-        rules = (
-            (
-                head is None and bool(ended) and ended < since,
-                f"ended before {since}: leave it out, or raise accept_window_days",
-            ),
-            (
-                head is None,
-                f"has no final report, and every run counts: wait for its end, or `make report RUN={run_id}`",
-            ),
-            (
-                head is not None and "criteria" not in head,
-                f"names no criteria: `make report RUN={run_id}` adds their digest",
-            ),
-            (
-                head is not None
-                and run_folder.seconds_since(max(head["created_at"], head["finished_at"])) < -MAX_AHEAD_SECONDS,
-                "ends in the future: set the clock of its controller, and validate again",
-            ),
-            (
-                head is not None and head["created_at"] > head["finished_at"],
-                "ends before it begins: set the clock of its controller, and validate again",
-            ),
-        )
-        for applies, problem in rules:
-            if applies:
-                raise RunError(f"run {run_id} {problem}")
+        is_needed = run_id in named or (began and origin.is_same(folder.inventory, inventory))
+        if is_needed and (problem := _problem_of(heads.get(run_id), run.get("finished_at") or since, since)):
+            raise RunError(f"run {run_id} {problem.format(report=f'`make report RUN={run_id}`')}")
     first = min((heads[run_id] for run_id in named), key=lambda head: head["created_at"])
     if first["narrowed_by"] or first.get("shortened"):
-        raise RunError(
-            f"run {first['run_id']}, the first of RUNS, left out nodes or work: name a whole run of all nodes"
-        )
+        reason = "the first of RUNS, left out nodes or work: name a whole run of all nodes"
+        raise RunError(f"run {first['run_id']}, {reason}")
+
+
+def _problem_of(head, ended, since):
+    if head is None and ended < since:
+        return f"ended before {since}: leave it out, or raise accept_window_days"
+    if head is None:
+        return "has no final report, and every run counts: wait for its end, or {report}"
+    if "criteria" not in head:
+        return "names no criteria: {report} adds their digest"
+    is_ahead = run_folder.seconds_since(head["finished_at"]) < -MAX_AHEAD_SECONDS
+    if is_ahead or head["created_at"] > head["finished_at"]:
+        times = f"from {head['created_at']} to {head['finished_at']}"
+        return f"lasts {times}, which cannot be: set the clock of its controller, and validate again"
+    return ""
