@@ -85,11 +85,17 @@ def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:
     _check_files(bundle)
     with tempfile.TemporaryDirectory(prefix="gpuval-replay-") as name:
         folder = Path(name)
-        lay_out_data(bundle, folder)
-        kept_version = _judge(bundle / RUN, folder, seconds)
+        kept_version = judge_into(bundle, folder, seconds)
         kept, judged = bundle / RUN / "report.json", folder / "report.json"
         differences = [] if filecmp.cmp(kept, judged, shallow=False) else list(_differences(kept, judged))
     return ReplayResult(differences[:MAX_DIFFERENCES], (kept_version, version()))
+
+
+def judge_into(bundle: Path, folder: Path, seconds: float = MAX_SECONDS) -> str:
+    """Judge the run in a bundle with the bundle's data: ``folder`` gets report.json. Returns the version of gpuval that
+    judged before. Raises ReplayError."""
+    lay_out_data(bundle, folder)
+    return _judge(bundle / RUN, folder, seconds)
 
 
 def _check_files(bundle: Path) -> None:

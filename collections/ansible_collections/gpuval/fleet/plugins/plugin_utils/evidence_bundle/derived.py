@@ -1,0 +1,108 @@
+"""A bundle that is derived from an evidence bundle: other names in all documents of the run, judged again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..core import files
+from ..core.paths import COLLECTION
+from ..core.text import some_of
+from ..gang import document as gang_document
+from ..gang import judging
+from ..internal_data.conversion import InternalDataConverter
+from ..internal_data.scan import InternalDataScan, ScanTargets, own_words, problems
+from ..internal_data.sensitive import Sensitive
+from ..records.evidence import MAX_RECORD_BYTES, digest_of, read_object
+from ..runs import folder as run_folder
+from ..runs import publishing
+from ..runs.folder import RunFolder
+from . import replay
+from .contents import DATA, EXTENSIONS, RUN, EvidenceBundleError
+from .renaming import NameRenamer, keyed_name
+
+
+def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:
+    """The renamer of a bundle's run. ``sensitive``: what the controller and the inventory know of its names."""
+    folder = RunFolder(bundle / RUN)
+    run, words = folder.read_run(), own_words(COLLECTION)
+    for name in run["nodes"]:
+        sensitive.add_facts(name, read_object(folder.evidence_file(name, "facts"), MAX_RECORD_BYTES))
+    ids = {name: keyed_name(key, "node", name) for name in run["nodes"]}
+    data = sensitive.of_run(ids, words, run["run_id"])
+    data.ordinary = {name for name in ids if name.lower() in words and not re.search("[0-9]", name)}
+    return NameRenamer(InternalDataConverter(data, functools.partial(keyed_name, key)), run)
+
+
+def derive(bundle: Path, target: Path, renamer: NameRenamer) -> dict[str, Any]:
+    """Make the derived bundle in a new folder, without a statement. Returns the originals by placeholder, which stay
+    at the site. Raises EvidenceBundleError if a name is left or a verdict differs, ReplayError, or OSError."""
+    source, renamed = RunFolder(bundle / RUN), RunFolder(target / RUN)
+    for part in (DATA, EXTENSIONS):
+        if (bundle / part).is_dir():
+            shutil.copytree(bundle / part, target / part)
+    # they hold digests of records, or are made anew
+    last = [judging.facts_file(source), publishing.verdict_file(source)]
+    made_anew = [source.path / "report.json"]
+    for path in sorted(path for path in source.path.rglob("*") if path.is_file()):
+        if path not in (*last, *made_anew):
+            _rename(path, source, renamed, renamer)
+    facts = judging.kept_facts(source)
+    if facts is None:
+        raise EvidenceBundleError(f"{bundle}: it has no judgement.json: run `make evidence`")
+    before, after = (_digests(folder, dataclasses.replace(facts, verdict_before=None)) for folder in (source, renamed))
+    renamer.digests = {digest: after[renamer.ids[node], stage] for (node, stage), digest in before.items()}
+    for path in last:
+        if path.is_file():
+            _rename(path, source, renamed, renamer)
+    with tempfile.TemporaryDirectory(prefix="gpuval-derive-") as name:
+        replay.judge_into(target, Path(name))
+        shutil.copyfile(Path(name) / "report.json", renamed.path / "report.json")
+    _check(source, renamed, renamer)
+    placeholders = {shown: original for (_, original), shown in renamer.converter.placeholders.items()}
+    return {"nodes": dict(renamer.ids), "placeholders": placeholders}
+
+
+def _rename(path: Path, source: RunFolder, target: RunFolder, renamer: NameRenamer) -> None:
+    place = target.path / renamer.path(PurePosixPath(path.relative_to(source.path).as_posix()))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(renamer.file(files.read(path), is_document=path.suffix == ".json"))
+
+
+def _digests(folder: RunFolder, facts: judging.JudgementFacts) -> dict[tuple[str, str], str]:
+    """The digest of each record, with those of multi-node stages, before any is withdrawn, by node and stage."""
+    inputs = judging.read_inputs(folder, folder.read_run(), (), gangs=gang_document.read(folder), facts=facts)
+    records = inputs.evidence.records.items()
+    return {(node, stage): digest_of(record) for node, of_node in records for stage, record in of_node.items()}
+
+
+def _check(source: RunFolder, renamed: RunFolder, renamer: NameRenamer) -> None:
+    """Compare all verdicts of both reports, and search the files for names."""
+    first, second = (_verdicts(run_folder.read_report(folder)) for folder in (source, renamed))
+    first = {renamer.ids.get(name, name): verdicts for name, verdicts in first.items()}
+    if odd := sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name)):
+        raise EvidenceBundleError(f"verdicts differ under other names on {some_of(odd)}: this is a bug in gpuval")
+    known = renamer.converter.known
+    names = {name for name in {*known.names, *known.hosts, *known.aliases} if not renamer.converter.is_word(name)}
+    scan = InternalDataScan(ScanTargets(names, set(known.secrets), set(known.addresses)), set(known.names.values()))
+    paths = [path.relative_to(renamed.path).as_posix() for path in renamed.path.rglob("*") if path.is_file()]
+    findings = problems(scan, renamed.path, paths)
+    findings += [f"the path {path}: {kind}" for path in paths for kind in scan.text(path)]
+    if findings:
+        raise EvidenceBundleError(f"names are left in the derived bundle: {some_of(findings)}: this is a bug in gpuval")
+
+
+def _verdicts(report: Mapping[str, Any]) -> dict[str, Any]:
+    """By node, and for the run under an empty name, all that is decided."""
+    return {"": (report["verdict"], report["counts"])} | {
+        node["name"]: (node["verdict"], node["class"], sorted(
+            (one["name"], one["stage"] or "", one["part"], one["verdict"]) for one in node["checks"]
+        ))
+        for node in report["nodes"]
+    }  # fmt: skip
