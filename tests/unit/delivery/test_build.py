@@ -1,5 +1,6 @@
 """A delivery from the results of a run: what is in it, the same bytes again, nothing internal."""
 
+import base64
 import gzip
 import hashlib
 import io
@@ -474,6 +475,23 @@ def test_addresses_beyond_number_share_a_placeholder(monkeypatch):
     monkeypatch.setattr(conversion, "MAX_PLACEHOLDERS", 2)
     converter = InternalDataConverter(InternalData(names={}))
     assert converter.text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.1") == "address-1 address-2 address-other address-1"
+
+
+def test_the_delivery_names_the_root_digest_of_the_evidence_bundle_of_its_verdict(folder):
+    judged_at = run_folder.read_report(folder)["run"]["judged_at"]
+    statement = folder.path / "evidence_bundle/statement.dsse.json"
+    statement.parent.mkdir()
+    for told_at, is_named in ((judged_at, True), ("2020-01-01T00:00:00Z", False)):
+        payload = json.dumps({"predicate": {"judged_at": told_at}}).encode()
+        statement.write_text(json.dumps({"payload": base64.b64encode(payload).decode()}))
+        built = make(folder)
+        digest = hashlib.sha256(payload).hexdigest()
+        manifest = json.loads((built.path / "manifest.json").read_text())
+        schemas.validate("delivery", manifest, what="manifest.json")
+        assert manifest.get("evidence_root_digest") == (digest if is_named else None)
+        assert (digest in (built.path / "README.md").read_text()) == is_named
+    statement.write_text("{}")
+    assert "root digest" not in (make(folder).path / "README.md").read_text()
 
 
 def test_the_manifest_has_every_file(folder):

@@ -4,7 +4,9 @@ draft replace the delivery. Memory holds one stage of one node at a time."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import shutil
@@ -137,8 +139,10 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
         "judged_at": report["run"]["judged_at"],
         "nodes": [{"id": request.ids[node["name"]], "verdict": node["verdict"]} for node in order],
     }
+    root_digest = _root_digest(request.folder, report["run"]["judged_at"])
+    manifest |= {"evidence_root_digest": root_digest} if root_digest else {}
     say("delivery: writing the report")
-    _forms(report, converter, request.name, draft, scratch, rows)
+    _forms(root_digest, report, converter, request.name, draft, scratch, rows)
     manifest["replaced"] = dict(Counter(kind for kind, _original in converter.placeholders))
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
@@ -283,7 +287,19 @@ def _curves(path: Path, name: str, identity: str, converter: InternalDataConvert
     (evidence / path.name).write_text(json.dumps(part), encoding="utf-8")
 
 
+def _root_digest(folder: run_folder.RunFolder, judged_at: str) -> str:
+    """The SHA-256 of what the statement of the run's evidence bundle signs; empty without a bundle of this verdict."""
+    envelope = read_object(folder.path / "evidence_bundle/statement.dsse.json", MAX_LOG_BYTES) or {}
+    try:
+        payload = base64.b64decode(envelope["payload"])
+        is_of_verdict = json.loads(payload)["predicate"]["judged_at"] == judged_at
+    except (LookupError, TypeError, ValueError):
+        return ""
+    return hashlib.sha256(payload).hexdigest() if is_of_verdict else ""
+
+
 def _forms(
+    root_digest: str,
     report: dict[str, Any],
     converter: InternalDataConverter,
     name: str,
@@ -300,6 +316,7 @@ def _forms(
         passed=passed,
         failed=failed,
         incomplete=incomplete,
+        evidence=root_digest and f"\nThe evidence bundle behind this report has the root digest {root_digest}.",
     )
     (draft / "README.md").write_text(readme, encoding="utf-8")
     stream = io.StringIO()
