@@ -4,8 +4,8 @@ import json
 from pathlib import PurePosixPath
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import derived, renaming, replay
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import SigningKeyError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.sensitive import Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -108,9 +108,9 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path):
     path = tmp_path / renaming.KEY_FILE
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-    with pytest.raises(SigningKeyError, match="chmod 600"):
+    with pytest.raises(SettingError, match="chmod 600"):
         renaming.read_key(tmp_path)
     path.chmod(0o600)
     path.write_bytes(key[:-1])
-    with pytest.raises(SigningKeyError, match="restore it"):
+    with pytest.raises(SettingError, match="restore it"):
         renaming.read_key(tmp_path)

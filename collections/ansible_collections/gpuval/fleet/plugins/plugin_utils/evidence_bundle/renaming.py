@@ -18,12 +18,11 @@ from typing import Any
 
 from ...module_utils.redaction import any_of
 from ..core import files
-from ..core.errors import reason_of
+from ..core.errors import SettingError, reason_of
 from ..internal_data.conversion import InternalDataConverter
 from ..internal_data.ordinary_names import is_ordinary
 from ..judge.identity import is_useless
 from ..records.evidence import MAX_SERIES_BYTES
-from .signing_keys import SigningKeyError
 
 #: Below gpuval_state_dir. Without this key names cannot be guessed from their hashes.
 KEY_FILE = "signing/renaming.key"
@@ -44,7 +43,7 @@ _IDENTITY = re.compile(r"(name|machine_id) (.+)", re.DOTALL)
 
 
 def read_key(state_dir: Path) -> bytes:
-    """The site's key for renaming, made when it is first needed. Raises SigningKeyError."""
+    """The site's key for renaming, made when it is first needed. Raises SettingError."""
     path = state_dir / KEY_FILE
     try:
         if not path.exists():
@@ -52,12 +51,12 @@ def read_key(state_dir: Path) -> bytes:
             files.replace(path, secrets.token_bytes(KEY_BYTES), files.PRIVATE)
         key, is_open = files.read(path), path.stat().st_mode & 0o077
     except OSError as error:
-        raise SigningKeyError(f"{path}: the key for renaming cannot be read or made: {reason_of(error)}") from error
+        raise SettingError(f"{path}: the key for renaming cannot be read or made: {reason_of(error)}") from error
     if is_open or len(key) != KEY_BYTES:
         problem = (
             "other users may read it: run chmod 600" if is_open else f"not {KEY_BYTES} bytes: restore it, or remove"
         )
-        raise SigningKeyError(f"{path}: {problem} {path}")
+        raise SettingError(f"{path}: {problem} {path}")
     return key
 
 
