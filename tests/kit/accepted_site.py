@@ -42,6 +42,7 @@ class Machine:
 
     def __init__(self, number: int) -> None:
         self.serial = f"S4X{number:04}"
+        self.machine_id = f"id-{self.serial}"
         self.gpus = [f"1654{number:04}{index}" for index in range(GPUS)]
         self.bios = "1.2"
 
@@ -126,7 +127,7 @@ class AcceptedSite:
             record.update(run_id=run_id, node=name)
         environment = records["facts"]["environment"]
         environment["identity"] = {
-            "machine_id": f"id-{machine.serial}", "serial": machine.serial,
+            "machine_id": machine.machine_id, "serial": machine.serial,
             "gpu_uuids": [f"GPU-{gpu}" for gpu in machine.gpus],
         }  # fmt: skip
         environment["firmware"] = {"bios_version": machine.bios}

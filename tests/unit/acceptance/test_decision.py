@@ -1,6 +1,7 @@
 """Which nodes several runs accept; the reports are the real judge's. Each way to cheat is a test."""
 
 import dataclasses
+import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
@@ -170,6 +171,46 @@ def test_a_fault_of_the_machine_is_settled_by_any_new_part(site):
     site.replace_gpu(BAD, 6)
     site.run("again", 3, AGAIN, part_of="first")
     assert outcome(site.accept("first", "again"), BAD) == PASS
+
+
+def test_a_lost_gpu_that_is_back_is_no_repair(site):
+    def lost(fleet, name):
+        environment = fleet.record(name, "facts")["environment"]
+        del environment["gpus"][7]
+        del environment["identity"]["gpu_uuids"][7]
+        next(one for one in fleet.record(name, "facts")["metrics"] if one["name"] == "gpu_count")["value"] = 7
+
+    site.run("first", 2, faults={BAD: lost})
+    site.run("again", 3, AGAIN, part_of="first")
+    verdict, rule, reason = outcome(site.accept("first", "again"), BAD)
+    assert (verdict, rule) == ("FAIL", "not_repaired")
+    assert "gpus of serial S4X0001 in run first" in reason
+
+
+def test_a_fault_is_not_one_of_all_nodes_with_the_machine_id_of_one_cloned_disk(site):
+    for machine in site.machines.values():
+        machine.serial, machine.machine_id = "None", "6cd1b3a2f07c4f0f8a9d2f4f5c6b7a81"
+    site.run("first", 2)
+    site.run("later", 3, [BAD], faults={BAD: crashed}, part_of="first")
+    document = site.accept("first")
+    assert {node["name"] for node in document["nodes"] if node["verdict"] != "PASS"} == {BAD}
+    assert outcome(document, BAD)[1] == "withdrawn"
+
+
+def change_node(site, run_id, **fields):
+    path = site.results / f"site/{run_id}/report.json"
+    report = json.loads(path.read_text())
+    next(node for node in report["nodes"] if node["name"] == BAD).update(fields)
+    path.write_text(json.dumps(report))
+
+
+@pytest.mark.parametrize(("word", "rule"), [("sku", "accepted"), ("slow", "not_repaired")])
+def test_another_sku_in_the_settings_settles_only_what_the_settings_caused(failed, word, rule):
+    fault = {"class": word, "of": "serial S4X0001"}
+    action = {"name": "inspect", "class": word, "parts": [], "earlier_runs": [], "faults": [fault]}
+    change_node(failed, "first", sku="h100", **{"class": word}, action=action)
+    failed.run("again", 3)
+    assert outcome(failed.accept("again"), BAD)[1] == rule
 
 
 def test_a_speed_that_changed_needs_a_repair_too(site):
@@ -353,6 +394,7 @@ def test_every_run_of_a_node_stands_in_the_document(failed):
         ("node-001", "an entry has node"),
         ({"node": "a", "part": "b", "action": "c", "at": "yesterday", "by": "d"}, "at: yesterday of a is no time"),
         ({"node": "a", "part": "b", "action": "c", "at": "2026-11-04T09:00:00", "by": "d"}, "is no time such as"),
+        ({"node": "a", "part": "b", "action": "c", "at": "0001-01-01T00:00:00+14:00", "by": "d"}, "is no time such as"),
     ],
 )
 def test_a_repair_that_is_mistyped_is_refused(entry, words):
@@ -367,6 +409,18 @@ def test_a_damaged_report_is_no_report_less(failed):
         failed.accept("first")
 
 
+def test_a_damaged_report_of_another_run_stops_no_mark_and_is_named(failed):
+    failed.run("again", 3, part_of="first")
+    failed.run("old", "2026-06-02")
+    for run_id in ("first", "old"):
+        (failed.results / f"site/{run_id}/report.json").write_text("{")
+    folder, warnings = run_folder.RunFolder(failed.results / "site/again"), []
+    repairs.withhold_acceptance(run_folder.read_report(folder), folder, [], warnings.append)
+    (warning,) = warnings  # no warning of a run that is too old to count
+    assert "site/first/report.json is damaged" in warning
+    assert "`make report RUN=first` writes it again; until then faults of this run keep no mark" in warning
+
+
 def test_marks_drains_and_the_health_file_ask_the_same_rule(failed):
     failed.run("again", 3, part_of="first")
     before = health.merged({}, run_folder.read_report(run_folder.RunFolder(failed.results / "site/first")))
@@ -375,7 +429,7 @@ def test_marks_drains_and_the_health_file_ask_the_same_rule(failed):
 
     def marked(setting):
         report = run_folder.read_report(folder)
-        repairs.withhold_acceptance(report, folder, setting)
+        repairs.withhold_acceptance(report, folder, setting, pytest.fail)
         nodes = {node["name"]: node for node in report["nodes"]}
         assert [name for name, node in nodes.items() if "unrepaired" in node] in ([], [BAD])
         drain = drains.decide(drained, nodes[BAD], report["run"], open_checks)

@@ -87,6 +87,10 @@ SETTINGS = [
     ("gpuval_namespace: GPU val", "gpuval_namespace GPU val: must be up to 63 small letters"),
     ("gpuval_s3_endpoint: s3.example.org", "gpuval_s3_endpoint 's3.example.org' is no URL of an S3 service: write"),
     ("gpuval_s3_ca_file: /nowhere/ca.pem", "gpuval_s3_ca_file /nowhere/ca.pem: there is no such file"),
+    (
+        "gpuval_repairs: [{node: a, part: node, action: b, at: 2026-11-04 09:00, by: c}]",
+        "gpuval_repairs: at: 2026-11-04 09:00 of a is no time such as 2026-11-04T09:00:00Z",
+    ),
     ("gpuval_webhook_url: hooks.example.org/x", "gpuval_webhook_url is no URL: write https://HOST/PATH"),
     ("gpuval_webhook_url: https://hooks.example.org/caf\u00e9", "gpuval_webhook_url is no URL: write https://HOST/PATH"),
     ("gpuval_webhook_url: http://hooks.example.org/x", "gpuval_webhook_url leads to hooks.example.org without TLS"),

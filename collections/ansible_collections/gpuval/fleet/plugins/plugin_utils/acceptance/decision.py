@@ -15,7 +15,7 @@ from typing import Any
 
 from ..core.grouping import values_by_key
 from ..core.text import natural_order, some_of
-from ..judge.repairs import DeclaredRepair, NodeSighting, ReportedRun, days_before, open_faults
+from ..judge.repairs import DeclaredRepair, NodeSighting, ReportedRun, days_before, open_faults, sightings_of
 from ..judge.verdict import run_verdict
 from ..records.documents import Document
 from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
@@ -56,8 +56,7 @@ class AcceptanceInputs:
     @cached_property
     def sightings(self) -> list[NodeSighting]:
         """All nodes of all runs, the oldest run first."""
-        runs = sorted(self.runs, key=lambda run: (run.head["finished_at"], run.run_id))
-        return [sighting for run in runs for sighting in run.sightings()]
+        return sightings_of(self.runs)
 
     @cached_property
     def by_part(self) -> dict[str, list[NodeSighting]]:

@@ -210,7 +210,7 @@ class KubernetesScheduler(JobScheduler):
         """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
         folder = self._action.folder(self._options)
         report = run_folder.read_report(folder)
-        repairs.withhold_acceptance(report, folder, self._options.repairs)
+        repairs.withhold_acceptance(report, folder, self._options.repairs, self._action.display.warning)
         run, marks_by_name, open_checks = report["run"], {}, {}
         for judged in report["nodes"]:
             name = judged["name"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -22,7 +23,7 @@ from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..records import report_file
 from ..records.documents import Document
-from ..records.failure_classes import NODE, subject_of
+from ..records.failure_classes import NODE, subject_of, traits_of
 from ..runs import failed_checks, origin
 from ..runs import folder as run_folder
 from .identity import best_of
@@ -34,6 +35,8 @@ LOOK_BACK_DAYS = 14
 #: Versions (skus/shared/properties.yml) that a repair changes.
 FIRMWARE = ("vbios", "bios", "bmc", "nic_firmware")
 IDENTITIES = ("serial", "uuid")
+#: Ladder of failure classes where gpuval_sku may be what is at fault, rather than the node.
+NOT_AS_ORDERED = "not_as_ordered"
 _GPU_OF_MACHINE = re.compile(r" gpu:\d+$")
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -72,7 +75,7 @@ def parse_repairs(value: Any) -> list[DeclaredRepair]:
         try:
             moment = datetime.fromisoformat(texts["at"])
             texts["at"] = moment.astimezone(timezone.utc).strftime(_FORM) if moment.tzinfo else ""
-        except ValueError:
+        except (ValueError, OverflowError):
             texts["at"] = ""
         if not texts["at"]:
             raise SettingError(
@@ -84,11 +87,13 @@ def parse_repairs(value: Any) -> list[DeclaredRepair]:
 
 @dataclass(frozen=True, eq=False)
 class NodeSighting:
-    """A node in the report of a run of an inventory."""
+    """A node in the report of a run of an inventory. ``shared``: identities that several nodes of one run have, such as
+    the machine id of a cloned disk: they name no machine."""
 
     run: Document
     node: Document
     inventory: str
+    shared: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -115,8 +120,8 @@ class NodeSighting:
 
     @cached_property
     def machines(self) -> frozenset[str]:
-        """Names of the machine that its facts give, without fillers."""
-        return frozenset(filter(None, (best_of(self.node["identity"], (key,)) for key in ("serial", "machine_id"))))
+        """Names of the machine that its facts give, without fillers and shared ones."""
+        return _machines_of(self.node) - self.shared
 
     @property
     def machine(self) -> str:
@@ -155,10 +160,9 @@ class NodeSighting:
 
     def bears(self, of: str, other: NodeSighting) -> bool:
         """Whether a fault of ``of``, found in the sighting ``other``, is one of this node's machine or GPUs."""
-        machine = _GPU_OF_MACHINE.sub("", of)
         names = {of, *(name for gpu in other.gpus if of in gpu.values() for name in gpu.values())} - {""}
-        names |= other.machines if machine in other.machines else set()
-        names |= {other._name} if machine == f"name {other.name}" else set()
+        if not of.startswith("gpu "):
+            names = {*other.machines} if _GPU_OF_MACHINE.sub("", of) in other.machines else {other._name}
         return not self.parts.isdisjoint(names)
 
     def changes_since(self, then: NodeSighting) -> dict[str, str]:
@@ -180,18 +184,21 @@ def open_faults(
         for earlier in sightings
         if earlier.run_id != sighting.run_id and earlier.at <= sighting.at and earlier.needs_repair
         for word, of in earlier.faults
-        if sighting.bears(of, earlier) and not _is_repaired(of, earlier, sighting, repairs)
+        if sighting.bears(of, earlier) and not _is_repaired(word, of, earlier, sighting, repairs)
     ]
 
 
-def _is_repaired(of: str, then: NodeSighting, now: NodeSighting, repairs: Sequence[DeclaredRepair]) -> bool:
+def _is_repaired(word: str, of: str, then: NodeSighting, now: NodeSighting, repairs: Sequence[DeclaredRepair]) -> bool:
+    changes = {*now.changes_since(then).values()}
     versions = [(then.node.get("versions", {}).get(name), now.node.get("versions", {}).get(name)) for name in FIRMWARE]
     is_declared = any(
         repair.node in (then.name, now.name) and then.at <= repair.at <= now.run["created_at"] for repair in repairs
     )
-    # a GPU at fault that is still there is not repaired by another new one
-    has_new_part = not of.startswith("gpu ") and "came" in now.changes_since(then).values()
-    return is_declared or has_new_part or any(before and after and before != after for before, after in versions)
+    # a GPU at fault that is still there is not repaired by another new one, and one that was lost may only be back
+    has_new_part = not of.startswith("gpu ") and changes == {"came", "went"}
+    has_new_sku = traits_of(word).ladder == NOT_AS_ORDERED and then.node["sku"] != now.node["sku"]
+    has_new_firmware = any(before and after and before != after for before, after in versions)
+    return is_declared or has_new_part or has_new_sku or has_new_firmware
 
 
 class ReportedRun(NamedTuple):
@@ -210,16 +217,28 @@ class ReportedRun(NamedTuple):
     def run_id(self) -> str:
         return str(self.head["run_id"])
 
-    def sightings(self) -> list[NodeSighting]:
-        return [NodeSighting(self.head, node, self.inventory) for node in self.report["nodes"]]
+
+def _machines_of(node: Document) -> frozenset[str]:
+    return frozenset(filter(None, (best_of(node["identity"], (key,)) for key in ("serial", "machine_id"))))
 
 
-def read_runs(results: Path, since: str, inventory: Sequence[str]) -> list[ReportedRun]:
-    """All runs in the results folder that ended since then, of every inventory. Raises RunError for damaged reports."""
+def sightings_of(runs: Iterable[ReportedRun]) -> list[NodeSighting]:
+    """All nodes of these runs, the oldest run first."""
+    runs = sorted(runs, key=lambda run: (run.head["finished_at"], run.run_id))
+    counts = (Counter(machine for node in run.report["nodes"] for machine in _machines_of(node)) for run in runs)
+    shared = frozenset(machine for counted in counts for machine, count in counted.items() if count > 1)
+    return [NodeSighting(run.head, node, run.inventory, shared) for run in runs for node in run.report["nodes"]]
+
+
+def read_runs(
+    results: Path, since: str, inventory: Sequence[str], warn: Callable[[str], object] | None = None
+) -> list[ReportedRun]:
+    """All runs in the results folder that ended since then, of every inventory. Damaged reports are left out with a
+    warning; without ``warn`` raises RunError."""
     runs = []
     for folder in run_folder.known_runs(results, imported=True):
-        path = folder.path / "report.json"
-        if not path.exists():
+        path, run = folder.path / "report.json", run_folder.read_object(folder.run_file)
+        if not path.exists() or str(run.get("finished_at") or since) < since:
             continue
         try:
             data = files.read(path)
@@ -229,8 +248,11 @@ def read_runs(results: Path, since: str, inventory: Sequence[str]) -> list[Repor
                 report_file.unpack_shared(node, report)
                 node["metrics"] = {}
         except (OSError, ValueError, LookupError) as error:
-            remedy = f"`make report RUN={folder.path.name}` writes it again"
-            raise run_folder.RunError(f"{path} is damaged ({error}): {remedy}") from error
+            problem = f"{path} is damaged ({error}): `make report RUN={folder.path.name}` writes it again"
+            if warn is None:
+                raise run_folder.RunError(problem) from error
+            warn(f"{problem}; until then faults of this run keep no mark")
+            continue
         if (report["run"]["finished_at"] or "") >= since:
             is_own = origin.is_same(folder.inventory, inventory)
             shown = origin.shown(inventory if is_own else folder.inventory)
@@ -242,13 +264,18 @@ def days_before(time: str, days: int = LOOK_BACK_DAYS) -> str:
     return (datetime.fromisoformat(time) - timedelta(days=days)).strftime(_FORM)
 
 
-def withhold_acceptance(report: Document, folder: run_folder.RunFolder, setting: Any) -> None:
+def withhold_acceptance(
+    report: Document, folder: run_folder.RunFolder, setting: Any, warn: Callable[[str], object]
+) -> None:
     """Set ``unrepaired`` in the nodes of a report whose PASS follows a fault that nothing repaired, for
-    `failed_checks`. ``setting``: gpuval_repairs. Raises SettingError and RunError."""
+    `failed_checks`. ``setting``: gpuval_repairs. Raises SettingError."""
     repairs, ended, inventory = parse_repairs(setting), report["run"]["finished_at"], folder.inventory
-    runs = read_runs(folder.results, days_before(ended), inventory) if ended else ()
-    faulty = [sighting for run in runs for sighting in run.sightings() if sighting.needs_repair]
-    for node in report["nodes"]:
-        passed = NodeSighting(report["run"], node, origin.shown(inventory))
-        faults = open_faults(passed, faulty, repairs) if node["verdict"] == failed_checks.PASS else ()
+    if not ended:
+        return
+    earlier = read_runs(folder.results, days_before(ended), inventory, warn)
+    sightings = sightings_of([*earlier, ReportedRun(report, origin.shown(inventory), "")])
+    faulty = [sighting for sighting in sightings if sighting.needs_repair]
+    own = (sighting for sighting in sightings if sighting.run is report["run"])
+    for node, sighting in zip(report["nodes"], own, strict=True):
+        faults = open_faults(sighting, faulty, repairs) if node["verdict"] == failed_checks.PASS else ()
         node.update({"unrepaired": list(map(str, faults))} if faults else {})

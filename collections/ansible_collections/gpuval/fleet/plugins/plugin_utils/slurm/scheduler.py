@@ -102,7 +102,7 @@ class SlurmScheduler(JobScheduler):
             return drains.release(options.marked_by, options.nodes, trial=trial)
         folder = self._action.folder(options)
         report, incomplete = run_folder.read_report(folder), options.taint_incomplete
-        repairs.withhold_acceptance(report, folder, options.repairs)
+        repairs.withhold_acceptance(report, folder, options.repairs, self._action.display.warning)
         return drains.mark(folder.results, report, options.nodes, incomplete=incomplete, trial=trial)
 
     def clean(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
 from ..inventory import env_file
 from ..jobs import stages as job_stages
-from ..judge import actions, baseline, coherence, criteria, declared, plausible, sku_catalogue
+from ..judge import actions, baseline, coherence, criteria, declared, plausible, repairs, sku_catalogue
 from ..records import failure_classes
 from ..report import webhook
 from ..runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
@@ -59,6 +59,7 @@ CHECKS = {
     "gpuval_nic_rate": declared.port_rate,
     "gpuval_pods": pod_settings.parse,
     "gpuval_runs_folder": partial(folder.check_folder, setting="gpuval_runs_folder"),
+    "gpuval_repairs": repairs.parse_repairs,
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
     "gpuval_versions": declared.parse_versions,

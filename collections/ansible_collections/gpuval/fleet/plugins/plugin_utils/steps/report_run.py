@@ -73,7 +73,7 @@ def report_run(
                     action.display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
     if health_file and run["finished_at"]:
         try:
-            withhold_acceptance(report, folder, repairs)
+            withhold_acceptance(report, folder, repairs, action.display.warning)
             health.update(health_file, report)
         except (GpuvalError, OSError) as error:  # the verdict is announced next
             action.display.warning(f"the verdicts are not in gpuval_health_file: {error}")
