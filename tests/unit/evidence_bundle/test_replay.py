@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import contents, replay
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import (
+    contents,
+    replay,
+    signing_keys,
+    statement,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -45,7 +50,12 @@ def judged_run(place, tmp_path):
 
 
 def make(run, **options):
-    return run_action("evidence_bundle", {"run_id": run.path.name, "results_dir": str(run.results)}, **options)
+    settings = {
+        "run_id": run.path.name,
+        "results_dir": str(run.results),
+        "state_dir": str(run.results.parent / "state"),
+    }
+    return run_action("evidence_bundle", settings, **options)
 
 
 def edit(path, old, new):
@@ -92,6 +102,10 @@ def test_a_run_of_1_0_is_judged_reported_and_bundled_without_its_store(place, tm
     assert not made.failed and made.result["changed"], made.text
     target = run.path / contents.FOLDER
     files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    files.remove(statement.STATEMENT)
+    assert (run.path / "verify_bundle.py").stat().st_size
+    checked = statement.check(target, signing_keys.read_known_keys(run.results))
+    assert not checked.problems and checked.predicate["run_id"] == run.path.name and "not signed" in made.text
     assert len(files) == made.result["files"] == planned.result["files"]
     assert not {f"run/{name}" for name in OTHERS} & files
     assert {
@@ -101,7 +115,13 @@ def test_a_run_of_1_0_is_judged_reported_and_bundled_without_its_store(place, tm
         kind, _, path = name.partition("/")
         assert (target / name).read_bytes() == ({"run": run.path, "data": COLLECTION}[kind] / path).read_bytes()
     again = make(run)
-    assert again.result["changed"] is False and "up to date" in again.text
+    assert again.result["changed"] is False
+    signing_keys.ensure_key(run.results.parent / "state", rotate=False)
+    signed = make(run)
+    assert signed.result["changed"] and "signed by" in signed.text
+    assert make(run).result["changed"] is False
+    (target / statement.STATEMENT).unlink()
+    assert make(run).result["changed"]
     assert not list(run.path.glob(f".{contents.FOLDER}.*"))
 
 

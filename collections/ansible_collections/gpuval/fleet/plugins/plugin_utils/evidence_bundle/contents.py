@@ -57,7 +57,7 @@ class BundleSources:
     def is_made(self) -> bool:
         """Whether the bundle is there with the same content."""
         there = {path.relative_to(self.target).as_posix() for path in self.target.rglob("*") if not path.is_dir()}
-        is_same = there.difference(ADDED) == self.paths.keys()
+        is_same = {*ADDED} <= there and there.difference(ADDED) == self.paths.keys()
         return is_same and all(
             filecmp.cmp(path, self.target / name, shallow=False) for name, path in self.paths.items()
         )

@@ -7,7 +7,7 @@ import resource
 import sys
 from pathlib import Path
 
-from ..core import extensions, schemas
+from ..core import extensions, processes, schemas
 from ..core.errors import GpuvalError
 from ..gang import document, judging
 from ..judge import baseline, criteria
@@ -25,6 +25,7 @@ def main(folder: Path, run_path: Path) -> None:
     """Write report.json into ``folder``, which has the data, and print the version that judged before."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     gc.disable()  # none of millions of objects is garbage before the end
+    processes.MIN_NODES = sys.maxsize  # one process: two would share too little memory
     try:
         print(judge(folder, RunFolder(run_path)))
     except (GpuvalError, ValueError, LookupError, RecursionError, MemoryError) as error:
