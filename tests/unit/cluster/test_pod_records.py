@@ -3,9 +3,11 @@
 import contextlib
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import ClusterPlacement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodTrouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
     ContainerState,
@@ -312,7 +314,7 @@ def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
     crashed = StageRecord(
         RUN, NODE, "training", "training", 1, state="crash", exit_code=127, environment={"cause": cause}
     )
-    runner_pod.write_termination(crashed, {}, tmp_path / "termination")
+    runner_pod.write_termination(crashed, {}, tmp_path / "termination", 1)
     message = (tmp_path / "termination").read_text()
     container = ContainerState("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     made = take(pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported())
@@ -330,12 +332,26 @@ def test_the_tail_of_the_log_is_reported_with_a_crash():
 
 def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
     made = StageRecord(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
-    runner_pod.write_termination(made, DIGESTS, tmp_path / "log")
+    runner_pod.write_termination(made, DIGESTS, tmp_path / "log", 1)
     container = ContainerState("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
     taken = pod_records.PodStageEnd(container, PLAN, "training", 1, AT).reported()
     assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
     assert (tmp_path / "log").stat().st_size <= 2048
     assert termination_report("training", container).digests == DIGESTS
+
+
+@pytest.mark.parametrize("containers", [1, 12, 40])
+def test_the_last_word_fits_into_the_share_that_kubernetes_gives_each_container(tmp_path, containers):
+    """The kubelet cuts what is longer, which then is no JSON any more: the pod's state and cause would be lost."""
+    cause = {"class": "environment", "text": "fio: command not found", "rank": None, "package": "fio"}
+    made = StageRecord(
+        RUN, NODE, "training", "training", 1, "crash", "no fio " * 400, exit_code=127, environment={"cause": cause}
+    )
+    runner_pod.write_termination(made, DIGESTS, tmp_path / "log", containers)
+    message = (tmp_path / "log").read_text()[: 12288 // containers]
+    report = termination_report("training", ContainerState("ended", "Error", message, 1, None, AT, AT))
+    assert (report.state, report.exit_code, report.cause.text) == ("crash", 127, "fio: command not found")
+    assert report.digests == (DIGESTS if containers < 40 else {})
 
 
 @pytest.mark.parametrize("stated", [None, [], {"records/training": "a" * 64}, {"records/training": ["no digest"]}])
@@ -350,6 +366,20 @@ def test_a_pod_states_the_digests_of_its_stage_alone():
     message = json.dumps({"stage": "training", "state": "success", "digests": stated})
     container = ContainerState("ended", "Completed", message, 0, None, AT, AT)
     assert termination_report("training", container).digests == DIGESTS
+
+RUNS = ContainerState("running", "", "", None, None, AT, None)
+
+
+@pytest.mark.parametrize(("second", "stated"), [({}, {}), ({"facts": RUNS}, DIGESTS), ({"training": RUNS}, {})])
+def test_digests_count_until_a_later_pod_may_have_changed_the_results(second, stated):
+    """A second pod that is gone may have changed all."""
+    message = json.dumps({"stage": "training", "state": "success", "digests": DIGESTS})
+    attempts = {1: {"training": ContainerState("ended", "Completed", message, 0, None, AT, AT)}, 2: second}
+    placed = object.__new__(ClusterPlacement)
+    placed._pods = SimpleNamespace(status=lambda _node, _now, attempt: SimpleNamespace(stages=attempts[attempt]))
+    assert placed._stated_by(SimpleNamespace(name=NODE, attempt=1)) == DIGESTS
+    assert placed._stated_by(SimpleNamespace(name=NODE, attempt=2)) == stated
+
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

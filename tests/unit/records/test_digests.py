@@ -27,6 +27,7 @@ RECORD, LOG, SERIES = "records/facts", "logs/facts", "series/facts"
         ({}, {RECORD: A}, STORE_ONLY),
         ({RECORD: [A]}, {}, STORE_ONLY),
         ({"records/work": [A]}, {"records/work": A}, STORE_ONLY),
+        ({RECORD: [A], LOG: [B]}, {LOG: B}, STORE_ONLY),  # the watch of an older release read the record
     ],
 )
 def test_a_stage_is_confirmed_if_all_that_was_read_of_it_is(stated, read, channel):

@@ -19,6 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import TaskOutcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
@@ -386,3 +387,69 @@ def test_a_log_that_the_controller_puts_into_the_store_is_not_read_back_as_anoth
     again = Collection(trained, store)
     again._from_store()
     assert again.digests["node-00"].read == {"logs/training": BY_CHANNEL}
+
+
+HONEST = make_record("node-00", state="running", finished_at=None, duration_seconds=None, exit_code=None)
+INVENTED = make_record("node-00", updated_at="2026-11-20T21:00:00Z")
+KEY = "folder/records/training/node-00.json"
+
+
+def invented(store, trained):
+    """A collection that took an end which the store invented."""
+    store.put(KEY, json.dumps(INVENTED).encode())
+    collection = Collection(trained, store)
+    collection._from_store()
+    collection._remember()
+    assert kept_record(trained)["state"] == "success"
+    return collection
+
+
+def fetch_from_node(collection, record):
+    """What the collection does with a record that the node returns in place of one that the store lacks."""
+    result = {"objects": {KEY: base64.b64encode(json.dumps(record).encode()).decode()}}
+    busy = [TaskOutcome("node-00", "fetch", result=result)]
+    wait = lambda _seconds: [busy.pop()]  # noqa: E731
+    tasks = SimpleNamespace(submit=lambda *_task: None, wait=wait, busy=busy, close=lambda: None)
+    collection._node_tasks, collection.error = lambda: (tasks, {}), "away"
+    collection.options = SimpleNamespace(fetch_tasks="fetch.yml", fetch_seconds=1.0)
+    collection._fetch(["node-00"])
+    collection._remember()
+
+
+def test_an_invented_end_that_the_store_takes_back_before_the_comparison_is_not_confirmed(store, trained):
+    invented(store, trained)
+    compared(store, trained, HONEST, HONEST)
+    assert kept_record(trained)["state"] == "running"
+    assert trained.read_digests("node-00").channel_of("training") == "node"
+
+
+def test_an_older_record_that_a_node_returns_does_not_confirm_the_invented_one(store, trained):
+    fetch_from_node(invented(store, trained), HONEST)
+    assert kept_record(trained)["state"] == "success"
+    assert trained.read_digests("node-00").channel_of("training") == "store only"
+
+
+def test_a_node_at_work_does_not_confirm_an_invented_end(store, trained):
+    collection = invented(store, trained)
+    raw = json.dumps(HONEST).encode()
+    answer = {"objects": {KEY: base64.b64encode(raw).decode()}, "running": True}
+    collection._take_stated("node-00", {**answer, "stated": {"records/training": [digest(raw)]}})
+    assert kept_record(trained)["state"] == "success"
+    assert collection.digests["node-00"].channel_of("training") == "store only"
+
+
+def test_what_the_watch_reads_after_a_collection_without_the_store_is_compared(store, trained):
+    """The node's word on an earlier record confirms no later one."""
+    fetch_from_node(Collection(trained, store), HONEST)
+    assert trained.read_digests("node-00").channel_of("training") == "node"
+    raw = json.dumps(INVENTED).encode()
+    store.put(KEY, raw)
+    (entry,) = store.list(KEY)
+    run_folder.write_json(trained.evidence_file("node-00", "training"), INVENTED)
+    memory = {"seen": {KEY: entry.stamp}, "digests": {KEY: digest(raw)}}
+    run_folder.write_json(trained.state / "watch.json", memory)
+    collection = Collection(trained, store)
+    collection.options = SimpleNamespace(fetch_tasks=None)
+    collection.publishes = False
+    collection._collect_run(trained)
+    assert trained.read_digests("node-00").channel_of("training") == "store only"

@@ -1,9 +1,11 @@
 """What the console shows of the records that the watch reads."""
 
+import hashlib
 import json
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.digests import BY_CHANNEL
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import StorePoller
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watched_run import WatchedRun
@@ -82,3 +84,20 @@ def test_a_good_record_after_a_refused_one_counts(poller):
     poller.accept(key, contradiction(), 1.0)
     poller.accept(key, json.dumps(make_record("n", "training")).encode(), 2.0, "stamp")
     assert poller._watched.views["n"].refused == {} and poller._watched.views["n"].state("training") == "success"
+
+
+def test_the_digest_that_is_kept_is_that_of_the_record_which_counts(poller):
+    """Not that of an outdated one, with which a store could have an invented record confirmed."""
+    key = f"{poller._watched.info['folder']}/records/training/n.json"
+    kept = poller._watched.memory.digests
+    ended = json.dumps(make_record("n", "training", updated_at="2026-11-20T21:00:00Z")).encode()
+    older = json.dumps(make_record("n", "training", state="running", finished_at=None, exit_code=None)).encode()
+    poller.accept(key, ended, 1.0, "stamp 1")
+    poller.accept(key, older, 2.0, "stamp 2")
+    assert kept == {key: hashlib.sha256(ended).hexdigest()}
+    poller.accept(key, older, 3.0)
+    assert kept == {key: hashlib.sha256(ended).hexdigest()}, "also by the node itself"
+    poller.accept(key, ended, 4.0)
+    assert kept == {key: BY_CHANNEL}
+    poller.accept(key, ended, 5.0, "stamp 3")
+    assert kept == {key: BY_CHANNEL}, "the store has the same"

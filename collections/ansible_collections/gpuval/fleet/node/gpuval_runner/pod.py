@@ -28,6 +28,10 @@ from gpuval_runner.upload import Uploader
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
 MAX_TERMINATION_BYTES = 2048
+#: Kubernetes keeps so many bytes of a pod's termination messages, of each container an equal share.
+POD_TERMINATION_BYTES = 12 << 10
+#: Containers that a cluster may add to a pod, such as a mesh's sidecar.
+ADDED_CONTAINERS = 2
 LOCK_SECONDS = 60.0
 #: Files beside the plan with records of earlier attempts, whose pods no longer exist.
 EARLIER_RECORD = "record-{}.json"
@@ -57,7 +61,8 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
             print_record(record)
         stated = fetch(directory, dict.fromkeys(directory.result_keys(), "*"), 0)["digests"]
         digests = {key: values for key, values in stated.items() if key.endswith(f"/{stage}")}
-        write_termination(record, digests, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
+        path = Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG))
+        write_termination(record, digests, path, len(plan.stages))
     return 1 if is_last and runner.outcome() != "success" else 0
 
 
@@ -76,15 +81,16 @@ def print_record(record: StageRecord) -> None:
     print(f"\n-----BEGIN {name}-----\n{data}-----END {name}-----", flush=True)
 
 
-def write_termination(record: StageRecord, digests: dict[str, list[str]], path: Path) -> None:
-    """Write state, cause, message and exit code of a record, and the digests of its stage's results, in at most 2048
-    bytes, as the termination message."""
+def write_termination(record: StageRecord, digests: dict[str, list[str]], path: Path, containers: int) -> None:
+    """Write state, cause, message and exit code of a record, and the digests of its stage's results, as the termination
+    message, in at most 2048 bytes, and in the share of each of so many `containers`."""
+    longest = min(MAX_TERMINATION_BYTES, POD_TERMINATION_BYTES // (containers + ADDED_CONTAINERS))
     short: dict[str, Any] = {name: getattr(record, name) for name in ("stage", "state", "exit_code", "signal")}
-    short["digests"] = digests
     cause = {name: value for name, value in record.environment.items() if name == "cause"}
-    short |= cause if len(to_json(cause)) <= MAX_TERMINATION_BYTES // 2 else {}
-    limit = MAX_TERMINATION_BYTES
-    while len(data := to_json({**short, "message": one_line(record.message, limit)})) > MAX_TERMINATION_BYTES and limit:
+    short |= cause if len(to_json(cause)) <= longest // 2 else {}
+    stated = {**short, "digests": digests}
+    short, limit = stated if len(to_json(stated)) < longest * 3 // 4 else short, longest
+    while len(data := to_json({**short, "message": one_line(record.message, limit)})) > longest and limit:
         limit = limit * 3 // 4
     try:
         path.write_bytes(data)

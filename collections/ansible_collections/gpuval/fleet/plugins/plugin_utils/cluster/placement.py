@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import time
@@ -525,7 +524,9 @@ class ClusterPlacement(JobPlacement):
     def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
         stated: dict[str, list[str]] = {}
         for attempt in range(1, view.attempt + 1):
-            for stage, container in self._pods.status(view.name, time.monotonic(), attempt).stages.items():
+            stages = self._pods.status(view.name, time.monotonic(), attempt).stages
+            stated = stated if stages else {}  # what a pod changed that is gone is unknown
+            for stage, container in stages.items():
                 report = termination_report(stage, container)
                 stated = {key: values for key, values in stated.items() if not key.endswith(f"/{stage}")}
                 stated |= report.digests if report else {}
@@ -571,8 +572,6 @@ class ClusterPlacement(JobPlacement):
         try:
             for key, raw in records.items() if self._by_store else ():
                 self._store.client.put(key, raw, "application/json")
-                results = self._uploaded.setdefault(view.name, {})
-                results.setdefault(f"records/{key.split('/')[-2]}", []).append(hashlib.sha256(raw).hexdigest())
         except StoreError as error:
             self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
 

@@ -52,9 +52,10 @@ class NodeDigests:
         return any(digest != CUT and not self.is_confirmed(key) for key, digest in self.read.items())
 
     def channel_of(self, stage: str) -> str:
-        """The channel that confirms all objects of a stage that were read; else `STORE_ONLY`."""
+        """The channel that confirms the record of a stage and all else that was read of it; else `STORE_ONLY`."""
         keys = [key for key in self.read if key.partition("/")[2] == stage]
-        return self.channel if self.channel and keys and all(map(self.is_confirmed, keys)) else STORE_ONLY
+        is_confirmed = f"records/{stage}" in keys and all(map(self.is_confirmed, keys))
+        return self.channel if self.channel and is_confirmed else STORE_ONLY
 
 
 def stated_in(document: Any) -> dict[str, list[str]]:

@@ -270,7 +270,8 @@ class SlurmPlacement(JobPlacement):
         self._polled_at = now
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
-            self._stated |= {key: job.stated for key, job in self._jobs.items() if job.stated}
+            noted = {key: job for key, job in self._jobs.items() if job.note and key not in self._stated}
+            self._stated |= {key: stated for key, job in noted.items() if (stated := job.stated)}
             self._list_nodes()
         except SlurmError as error:
             self._lost_slurmctld(error)

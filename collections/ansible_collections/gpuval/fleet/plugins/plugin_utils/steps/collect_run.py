@@ -75,6 +75,8 @@ class RunCollection:
     redaction = SecretRedactor()
     #: By node and stage the digests of the records that the last verdict was made from.
     judged: Mapping[str, Any] = MappingProxyType({})
+    #: The memory of the watch. Its digests are those of a watch after the last collection.
+    watched: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, action, options):
         self.action, self.options = action, options
@@ -121,7 +123,7 @@ class RunCollection:
         self.renews = folder.is_imported and not self.seen_file.exists()
         self.frozen = self.is_judged and not self.renews
         # by its key the stamp of each object that the watch, or a collection, has read of the store
-        watched = run_folder.read_object(folder.state / "watch.json")
+        self.watched = watched = run_folder.read_object(self._watch_memory)
         self.seen = {
             key: stamp
             for key, stamp in {**watched.get("seen", {}), **run_folder.read_object(self.seen_file)}.items()
@@ -130,7 +132,7 @@ class RunCollection:
         self.digests = {name: folder.read_digests(name) for name in self.run_info["nodes"]}
         for key in watched.get("digests", {}).keys() & self.seen.keys():
             kind, stage, node = evidence.parse_key(self.run_info["folder"], key)
-            self.digests[node].read.setdefault(f"{kind}/{stage}", watched["digests"][key])
+            self.digests[node].read[f"{kind}/{stage}"] = watched["digests"][key]
         self.refused, self.unread, self.has_read = {}, {}, False
         self.collected, self.stored = 0, set()
         problems = folder.read_problems()
@@ -213,12 +215,19 @@ class RunCollection:
             for name, known in self.digests.items() if not self.frozen else ():
                 if known != self.run_folder.read_digests(name):
                     run_folder.write_json(self.run_folder.digests_file(name), vars(known))
+            if self.watched.get("digests") and not self.frozen:  # what stands there later is of a later watch
+                self.watched = {**self.watched, "digests": {}}
+                run_folder.write_json(self._watch_memory, self.watched)
         except OSError as error:
             if error.errno not in FULL:
                 raise
             self.action.display.warning(
                 "the next collection reads all again: the disk of the results is full, free space"
             )
+
+    @property
+    def _watch_memory(self):
+        return self.run_folder.state / "watch.json"
 
     def _holds(self, kind, stage, node):
         return evidence.is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
@@ -260,7 +269,7 @@ class RunCollection:
                     continue
                 self.collected += collected
                 self.seen[entry.key] = entry.stamp
-                self._note_digest(places[entry.key], raw)
+                self._note_digest(places[entry.key], raw, collected)
                 if not self.renews and time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
                     remembered = time.monotonic()
@@ -444,9 +453,10 @@ class RunCollection:
     def _parts_of(self, key):
         return evidence.parse_key(self.run_info["folder"], key)
 
-    def _note_digest(self, parts, raw):
-        kind, stage, node = parts
-        self.digests[node].read[f"{kind}/{stage}"] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
+    def _note_digest(self, parts, raw, is_new):
+        (kind, stage, node), read = parts, self.digests[parts[2]].read
+        if is_new or read.get(f"{kind}/{stage}") != digests.BY_CHANNEL:  # else the store has what came by the channel
+            read[f"{kind}/{stage}"] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
 
     def _node_tasks(self):
         """Workers for tasks on nodes, and the arguments that the tasks have in common."""
@@ -498,18 +508,17 @@ class RunCollection:
     def _collect(self, key, parts, raw, *, altered=False):
         """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes;
         ``altered``: the store's copy, which is here, was altered. Returns whether it changed the results, None if it is
-        refused."""
+        refused or outdated."""
         kind, stage, node = parts
         if kind == "records":
-            if altered:  # it is not the node's earlier record
-                self.evidence.records.get(node, {}).pop(stage, None)
+            self.evidence.records.get(node, {}).pop(stage, None)  # what counts is in the results, unless it was altered
             record = evidence.take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
             before, written = run_folder.read_object(path) if self._holds(*parts) else None, evidence.as_written(record)
             if before and not altered and evidence.is_stale(record, before):
-                return False
+                return None  # its digest is not that of the file
             if self.frozen and written != before and evidence.digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES
                 self.evidence.add_problem(evidence.LATE if late else evidence.CHANGED, node=node, stage=stage)

@@ -171,10 +171,12 @@ class StorePoller:
             new = watched.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
         node, stage = record["node"], record["stage"]
-        if now is not None:
-            watched.memory.digests[key] = digest_of_bytes(raw, MAX_RECORD_BYTES) if stamp else BY_CHANNEL
-        run_folder.write_json(watched.folder.evidence_file(node, stage), as_written(record))
         view = watched.views[node]
+        known, digests = view.records.get(stage), watched.memory.digests
+        is_confirmed = record == known and digests.get(key) == BY_CHANNEL  # the store has what came by the channel
+        if now is not None and record is not known and not is_confirmed:  # an outdated one changes nothing
+            digests[key] = digest_of_bytes(raw, MAX_RECORD_BYTES) if stamp else BY_CHANNEL
+        run_folder.write_json(watched.folder.evidence_file(node, stage), as_written(record))
         if view.lost:
             view.lost, view.misses = False, 0
         if now is not None:

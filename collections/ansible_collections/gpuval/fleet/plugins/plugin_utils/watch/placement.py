@@ -173,8 +173,6 @@ class JobPlacement(Placement):
         self._run, self._folder, self._store, self._orders, self._warn = run, folder, store, orders, warn
         self._views: Mapping[str, NodeView] = {}
         self._events: list[Event] = []
-        #: By node and result the digests of what the controller put into the store in its place.
-        self._uploaded: dict[str, dict[str, list[str]]] = {}
         #: When the job of an attempt ended: its last records may arrive later.
         self._ended_at: dict[tuple[str, int], float] = {}
 
@@ -188,7 +186,7 @@ class JobPlacement(Placement):
     def _keep_digests(
         self, channel: str, is_ending: Callable[[NodeView], bool], follow: Callable[[float], object]
     ) -> None:
-        """Keep the digests that nodes state at the ends of their jobs, and those of what this controller uploaded.
+        """Keep the digests that nodes state at the ends of their jobs.
 
         Before, `follow` the jobs (for some seconds a call) of nodes whose results are complete while one `is_ending`.
         """
@@ -196,11 +194,9 @@ class JobPlacement(Placement):
         while time.monotonic() < until and any(map(is_ending, views)):
             follow(FOLLOW_SECONDS)
         for view in views:
-            stated, uploaded = self._stated_by(view), self._uploaded.get(view.name, {})
-            known = self._folder.read_digests(view.name)
+            stated, known = self._stated_by(view), self._folder.read_digests(view.name)
             if stated or known.stated:  # an earlier attempt's digests are not those of this one
-                known.channel = channel
-                known.stated = {key: [*values, *uploaded.get(key, ())] for key, values in stated.items()}
+                known.channel, known.stated = channel, stated
                 run_folder.write_json(self._folder.digests_file(view.name), vars(known))
 
     def _stated_by(self, view: NodeView) -> dict[str, list[str]]:
