@@ -367,6 +367,7 @@ def test_a_pod_states_the_digests_of_its_stage_alone():
     container = ContainerState("ended", "Completed", message, 0, None, AT, AT)
     assert termination_report("training", container).digests == DIGESTS
 
+
 RUNS = ContainerState("running", "", "", None, None, AT, None)
 
 
@@ -379,7 +380,6 @@ def test_digests_count_until_a_later_pod_may_have_changed_the_results(second, st
     placed._pods = SimpleNamespace(status=lambda _node, _now, attempt: SimpleNamespace(stages=attempts[attempt]))
     assert placed._stated_by(SimpleNamespace(name=NODE, attempt=1)) == DIGESTS
     assert placed._stated_by(SimpleNamespace(name=NODE, attempt=2)) == stated
-
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -453,3 +454,20 @@ def test_what_the_watch_reads_after_a_collection_without_the_store_is_compared(s
     collection.publishes = False
     collection._collect_run(trained)
     assert trained.read_digests("node-00").channel_of("training") == "store only"
+
+
+def test_the_verdict_does_not_wait_for_nodes_that_do_not_state_their_digests(store, trained):
+    collection, waits = invented(store, trained), []
+    trained.write_launch("node-00", {"node": "node-00", "state": "started", "directory": "/var/tmp/run"})
+
+    def wait(_seconds):
+        waits.append(1)
+        assert len(waits) < 50
+        time.sleep(0.1)
+        return []
+
+    tasks = SimpleNamespace(submit=lambda *_task: None, wait=wait, busy={"node-00"}, close=lambda: None)
+    collection._node_tasks, collection.action.task_vars = lambda: (tasks, {}), {"ansible_play_hosts": ["node-00"]}
+    collection.options = SimpleNamespace(fetch_tasks="fetch.yml", fetch_seconds=0.2)
+    collection._compare_digests()
+    assert "1 node(s) did not confirm the digests" in collection.action.display.text

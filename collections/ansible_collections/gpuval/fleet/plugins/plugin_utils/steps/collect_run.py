@@ -41,6 +41,8 @@ from ..watch import collecting
 
 #: A node's last uploads may still be on the way when its last record is there.
 UPLOAD_SECONDS = 4.0
+#: The verdict waits no longer for digests than for one fetch, and so long for each node.
+COMPARE_SECONDS_A_NODE = 0.5
 #: A node may write what so many fetches bring.
 MAX_FETCHES = 4
 LEFT_ON_NODE = f"evidence left out: it is more than {MAX_FETCHES} fetches bring: the run's folder on the node has it"
@@ -386,7 +388,7 @@ class RunCollection:
     def _compare_digests(self):
         """Ask nodes which digests their results have, and take what they return in place of what differs."""
         refused = {node for kind, _stage, node in map(self._parts_of, self.refused) if kind == "records"}
-        asked, answers = {}, {}
+        asked = {}
         for name in self.action.task_vars["ansible_play_hosts"]:
             known, launch = self.digests.get(name), self.run_folder.read_launch(name)
             has_open = known is not None and (known.has_open_keys or name in refused)
@@ -396,17 +398,19 @@ class RunCollection:
             return
         tasks, arguments = self._node_tasks()
         file, seconds = Path(self.options.fetch_tasks), self.options.fetch_seconds
+        answers = {name: {"msg": "no answer in time"} for name in asked}
+        until = time.monotonic() + seconds + COMPARE_SECONDS_A_NODE * len(asked)
         try:
             for name, read in asked.items():
                 tasks.submit(name, "fetch", file, {**arguments, "read": read}, seconds)
-            while tasks.busy:
+            while tasks.busy and time.monotonic() < until:
                 for outcome in tasks.wait(5):
                     answers[outcome.node] = {"msg": outcome.message, **(outcome.result or {})}
         finally:
             tasks.close()
         self._read_store()  # what was uploaded meanwhile
         silent = {name: answer["msg"] for name, answer in answers.items() if "stated" not in answer}
-        for name in (name for name in asked if name not in silent):
+        for name in answers.keys() - silent.keys():
             self._take_stated(name, answers[name])
         if silent:
             self.action.display.warning(
@@ -454,9 +458,10 @@ class RunCollection:
         return evidence.parse_key(self.run_info["folder"], key)
 
     def _note_digest(self, parts, raw, is_new):
-        (kind, stage, node), read = parts, self.digests[parts[2]].read
-        if is_new or read.get(f"{kind}/{stage}") != digests.BY_CHANNEL:  # else the store has what came by the channel
-            read[f"{kind}/{stage}"] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
+        kind, stage, node = parts
+        result, read = f"{kind}/{stage}", self.digests[node].read
+        if is_new or read.get(result) != digests.BY_CHANNEL:  # else the store has what came by the channel
+            read[result] = digests.digest_of_bytes(raw, evidence.MAX_BYTES[kind])
 
     def _node_tasks(self):
         """Workers for tasks on nodes, and the arguments that the tasks have in common."""
