@@ -73,6 +73,7 @@ def take(document):
         "run_id": RUN,
         "folder": RUN,
         "created_at": "2026-11-20T20:14:00Z",
+        "finished_at": None,
         "nodes": {NODE: {"stages": list(STAGES)}},
     }
     taken = evidence.RunEvidence()
