@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import take_record
 
-from tests.kit.builders import check, healthy, judge, make_run, metric
+from tests.kit.builders import check, healthy, judge, make_run, metric, times
 
 BEGIN = datetime(2026, 9, 1, 10, 0, tzinfo=timezone.utc)
 DAYS = 7
@@ -40,7 +40,7 @@ class Run:
         self.evidence = healthy(self.run, gpus=gpus)
         for node, records in self.records.items():
             for record in records.values():
-                record["run_id"] = self.id
+                record |= {"run_id": self.id, **times(self.run["created_at"], record["duration_seconds"])}
             environment = records["facts"]["environment"]
             environment["firmware"] = {"bios_version": "2.1"}
             for index, gpu in enumerate(environment["gpus"]):
