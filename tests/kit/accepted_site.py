@@ -152,7 +152,8 @@ class AcceptedSite:
     def accept(self, *named: str, day: int = 10, window_days: int = 14, hosts: Sequence[str] | None = None):
         """The acceptance of these runs on that day, from the results as they lie there."""
         at = f"2026-11-{day:02}T12:00:00Z"
-        since = repairs.days_before(at, max(window_days, repairs.LOOK_BACK_DAYS))
+        ends = [run_folder.find(self.results, run_id).read_run()["finished_at"] for run_id in named]
+        since = repairs.days_before(min(ends))
         runs = repairs.read_runs(self.results, since, [self.inventory])
         document = decide(AcceptanceInputs(
             runs=runs, named=named, inventory=self.inventory, hosts=list(self.machines) if hosts is None else hosts,

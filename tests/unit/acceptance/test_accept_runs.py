@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def site(tmp_path):
     return site
 
 
-def accept(site, runs, *, check_mode=False, inventory=None, **options):
+def accept(site, runs, *, check_mode=False, inventory=None, limit=None, **options):
     variables = {
+        **({"ansible_limit": limit} if limit else {}),
         **vars_of({name: {} for name in site.machines}),
         "ansible_inventory_sources": [inventory or site.inventory],
     }
@@ -111,8 +113,9 @@ def test_check_mode_says_the_same_and_writes_nothing(site):
         ("", {}, "needs RUNS=a,b,..."),
         ("frist", {}, "RUNS: no run frist: is it first?"),
         ("first,later", {}, "RUNS: no run later"),
-        ("first", {"window_days": 0}, "accept_window_days of 1 or more"),
+        ("first", {"window_days": 0}, "accept_window_days from 1 to 3650"),
         ("first", {"window_days": "soon"}, "window_days"),
+        ("first", {"window_days": 10**9}, "accept_window_days from 1 to 3650"),
         ("first", {"declared": [{"node": "node-001"}]}, "gpuval_repairs: an entry has node, part, action, at, by"),
         (
             "first",
@@ -171,7 +174,28 @@ def test_a_run_without_a_report_is_not_passed_over(site):
     assert "run second has no final report, and every run counts" in accept(site, "first").text
 
 
-def test_a_run_that_is_too_old_is_named(site):
-    site.run("old", day(40))
-    assert "run old ended before" in accept(site, "old,first").text
-    assert accept(site, "old,first", window_days=60).result is not None
+def test_a_run_that_is_too_old_accepts_nothing_and_is_named(site):
+    site.run("old", day(40), left_out=[NAMES[2]])
+    site.run("now", day(2), NAMES[2:], part_of="old")
+    lines = accept(site, "old,now").lines
+    assert any(line.startswith(f"- {NAMES[1]} INCOMPLETE not_named: its last whole run first") for line in lines)
+    shutil.rmtree(site.results / "site/first")
+    text = accept(site, "old,now").text
+    assert "over 14 days ago" in text
+    assert "over 60 days ago" not in accept(site, "old,now", window_days=60).text
+
+
+def test_a_limit_is_refused_since_it_would_leave_out_nodes_of_the_inventory(site):
+    assert "accept takes no --limit" in accept(site, "first", limit=NAMES[1]).text
+
+
+def test_the_first_run_may_lack_nodes_that_were_busy(site):
+    change_report(site, "first", narrowed_by=["busy"])
+    assert accept(site, "first").result is not None
+    change_report(site, "first", narrowed_by=["limit"])
+    assert "left out nodes or work" in accept(site, "first").text
+
+
+def test_a_folder_of_a_run_with_another_name_is_an_error(site):
+    (site.results / "site/first").rename(site.results / "site/moved")
+    assert "site/moved/report.json is damaged (it is the report of run first)" in accept(site, "moved").text

@@ -29,7 +29,11 @@ REMOVED = "removed"
 OF_NODES = ("limit", "busy")
 AGAIN = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
 REPAIR = f"repair it, then {AGAIN}"
-DECLARE = f"repair it, or declare in gpuval_repairs what was done, then {AGAIN}"
+WHOLE = "`make validate`, and start RUNS with that run"
+DECLARE = (
+    f"declare in gpuval_repairs what was done between these runs, or repair it, then {AGAIN}; after a wrong limit "
+    "`make report` judges that run again"
+)
 NAME = "`make accept RUNS={runs}`"
 
 
@@ -121,10 +125,14 @@ class AcceptanceCase:
         self.last = last
         self.first = next((one for one in self.named if one.run is inputs.first.head), None)
         self.later = [one for one in self.near if self.whole and one.at >= last.at and one.run is not last.run]
-        self.withdrawing = [one for one in self.later if any(last.bears(of, one) for _, of in one.faults)]
+        later = [one for one in self.later if one.needs_repair]
+        self.withdrawing = [one for one in later if any(last.bears(of, one) for _, of in one.faults)]
         self.unrepaired = open_faults(last, self.near, inputs.repairs) if self.whole else []
         had_fault = any(one.needs_repair and one.at < last.at for one in self.named)
-        self.is_repaired = not (self.first and self.first.is_whole) or had_fault or bool(last.changes_since(self.first))
+        self.is_repaired = had_fault or bool(last and self.first and last.changes_since(self.first))
+        # the first run had all nodes in it
+        passed_first = self.first and self.first.is_whole and (last is self.first or not self.is_repaired)
+        self.needs_neighbours = not passed_first
 
     def reasons(self) -> Iterator[tuple[str, str]]:
         """(rule, reason) of each rule that applies, the decisive one first; multi-node stages apart."""
@@ -152,7 +160,9 @@ class AcceptanceCase:
                 yield "parts_changed", f"{some_of(changes)} by run {late.run_id}, after {by}"
         if self.unrepaired:
             faults = some_of(dict.fromkeys(map(str, self.unrepaired)), 3)
-            yield "not_repaired", f"passed after {faults} without a new serial, firmware or declared repair"
+            times = [repair.at for repair in inputs.repairs if repair.node == self.name]
+            remark = f"; gpuval_repairs has one at {some_of(times)}, which is not between these runs" if times else ""
+            yield "not_repaired", f"passed after {faults} without a new serial, firmware or declared repair{remark}"
         if last.run_id not in inputs.named:
             yield "not_named", f"its last whole {by} is not in RUNS"
         if last.at < days_before(inputs.accepted_at, inputs.window_days):
@@ -182,8 +192,8 @@ class AcceptanceCase:
         counting: dict[str, dict[str, Any]] = {}
         for one in [self.last, *(late for late in self.later if late in self.named)] if self.whole else ():
             gang = next((gang - {self.name} for gang in inputs.gangs[one.run_id] if self.name in gang), set())
-            neighbours = [name for name in sound if name in gang] if self.is_repaired else []
-            is_enough = not self.is_repaired or len(neighbours) >= min(NEIGHBOURS, len(inputs.expected) - 1)
+            neighbours = [name for name in sound if name in gang] if self.needs_neighbours else []
+            is_enough = not self.needs_neighbours or len(neighbours) >= min(NEIGHBOURS, len(inputs.expected) - 1)
             passed = [stage["name"] for stage in one.node["stages"] if stage["state"] == "success"]
             is_same = one.node["verdict"] == PASS and one.run.get("criteria") == inputs.first.head["criteria"]
             for stage in {*inputs.multi_node_stages}.intersection(passed if is_enough and is_same else ()):
@@ -195,7 +205,7 @@ class AcceptanceCase:
         rule, reason = next(self.reasons(), ("accepted", ""))
         together, last, is_whole = self.together(sound), self.last, bool(self.whole)
         ran = {stage["name"] for stage in last.node["stages"]} if last else set()
-        needed = [stage for stage in self.inputs.multi_node_stages if self.is_repaired or stage in ran]
+        needed = [stage for stage in self.inputs.multi_node_stages if self.needs_neighbours or stage in ran]
         lacking = [stage for stage in needed if stage not in together and self.name not in self.inputs.alone]
         if rule == "accepted" and lacking:
             rule, reason = (
@@ -203,9 +213,14 @@ class AcceptanceCase:
                 f"{some_of(lacking)} did not run together with {NEIGHBOURS} accepted neighbours",
             )
         verdict, step = RULES[rule]
-        if rule == "withdrawn" and not any(one.node["verdict"] == FAIL for one in self.withdrawing):
+        open_runs = {fault.run_id for fault in self.unrepaired}
+        causes = self.withdrawing if rule == "withdrawn" else [one for one in self.near if one.run_id in open_runs]
+        if rule in ("withdrawn", "not_repaired") and not any(one.node["verdict"] == FAIL for one in causes):
             verdict = INCOMPLETE
-        chosen = ",".join([self.name, *[name for name in sound if name != self.name][:NEIGHBOURS]])
+        neighbours = [name for name in sound if name != self.name][:NEIGHBOURS]
+        if rule == "not_together" and len(neighbours) < min(NEIGHBOURS, len(self.inputs.expected) - 1):
+            step = WHOLE
+        chosen = ",".join([self.name, *neighbours])
         runs = ",".join(dict.fromkeys([*self.inputs.named, *([last.run_id] if last else ())]))
         machines = {machine for one in self.named for machine in one.machines}
         return {
@@ -280,7 +295,7 @@ def _gaps(named: Sequence[NodeSighting]) -> list[str]:
 def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
     """The document ``gpuval.acceptance/1``. ``inputs`` name at least one run, of the inventory."""
     cases = [AcceptanceCase(inputs, name) for name in inputs.expected]
-    sound = [case.name for case in cases if not case.is_repaired and not next(case.reasons(), None)]
+    sound = [case.name for case in cases if not case.needs_neighbours and not next(case.reasons(), None)]
     nodes = [case.document(sound) for case in cases]
     related = {row["run_id"] for node in nodes for row in node["runs"]}
     counts = Counter(node["verdict"] for node in nodes)

@@ -30,7 +30,7 @@ from .identity import best_of
 from .unsteady import UNSTEADY
 
 SETTING = "gpuval_repairs"
-#: Faults of so many days are looked at, even where a window is shorter.
+#: Faults of so many days before a run are looked at.
 LOOK_BACK_DAYS = 14
 #: Versions (skus/shared/properties.yml) that a repair changes.
 FIRMWARE = ("vbios", "bios", "bmc", "nic_firmware")
@@ -241,12 +241,7 @@ def read_runs(
         if not path.exists() or str(run.get("finished_at") or since) < since:
             continue
         try:
-            data = files.read(path)
-            report = orjson.loads(data)
-            schemas.validate("report", report, what="it")
-            for node in report["nodes"]:
-                report_file.unpack_shared(node, report)
-                node["metrics"] = {}
+            report, sha256 = _read_report(path)
         except (OSError, ValueError, LookupError) as error:
             problem = f"{path} is damaged ({error}): `make report RUN={folder.path.name}` writes it again"
             if warn is None:
@@ -256,8 +251,21 @@ def read_runs(
         if (report["run"]["finished_at"] or "") >= since:
             is_own = origin.is_same(folder.inventory, inventory)
             shown = origin.shown(inventory if is_own else folder.inventory)
-            runs.append(ReportedRun(report, shown, hashlib.sha256(data).hexdigest()))
+            runs.append(ReportedRun(report, shown, sha256))
     return runs
+
+
+def _read_report(path: Path) -> tuple[Document, str]:
+    """A report without metrics, and the file's SHA-256. Raises OSError, ValueError and LookupError."""
+    data = files.read(path)
+    report = orjson.loads(data)
+    schemas.validate("report", report, what="it")
+    if report["run"]["run_id"] != path.parent.name:
+        raise ValueError(f"it is the report of run {report['run']['run_id']}")
+    for node in report["nodes"]:
+        report_file.unpack_shared(node, report)
+        node["metrics"] = {}
+    return report, hashlib.sha256(data).hexdigest()
 
 
 def days_before(time: str, days: int = LOOK_BACK_DAYS) -> str:

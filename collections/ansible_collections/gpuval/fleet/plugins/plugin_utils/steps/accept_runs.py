@@ -25,6 +25,7 @@ FILE, LETTER = "acceptance.json", "acceptance.html"
 BUNDLE, STATEMENT = "evidence_bundle", "statement.dsse.json"
 #: Seconds by which clocks of controllers may differ.
 MAX_AHEAD_SECONDS = 60.0
+MAX_WINDOW_DAYS = 3650
 
 
 def accept_runs(
@@ -37,14 +38,16 @@ def accept_runs(
     declared: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     named, at, hosts = listed(runs), run_folder.now(), action.task_vars["ansible_play_hosts_all"]
-    if not named or window_days < 1:
-        raise RunError("accept needs RUNS=a,b,... (accept_runs), and accept_window_days of 1 or more")
+    if not named or not 1 <= window_days <= MAX_WINDOW_DAYS:
+        raise RunError(f"accept needs RUNS=a,b,... (accept_runs), and accept_window_days from 1 to {MAX_WINDOW_DAYS}")
+    if action.task_vars.get("ansible_limit"):
+        raise RunError("accept takes no --limit: all nodes of the inventory are expected")
     known = {folder.path.name: folder for folder in run_folder.known_runs(results_dir, imported=True)}
     for run_id in named:
         if run_id not in known:
             raise RunError(f"RUNS: no run {run_id}: {run_folder.hint(run_id, [*known])}; `make runs` lists them")
         run_folder.ensure_of(known[run_id], action.inventory)
-    since = repairs.days_before(at, max(window_days, repairs.LOOK_BACK_DAYS))
+    since = repairs.days_before(min(known[run_id].read_run()["finished_at"] or at for run_id in named))
     ended = repairs.read_runs(results_dir, since, action.inventory)
     _ensure_judged({run.run_id: run.head for run in ended}, known, named, since, action.inventory)
     inputs = AcceptanceInputs(
@@ -103,17 +106,15 @@ def _ensure_judged(heads, known, named, since, inventory):
         run = run_folder.read_object(folder.run_file)
         began = run.get("created_at", "") >= since and run_state.of({"finished_at": None, **run}).get("started_at")
         is_needed = run_id in named or (began and origin.is_same(folder.inventory, inventory))
-        if is_needed and (problem := _problem_of(heads.get(run_id), run.get("finished_at") or since, since)):
+        if is_needed and (problem := _problem_of(heads.get(run_id))):
             raise RunError(f"run {run_id} {problem.format(report=f'`make report RUN={run_id}`')}")
     first = min((heads[run_id] for run_id in named), key=lambda head: head["created_at"])
-    if first["narrowed_by"] or first.get("shortened"):
+    if {*first["narrowed_by"]} - {"busy"} or first.get("shortened"):
         reason = "the first of RUNS, left out nodes or work: name a whole run of all nodes"
         raise RunError(f"run {first['run_id']}, {reason}")
 
 
-def _problem_of(head, ended, since):
-    if head is None and ended < since:
-        return f"ended before {since}: leave it out, or raise accept_window_days"
+def _problem_of(head):
     if head is None:
         return "has no final report, and every run counts: wait for its end, or {report}"
     if "criteria" not in head:
