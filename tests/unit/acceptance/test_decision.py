@@ -298,7 +298,9 @@ def test_a_new_name_does_not_hide_a_fault(failed):
     assert outcome(document, "node-013")[1] == "not_repaired"
     assert outcome(document, BAD)[0] == "FAIL"  # it is expected still, until its removal is declared
     failed.declare(BAD, "removed", "2026-11-02T15:00:00Z")
-    assert BAD not in {node["name"] for node in failed.accept("again")["nodes"]}
+    document = failed.accept("again")
+    assert BAD not in {node["name"] for node in document["nodes"]}
+    assert "Nodes removed: node-001 (removed 2026-11-02T15:00:00Z, by K. Weber)" in document["summary"]
 
 
 def test_another_inventory_does_not_hide_a_fault(failed):

@@ -44,6 +44,23 @@ def test_what_was_ordered_counts_the_gpus_that_were_declared(report):
     assert re.search(r"h200 [^[]*? 8 15 120 14 h200 [^[]*? 4 1 4 1 Racks", words_of(acceptance, reports))
 
 
+def test_a_node_that_the_first_run_lacks_has_the_gpus_of_the_run_that_accepts_it(report):
+    acceptance, reports = accepted_fleet(report, 16)
+    for node in acceptance["nodes"]:
+        node["sku"] = "h200"
+    reports[FIRST]["nodes"] = [node for node in reports[FIRST]["nodes"] if node["name"] != "gpu-r001-n3"]
+    assert re.search(r"h200 [^[]*? 8 16 128 15 Racks", words_of(acceptance, reports))
+
+
+def test_a_node_that_was_removed_is_named(report):
+    acceptance, reports = accepted_fleet(report, 8)
+    assert "Not expected" not in words_of(acceptance, reports)
+    removed = {**acceptance["repairs"][0], "node": "gpu-r001-n9", "part": "node", "action": "removed"}
+    acceptance["repairs"].append(removed)
+    text = words_of(acceptance, reports)
+    assert "Not expected any more: gpu-r001-n9 (removed 2026-11-04T09:00:00Z, by K. Weber)." in text
+
+
 def test_exceptions_stand_in_full(report):
     text = words_of(*accepted_fleet(report, 8))
     assert "Exceptions 3 of 8 nodes" in text

@@ -327,6 +327,7 @@ def summary_lines(document: Document) -> list[str]:
         "Runs that count": [f"{run['run_id']} ({run['accepts']} nodes)" for run in runs if run["accepts"]],
         "Runs that accept no node": [f"{run['run_id']} ({run['excluded']})" for run in runs if run["excluded"]],
         "Machines replaced": [f"{name} ({machine['by']} for {machine['machine']})" for name, machine in replaced],
+        "Nodes removed": removed_nodes(document),
         "GPUs that moved": [f"{gone['part']} from {name} to {gone['node']}" for name, gone in went if gone["node"]],
     }
     words = ", ".join(f"{counts[word]} {word}" for word in (PASS, FAIL, INCOMPLETE))
@@ -336,6 +337,13 @@ def summary_lines(document: Document) -> list[str]:
         *(f"{title}: {some_of(texts, between='; ')}" for title, texts in listed.items() if texts),
         *(f"{node['name']} {node['verdict']} {node['rule']}: {node['reason']}: {node['next']}" for node in refused),
     ]
+
+
+def removed_nodes(document: Document) -> list[str]:
+    """Nodes that are not expected any more, with the person who declared it."""
+    expected = {node["name"] for node in document["nodes"]}
+    removed = [one for one in document["repairs"] if (one["part"], one["action"]) == ("node", REMOVED)]
+    return [f"{one['node']} (removed {one['at']}, by {one['by']})" for one in removed if one["node"] not in expected]
 
 
 def _run_row(inputs: AcceptanceInputs, run: ReportedRun, nodes: Sequence[Document]) -> dict[str, Any]:

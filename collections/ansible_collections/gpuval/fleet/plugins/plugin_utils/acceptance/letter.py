@@ -12,6 +12,7 @@ from ..core.grouping import values_by_key
 from ..records.documents import Document
 from ..report import html, not_tested, template
 from ..report.page.nodes import rack
+from .decision import removed_nodes
 
 STYLES = ("report.css", "acceptance.css")
 #: The worst verdict of a rack's nodes is the rack's.
@@ -22,11 +23,13 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
     """The letter's HTML. `digest`: SHA-256 of acceptance.json; `reports`: by run id, at least of the first run and of
     all runs that accept nodes, with every check whole (`report_file.unpacked`)."""
     nodes, first = acceptance["nodes"], acceptance["first_run"]
-    gpus = {node["name"]: node.get("gpus") for node in reports[first]["nodes"]}
+    entries = {(run_id, entry["name"]): entry for run_id, report in reports.items() for entry in report["nodes"]}
+    tested_nodes = [(node, entries.get((node["run_id"], node["name"]), {})) for node in nodes]
+    gpus = {node["name"]: (entry or entries.get((first, node["name"]), {})).get("gpus") for node, entry in tested_nodes}
     accepting = [run["run_id"] for run in acceptance["runs"] if run["accepts"]] or [first]
     limits = _required_limits(reports[run_id] for run_id in accepting)
     losses, sources = _losses(reports[accepting[0]], limits)
-    stages = [(node["name"], stage) for node in nodes for stage in _stages_of(node, reports)]
+    stages = [(node["name"], stage) for node, entry in tested_nodes for stage in entry.get("stages", ())]
     tested = values_by_key((stage["name"], stage["state"]) for _, stage in stages)
     channels = (
         (stage.get("confirmed_by", ""), f"{name} {stage['name']}") for name, stage in stages if stage["attempt"]
@@ -37,7 +40,7 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
         digest=digest,
         policy=html.policy_of([], styles),
         styles=styles,
-        ordered=values_by_key(((node["sku"], _models(node), gpus.get(node["name"])), node) for node in nodes),
+        ordered=values_by_key(((node["sku"], _models(node), gpus[node["name"]]), node) for node in nodes),
         racks=values_by_key((rack(node), node) for node in nodes),
         worst=lambda members: min((node["verdict"] for node in members), key=_WORST_FIRST.index),
         exceptions=[
@@ -45,6 +48,7 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
             if node["verdict"] != "PASS" or node["repaired"] or node["replaced"] or node["changes"]
         ],
         repairs=values_by_key((repair["node"], repair) for repair in acceptance["repairs"]),
+        removed=removed_nodes(acceptance),
         tested={name: Counter(states) for name, states in tested.items()},
         not_tested={run_id: not_tested.lines(reports[run_id]) for run_id in accepting},
         losses=losses,
@@ -59,13 +63,6 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
 
 def _models(node: Document) -> str:
     return ", ".join(sorted({str(gpu.get("model") or "") for gpu in node["identity"].get("gpus", ())}))
-
-
-def _stages_of(node: Document, reports: Mapping[str, Document]) -> Sequence[Document]:
-    """The stages of the run that accepts the node, or does not; the machine may have another name there."""
-    name = next((run["name"] for run in node["runs"] if run["run_id"] == node["run_id"]), None)
-    tested = reports.get(node["run_id"] or "", {"nodes": ()})["nodes"]
-    return next((entry["stages"] for entry in tested if entry["name"] == name), ())
 
 
 def _required_limits(reports: Iterator[Document]) -> dict[str, dict[tuple[str, str], list[str]]]:
