@@ -42,6 +42,11 @@ def test_sums_are_of_all_laps_and_the_sample_is_bounded():
     assert len(laps._sample.kept) <= 20_000
 
 
+def test_a_few_laps_that_are_far_faster_lose_nothing():
+    """As the first products of a cold H200, before its power limit slows it down."""
+    assert LapStatistics([0.5] * 5 + [1.0] * 95).summary().lost_ratio == 0
+
+
 @pytest.mark.parametrize(("count", "is_shown"), [(299, False), (300, True)])
 def test_the_slowest_hundredth_needs_300_laps(count, is_shown):
     assert (LapStatistics([1.0] * count).summary().slowest_hundredth_ratio is not None) == is_shown

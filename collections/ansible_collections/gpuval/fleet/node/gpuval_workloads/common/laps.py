@@ -190,7 +190,7 @@ class LapStatistics:
             seconds=mean,
             median_seconds=middle,
             spread_ratio=_MAD_TO_SIGMA * median([abs(lap - middle) for lap in laps]) / middle if middle else 0.0,
-            lost_ratio=1 - percentile(laps, 10) / mean if mean else 0.0,
+            lost_ratio=max(0.0, 1 - percentile(laps, 10) / mean) if mean else 0.0,  # below 0: a few laps are far faster
             slowest_hundredth_ratio=middle / fmean(slowest) if slowest else None,
             busy_ratio=self.seconds / self.wall_seconds if self.wall_seconds else None,
             uncertainty_ratio=uncertainty(self._blocks.whole_stretches()),
