@@ -88,6 +88,10 @@ SETTINGS = [
     ("gpuval_s3_endpoint: s3.example.org", "gpuval_s3_endpoint 's3.example.org' is no URL of an S3 service: write"),
     ("gpuval_s3_ca_file: /nowhere/ca.pem", "gpuval_s3_ca_file /nowhere/ca.pem: there is no such file"),
     (
+        "gpuval_repairs: [{node: a, part: node, action: b, when: 2026-11-04, by: c}]",
+        "each entry has node, part, action, at, by",
+    ),
+    (
         "gpuval_repairs: [{node: a, part: node, action: b, at: 2026-11-04 09:00, by: c}]",
         "gpuval_repairs: at: 2026-11-04 09:00 of a is no time such as 2026-11-04T09:00:00Z",
     ),

@@ -191,6 +191,8 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
             elements = value.split(",") if isinstance(value, str) else value
             wrong = [one for one in elements if one not in choices]
             return f"{_shown(wrong[0])} is none of {', '.join(map(str, choices))}{meant(wrong[0], map(str, choices))}"
+        if isinstance(value, list) and option.get("options"):
+            return f"each entry has {', '.join(option['options'])}"
         length = _DURATION.fullmatch(str(value).strip().lower()) if name.endswith("_seconds") else None
         if length:
             return f"{type_message} of seconds: write {float(length[1]) * _UNITS[length[2][0]]:g}"
