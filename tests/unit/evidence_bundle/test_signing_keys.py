@@ -221,7 +221,18 @@ def test_a_list_whose_keyid_is_not_that_of_its_key_is_refused(site):
     document = listed(site)
     document["keys"][0]["keyid"] = "a" * 64
     (site / PUBLIC_FILE).write_text(json.dumps(document))
-    with pytest.raises(SettingError, match=f"no key in the lists of keys has the keyid {'a' * 64}"):
+    with pytest.raises(SettingError, match=f"listed with the keyid {'a' * 64} has another one"):
+        read_known_keys(site)
+
+
+def test_keyids_that_change_places_are_refused(site):
+    """Else the end of the replaced key would be that of the new one."""
+    ensure_key(site, rotate=True, environment={})
+    document = listed(site)
+    old, new = document["keys"]
+    old["keyid"], new["keyid"] = new["keyid"], old["keyid"]
+    (site / PUBLIC_FILE).write_text(json.dumps(document))
+    with pytest.raises(SettingError, match="has another one"):
         read_known_keys(site)
 
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement, verify_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     PUBLIC_FILE,
     keyid_of,
@@ -74,6 +74,25 @@ def test_a_bundle_that_is_not_signed_says_so(unsigned, verify):
     for names in ([], ["vendor"]):
         outcome = verify(unsigned, *names)
         assert outcome.failed and "not signed" in outcome.text and "NOT VERIFIED" in outcome.text
+
+
+@pytest.mark.parametrize("name", ["run/report.html", "letter.pdf", "data/run_me"])
+def test_a_page_or_a_program_that_no_judgement_made_is_not_verified(signed, verify, parties, name):
+    """Its signer may write into it what it likes."""
+    (signed / name).write_text("PASS")
+    statement.seal(signed, predicate_of(signed))
+    add_signature(signed, parties.keys["vendor"])
+    outcome = verify(signed, "vendor")
+    assert outcome.failed and f"{name}: no file of an evidence bundle" in outcome.text
+
+
+def test_a_hostile_statement_fills_no_screen(signed, verify, parties):
+    statement.seal(signed, {**predicate_of(signed), "run_id": "x" * 9000})
+    payload, *_ = verify_bundle.read_envelope((signed / statement.STATEMENT).read_bytes())
+    unknown = {f"key {number}": b"" for number in range(500)}
+    (signed / statement.STATEMENT).write_bytes(verify_bundle.encode_envelope(payload, unknown))
+    outcome = verify(signed, "vendor")
+    assert outcome.failed and len(outcome.lines) < 60 and len(outcome.result["msg"]) < 500
 
 
 def test_a_changed_byte_is_named_by_its_file_and_nothing_is_judged(signed, verify):

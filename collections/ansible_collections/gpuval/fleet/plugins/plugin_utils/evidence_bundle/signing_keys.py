@@ -50,14 +50,16 @@ def read_known_keys(state_dir: Path, lists: Iterable[Path] = (), required_files:
     must have signed. A restriction in any list counts. Raises SettingError, YamlError or schemas.Invalid."""
     documents = [_read_own_list(state_dir), *(yaml_file.shipped(path, "signing_keys") for path in lists)]
     keys = [entry for document in documents for entry in document["keys"]]
-    public_keys = dict(_parse_public(entry["public_key"].encode(), f"key {entry['keyid']}") for entry in keys)
-    if mistyped := {entry["keyid"] for entry in keys} - public_keys.keys():
-        raise SettingError(f"no key in the lists of keys has the keyid {mistyped.pop()} that it is listed with")
+    parsed = [_parse_public(entry["public_key"].encode(), f"key {entry['keyid']}") for entry in keys]
+    if mistyped := [
+        entry["keyid"] for entry, (keyid, _key) in zip(keys, parsed, strict=True) if entry["keyid"] != keyid
+    ]:
+        raise SettingError(f"the key that is listed with the keyid {mistyped[0]} has another one")
     required = dict(_parse_public(_read(path), str(path)) for path in required_files)
     revoked = [entry for document in documents for entry in document["revoked"]]
     reasons = {entry["keyid"]: f"{entry['at']}: {entry['reason']}" for entry in revoked}
     times = sorted(((entry["until"], entry["keyid"]) for entry in keys if "until" in entry), reverse=True)
-    return KnownKeys(public_keys | required, {keyid: time for time, keyid in times}, reasons, required)
+    return KnownKeys(dict(parsed) | required, {keyid: time for time, keyid in times}, reasons, required)
 
 
 def read_private_key(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Ed25519PrivateKey | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import files
 from ..core.errors import SettingError
+from ..core.escape import one_line
 from ..core.paths import project_path
 from ..evidence_bundle import replay, signing_keys, statement
 from ..evidence_bundle.contents import RUN
@@ -18,6 +19,8 @@ from ..runs.action import RunAction
 
 #: Lines for each kind of problem.
 MAX_LINES = 40
+#: Of all files of a bundle: a page or a program in it could pass for a part of what was judged.
+SUFFIXES = (".json", ".log", ".yml")
 
 
 def verify_bundle(
@@ -42,11 +45,12 @@ def verify_bundle(
         )
     states = [f"signature of {keyid}: {state}" for keyid, state in sorted(checked.signatures.items())]
     problems = [f"{path}: {problem}" for path, problem in sorted(checked.problems.items())]
-    action.display.display(*(states or ["not signed"]))
+    action.display.display(*_shortened(states or ["not signed"]))
     action.display.display(*_shortened(problems or ["all files have the digests in the statement"]))
     action.display.display(*_shortened(differences or ["judged again: the same report, byte for byte"]))
     predicate = checked.predicate
-    subject = f"{predicate.get('verdict')} of run {predicate.get('run_id')}, root digest {checked.root_digest}"
+    run = one_line(f"{predicate.get('verdict')} of run {predicate.get('run_id')}", 200)
+    subject = f"{run}, root digest {checked.root_digest}"
     result = {"changed": False, "root_digest": checked.root_digest, "signatures": dict(checked.signatures)}
     if sign and not differences and {*checked.signatures.values()} <= {VERIFIED}:
         key = signing_keys.read_private_key(state_dir)
@@ -66,6 +70,9 @@ def verify_bundle(
 
 def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> list[str]:
     """Where the report in a bundle differs from the one judged from it, or the statement from both."""
+    names = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file())
+    if foreign := [name for name in names if not name.endswith(SUFFIXES)]:
+        return [f"{name}: no file of an evidence bundle; nothing proves what it says" for name in foreign]
     try:
         judged = replay.replay(bundle)
     except replay.ReplayError as error:
