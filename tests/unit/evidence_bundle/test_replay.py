@@ -166,6 +166,31 @@ def test_another_clock_time_zone_locale_and_order_of_sets_give_the_same_bytes(bu
     assert (tmp_path / "report.json").read_bytes() == (bundle / "run/report.json").read_bytes()
 
 
+def test_libraries_of_a_loaded_module_stay_those_of_python(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
+    assert replay.environment(tmp_path)["LD_LIBRARY_PATH"] == "/opt/python/lib"
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert "LD_LIBRARY_PATH" not in replay.environment(tmp_path)
+
+
+def test_a_user_whose_memory_is_limited_judges_within_that_limit(bundle, tmp_path):
+    replay.lay_out_data(bundle, tmp_path)
+    as_user = ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []  # who cannot raise a limit
+    limited = [*as_user, "sh", "-c", 'ulimit -v 6000000 && exec "$@"', "sh"]
+    command = [*limited, sys.executable, *replay.arguments(bundle / "run", tmp_path)]
+    done = subprocess.run(
+        command,
+        env=replay.environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.json").read_bytes() == (bundle / "run/report.json").read_bytes()
+
+
 def test_a_replay_opens_nothing_but_the_bundle_its_own_folder_and_code(bundle, tmp_path):
     replay.lay_out_data(bundle, tmp_path)
     command = [sys.executable, *replay.arguments(bundle / "run", tmp_path)]
@@ -220,14 +245,19 @@ def test_a_changed_report_is_named(changed):
     assert "no report" in replay.replay(changed).problem()
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[" * 200_000, None])
+def test_a_bundle_without_a_readable_report_is_told(changed, text):
+    path = changed / "run/report.json"
+    path.unlink() if text is None else path.write_text(text)
+    assert "no report" in replay.replay(changed).problem()
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda bundle: (bundle / "run/.state/judgement.json").unlink(), "judgement.json"),
         (lambda bundle: (bundle / "run/.state/judgement.json").write_text("[]"), "judgement.json"),
         (lambda bundle: (bundle / "run/run.json").write_text("{"), "run.json"),
-        (lambda bundle: (bundle / "run/link.json").symlink_to("/etc/passwd"), "a link"),
-        (lambda bundle: os.truncate(bundle / "data/failures/stages.yml", 5 << 20), "over the limit"),
         (lambda bundle: (bundle / "data/failures/stages.yml").write_text("a: *b"), "not YAML"),
         (lambda bundle: shutil.rmtree(bundle / "run"), "no run in"),
     ],

@@ -23,6 +23,7 @@ from ..gang import document as gang_document
 from ..gang import judging
 from ..runs import applied_criteria, publishing
 from ..runs.folder import RunFolder
+from .verify_bundle import STATEMENT
 
 FOLDER = "evidence_bundle"
 RUN, DATA, EXTENSIONS = "run", "data", "extensions"
@@ -32,8 +33,6 @@ DATA_FILES = (
     "plugins/plugin_utils/*/failures.yml",
 )  # fmt: skip
 EXTENSION_FILES = ("stages/*/files/*.yml", "schedulers/*/failures.yml")
-#: Files that stand beside the evidence in a bundle: the statement and its checker are made from the others.
-ADDED = ("statement.dsse.json",)
 _STAGE_FILE = re.compile(r"[a-z][a-z0-9_]{0,31}(\.json|\.log|\.series\.json)", re.ASCII)
 #: Files copied between two lines of progress.
 FILES_PER_LINE = 5000
@@ -57,8 +56,7 @@ class BundleSources:
     def is_made(self) -> bool:
         """Whether the bundle is there with the same content."""
         there = {path.relative_to(self.target).as_posix() for path in self.target.rglob("*") if not path.is_dir()}
-        is_same = {*ADDED} <= there and there.difference(ADDED) == self.paths.keys()
-        return is_same and all(
+        return there == {*self.paths, STATEMENT} and all(
             filecmp.cmp(path, self.target / name, shallow=False) for name, path in self.paths.items()
         )
 

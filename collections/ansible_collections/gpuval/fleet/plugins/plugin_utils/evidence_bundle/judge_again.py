@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ..core import extensions, processes, schemas
@@ -23,7 +24,8 @@ MAX_BYTES = 8 << 30
 
 def main(folder: Path, run_path: Path) -> None:
     """Write report.json into ``folder``, which has the data, and print the version that judged before."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    with suppress(ValueError):  # the user's own limit is lower
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     gc.disable()  # none of millions of objects is garbage before the end
     processes.MIN_NODES = sys.maxsize  # one process: two would share too little memory
     try:
