@@ -134,8 +134,8 @@ accept: $(VENV)/.ready ### Accept all nodes by several runs: the first one, and 
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(call extra,gpuval_node_ids,$(call path,$(IDS))) $(ARGS)
 
-evidence: $(VENV)/.ready ### Make the evidence bundle of the latest run: all that its judgement read (RUN=id: another run)
-	$(PLAY) gpuval.fleet.evidence $(ARGS)
+evidence: $(VENV)/.ready ### Make the evidence bundle of the latest run: all that its judgement read (RUN=id: another run, RENAMED=1: a second one without names of the site)
+	$(PLAY) gpuval.fleet.evidence $(call extra,evidence_renamed,$(RENAMED)) $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results (FORCE=1: end a run whose controller lives)
 	$(PLAY) gpuval.fleet.clean $(call extra,cleanup_force,$(FORCE)) $(ARGS)

@@ -107,6 +107,30 @@ def test_the_container_verifies(elsewhere):
     assert code == 1 and "signed by an unknown key" in output
 
 
+def test_a_bundle_under_other_names_is_verified(site, elsewhere):
+    refused = site.play("gpuval.fleet.evidence", "-e", "evidence_renamed=maybe")
+    assert refused.code != 0 and "evidence_renamed" in refused.told, refused
+    made = site.play("gpuval.fleet.evidence", "-e", '{"evidence_renamed": "yes"}')
+    assert made.code == 0, made
+    renamed, table = (site.run_folder / f"evidence_bundle_renamed{suffix}" for suffix in ("", ".names.json"))
+    shutil.rmtree(elsewhere / "evidence_bundle")
+    shutil.copytree(renamed, elsewhere / "evidence_bundle")
+    code, output = verify(elsewhere, "-e", f"verify_keys={elsewhere}/vendor.pem")
+    assert code == 0 and "judged again: the same report" in output and ", derived from " in output, output
+    assert json.loads(table.read_text())["nodes"].keys() == {"localhost"}
+    bundles = (site.run_folder / "evidence_bundle", renamed)
+    reports = [json.loads((bundle / "run/report.json").read_text()) for bundle in bundles]
+    channels = [[stage["confirmed_by"] for stage in report["nodes"][0]["stages"]] for report in reports]
+    assert channels[0] == channels[1] == ["node"]
+    facts = json.loads((site.run_folder / "nodes/localhost/facts.json").read_text())
+    names = [facts["environment"]["os"]["boot_id"].encode(), str(site.root).encode()]
+    for path in renamed.rglob("*"):  # localhost is also a common word, which stays in running text
+        assert "localhost" not in path.name
+        assert not path.is_file() or not [name for name in names if name in path.read_bytes()], path
+    again = site.play("gpuval.fleet.evidence", "-e", '{"evidence_renamed": "1"}')
+    assert again.code == 0 and again.recap("localhost")["changed"] == 0, again
+
+
 def test_the_private_key_is_nowhere_but_in_its_file(site):
     assert "-----BEGIN PUBLIC KEY-----" in site.key_lines.output
     assert site.play("gpuval.fleet.deliver", "-e", "delivery_unmapped=keep").code == 0

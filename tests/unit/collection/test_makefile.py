@@ -40,6 +40,7 @@ GIVEN = {
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
     "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml", "REPO": "models", "TAGS": "pyt,a:b=1",
     "LIST": "1", "BUNDLE": "b", "RUNS": "run-1,run-2", "FOLDER": "b", "SIGNING": "1", "ROTATE": "1", "SIGN": "1",
+    "RENAMED": "1",
 }  # fmt: skip
 
 

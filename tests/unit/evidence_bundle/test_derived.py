@@ -97,6 +97,7 @@ def test_paths_of_nodes_and_rounds_are_renamed():
     for path, renamed in {
         "nodes/training/training.json": f"nodes/{node}/training.json",
         "gangs/all/.state/launches/training.json": f"gangs/all/.state/launches/{node}.json",
+        ".state/digests/training.json": f".state/digests/{node}.json",
         "run.json": "run.json",
     }.items():
         assert str(renamer.path(PurePosixPath(path))) == renamed

@@ -49,11 +49,12 @@ def judged_run(place, tmp_path):
     return run_folder.latest_run(results)
 
 
-def make(run, **options):
+def make(run, *, renamed=False, **options):
     settings = {
         "run_id": run.path.name,
         "results_dir": str(run.results),
-        "state_dir": str(run.results.parent / "state"),
+        "store": {"bucket": "b", "state_dir": str(run.results.parent / "state")},
+        "renamed": renamed,
     }
     return run_action("evidence_bundle", settings, **options)
 

@@ -11,7 +11,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signi
     keyid_of,
     read_private_key,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.actions import run_action
 
@@ -25,12 +24,8 @@ __all__ = ["judged_bundle", "shipped_proofs"]
 @pytest.fixture
 def unsigned(judged_bundle, tmp_path):
     folder = Path(shutil.copytree(judged_bundle, tmp_path / "bundle"))
-    statement.seal(folder, predicate_of(folder))
+    statement.seal(folder, statement.predicate_of(folder))
     return folder
-
-
-def predicate_of(folder):
-    return statement.predicate_of(run_folder.read_report(run_folder.RunFolder(folder / "run")))
 
 
 @pytest.fixture
@@ -80,14 +75,14 @@ def test_a_bundle_that_is_not_signed_says_so(unsigned, verify):
 def test_a_page_or_a_program_that_no_judgement_made_is_not_verified(signed, verify, parties, name):
     """Its signer may write into it what it likes."""
     (signed / name).write_text("PASS")
-    statement.seal(signed, predicate_of(signed))
+    statement.seal(signed, statement.predicate_of(signed))
     add_signature(signed, parties.keys["vendor"])
     outcome = verify(signed, "vendor")
     assert outcome.failed and f"{name}: no file of an evidence bundle" in outcome.text
 
 
 def test_a_hostile_statement_fills_no_screen(signed, verify, parties):
-    statement.seal(signed, {**predicate_of(signed), "run_id": "x" * 9000})
+    statement.seal(signed, {**statement.predicate_of(signed), "run_id": "x" * 9000})
     payload, *_ = verify_bundle.read_envelope((signed / statement.STATEMENT).read_bytes())
     unknown = {f"key {number}": b"" for number in range(500)}
     (signed / statement.STATEMENT).write_bytes(verify_bundle.encode_envelope(payload, unknown))
@@ -111,7 +106,7 @@ def test_a_lie_that_is_signed_is_found_by_judging_again(signed, verify, parties)
     report = (signed / "run/report.json").read_text()
     edit(signed / "run/report.json", '"verdict":"FAIL"', '"verdict":"PASS"')
     assert (signed / "run/report.json").read_text() != report
-    statement.seal(signed, predicate_of(signed))
+    statement.seal(signed, statement.predicate_of(signed))
     add_signature(signed, parties.keys["vendor"])
     outcome = verify(signed, "vendor")
     assert outcome.failed and ": verified" in outcome.text, node
@@ -123,7 +118,7 @@ def test_a_lie_that_is_signed_is_found_by_judging_again(signed, verify, parties)
     ("name", "value"), [("verdict", "PASS"), ("nodes", {}), ("judged_at", "2020-01-01T00:00:00Z"), ("profile", None)]
 )
 def test_a_statement_that_differs_from_its_report_is_found(signed, verify, parties, name, value):
-    statement.seal(signed, {**predicate_of(signed), name: value})
+    statement.seal(signed, {**statement.predicate_of(signed), name: value})
     add_signature(signed, parties.keys["vendor"])
     outcome = verify(signed, "vendor")
     assert outcome.failed and f"statement.dsse.json: {name} is not that of the report" in outcome.text

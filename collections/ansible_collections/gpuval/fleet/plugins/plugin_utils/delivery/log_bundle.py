@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import secrets
 import tarfile
 import time
@@ -153,12 +152,3 @@ def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> bytes:
     finally:
         draft.unlink(missing_ok=True)
     return manifest
-
-
-def secrets_of_store(directory: Path) -> set[str]:
-    """Secret keys of the embedded store in `directory`, to redact."""
-    try:
-        state = json.loads((directory / "store.json").read_text())
-        return {state[side]["secret_key"] for side in ("writer", "reader", "signer")}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()

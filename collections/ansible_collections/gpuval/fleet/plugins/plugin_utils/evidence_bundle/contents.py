@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,7 @@ def _data_files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[str, Pa
 def make(sources: BundleSources, check: Callable[[Path], str], say: Callable[[str], None]) -> None:
     """Make the bundle, or replace it. ``check``: judges again from the new folder and returns why that fails; a bundle
     that fails is removed. Raises EvidenceBundleError."""
-    for path in sources.folder.path.glob(f".{FOLDER}.*"):  # of a command that was killed
-        shutil.rmtree(path, ignore_errors=True)
-    draft, old = (sources.target.with_name(f".{FOLDER}.{secrets.token_hex(4)}") for _ in range(2))
-    try:
+    with replacing(sources.target) as draft:
         sources.copy(draft, say)
         say("evidence bundle: judging again from its files")
         problem = check(draft)
@@ -131,9 +129,19 @@ def make(sources: BundleSources, check: Callable[[Path], str], say: Callable[[st
                 f"the report of run {run_id} does not come out of its evidence again ({problem}): run "
                 f"`make report RUN={run_id}`, then `make evidence RUN={run_id}`"
             )
-        if sources.target.exists():
-            sources.target.rename(old)
-        draft.rename(sources.target)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield the path of a folder to make, which replaces `target` unless the block raises."""
+    for path in target.parent.glob(f".{target.name}.*"):  # of a command that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    draft, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}") for _ in range(2))
+    try:
+        yield draft
+        if target.exists():
+            target.rename(old)
+        draft.rename(target)
     finally:
         for path in (draft, old):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,31 +1,69 @@
-"""A bundle that is derived from an evidence bundle: other names in all documents of the run, judged again."""
+"""A bundle derived from an evidence bundle: other names in all documents of the run, judged and sealed again."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core import files
-from ..core.paths import COLLECTION
+from ..core.paths import COLLECTION, version
 from ..core.text import some_of
 from ..gang import document as gang_document
 from ..gang import judging
 from ..internal_data.conversion import InternalDataConverter
 from ..internal_data.scan import InternalDataScan, ScanTargets, own_words, problems
 from ..internal_data.sensitive import Sensitive
-from ..records.evidence import MAX_RECORD_BYTES, digest_of, read_object
+from ..records.evidence import MAX_LOG_BYTES, MAX_RECORD_BYTES, digest_of, read_object
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..runs.folder import RunFolder
-from . import replay
+from . import contents, replay, statement, verify_bundle
 from .contents import DATA, EXTENSIONS, RUN, EvidenceBundleError
 from .renaming import NameRenamer, keyed_name
+
+FOLDER = f"{contents.FOLDER}_renamed"
+#: Beside the folder: the originals of its names. It stays at the site.
+NAMES_FILE = f"{FOLDER}.names.json"
+
+
+def make(bundle: Path, sensitive: Sensitive, key: bytes, say: Callable[[str], None], *, check_mode: bool) -> bool:
+    """Make the derived bundle and its table of names beside a sealed bundle, unless both are there for the same bundle,
+    key and names. Returns whether that changes something, which check mode does not do. Raises GpuvalError, OSError."""
+    target, table, root_digest = bundle.with_name(FOLDER), bundle.with_name(NAMES_FILE), _root_digest(bundle)
+    names = dataclasses.asdict(dataclasses.replace(sensitive, secrets=set()))  # no record has them, and they vary
+    made_of = keyed_name(key, "sources", json.dumps([version(), root_digest, names], default=sorted, sort_keys=True))
+    is_made = (read_object(table, MAX_LOG_BYTES) or {}).get("made_of") == made_of and _root_digest(target) != ""
+    if is_made or check_mode:
+        return not is_made
+    if not root_digest:
+        raise EvidenceBundleError(f"{bundle}: a file differs from the statement: remove it and run `make evidence`")
+    say("evidence bundle: judging again under other names")
+    with contents.replacing(target) as draft:
+        draft.mkdir(mode=0o700)
+        originals = derive(bundle, draft, renamer_of(bundle, sensitive, key))
+        with suppress(OSError):  # its signatures stay if nothing changed
+            shutil.copyfile(target / statement.STATEMENT, draft / statement.STATEMENT)
+        statement.seal(draft, {**statement.predicate_of(draft), "derived_from": root_digest})
+    text = json.dumps({"made_of": made_of, **originals}, ensure_ascii=False, indent=1)
+    files.replace(table, text.encode("utf-8", "surrogateescape"), files.PRIVATE)
+    return True
+
+
+def _root_digest(bundle: Path) -> str:
+    """The root digest of a bundle; empty if it has no statement, or other files."""
+    with suppress(OSError, ValueError):
+        problems, _, payload, _ = verify_bundle.check_bundle(bundle, {})
+        return "" if problems else hashlib.sha256(payload).hexdigest()
+    return ""
 
 
 def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:

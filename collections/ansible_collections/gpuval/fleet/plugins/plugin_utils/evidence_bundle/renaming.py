@@ -122,7 +122,7 @@ class NameRenamer:
         parts = [path.parts[0]]
         for folder, part in zip(path.parts, path.parts[1:]):
             name = part if folder == "nodes" else part.removesuffix(".json")
-            is_node = folder in ("nodes", "launches", "plans") and name in self.ids
+            is_node = folder in ("nodes", "launches", "plans", "digests") and name in self.ids
             parts.append(self.ids[name] + part.removeprefix(name) if is_node else part)
         return PurePosixPath(*parts)
 

@@ -20,7 +20,9 @@ from ..core import files
 from ..core.errors import GpuvalError, reason_of
 from ..core.paths import version
 from ..core.text import some_of
+from ..records import report_file
 from . import verify_bundle
+from .contents import RUN
 from .signing_keys import KnownKeys, keyid_of
 from .verify_bundle import INVALID, LACKING, STATEMENT, VERIFIED
 
@@ -45,12 +47,14 @@ class StatementCheck:
         return not self.problems and {*self.signatures.values()} == {VERIFIED}
 
 
-def predicate_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The predicate of the statement on a judged run, from its report."""
-    run = {name: report["run"].get(name) for name in ("run_id", "profile", "judged_at", "criteria")}
-    nodes = {node["name"]: node["verdict"] for node in report["nodes"]}
+def predicate_of(bundle: Path) -> dict[str, Any]:
+    """The predicate of the statement on a bundle, from its report, of whose nodes only names and verdicts are kept."""
+    parts = report_file.walk(bundle / RUN / "report.json")
+    head = next(parts)
+    run = {name: head["run"].get(name) for name in ("run_id", "profile", "judged_at", "criteria")}
+    nodes = {node["name"]: node["verdict"] for node in parts}
     versions = {"gpuval": version(), "ansible": ansible_version, "python": platform.python_version()}
-    return {**run, "verdict": report["verdict"], "counts": report["counts"], "nodes": nodes, "versions": versions}
+    return {**run, "verdict": head["verdict"], "counts": head["counts"], "nodes": nodes, "versions": versions}
 
 
 def seal(folder: Path, predicate: Mapping[str, Any]) -> str:

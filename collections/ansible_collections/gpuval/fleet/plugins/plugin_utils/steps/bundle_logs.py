@@ -11,6 +11,7 @@ from ..core.paths import project_path
 from ..core.schemas import Invalid
 from ..core.step_options import STORE_KEYS, StoreOptions
 from ..delivery import log_bundle
+from ..runs import site_names
 from ..runs.action import RunAction, RunOptions
 from ..runs.folder import RunError, RunFolder
 from ..watch.scheduler import scheduler_of
@@ -38,7 +39,7 @@ def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]
         names |= RunFolder(folder).read_run()["nodes"].keys()
     nodes = sorted(names)
     store = project_path(options.store["state_dir"]) / "store"
-    secrets = log_bundle.secrets_of_store(store)
+    secrets = site_names.secrets_of_store(store)
     keep = partial(log_bundle.write_archive, folder), partial(log_bundle.write_state, folder)
     hidden = {*secrets, *(options.store[name] for name in STORE_KEYS if options.store[name])}
     run_id = log_bundle.asked_run_id(folder, options.run_id)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping
 from typing import Any, Literal
-
-from ansible.errors import AnsibleError
 
 from ...module_utils.store import Connection
 from ..core.errors import disk_problem
 from ..core.paths import project_path
-from ..core.step_options import STORE_KEYS, StoreOptions
+from ..core.step_options import StoreOptions
 from ..core.text import some_of
 from ..core.urls import in_clear
-from ..delivery import DeliveryError, build, destination, log_bundle
+from ..delivery import DeliveryError, build, destination
 from ..internal_data import scan
-from ..internal_data.sensitive import VARIABLES, Sensitive, is_secret_variable
 from ..runs import folder as run_folder
-from ..runs import job_secrets, node_ids, overview
+from ..runs import node_ids, overview, site_names
 from ..runs.action import RunAction, RunOptions
 from ..runs.node_ids import MAX_SHOWN
 
@@ -46,11 +41,8 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     name = options.name or run["run_id"]
     if node_ids.unsafe(name):
         raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
-    hostvars = action.task_vars["hostvars"]
-    # the nodes that are still in the inventory, and the play's hosts
-    names = dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]])
-    hosts = {name: hostvars[name] for name in names if name in hostvars}
-    variables = {name: _variables(values) for name, values in hosts.items()}
+    hosts = site_names.hosts_of(run["nodes"], action.task_vars)
+    variables = site_names.variables_of(hosts)
     reader = node_ids.NodeIdReader(project_path)
     mappings = [reader(values.get("gpuval_node_ids")) for values in variables.values()]
     mapping = node_ids.merged({id(mapping): mapping for mapping in mappings}.values())
@@ -58,7 +50,9 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
     id_map = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
     ids = _ids(action, id_map, options.unmapped)
-    sensitive = _sensitive(options, variables)
+    sensitive = site_names.sensitive_of(variables, options.store)
+    sensitive.secrets |= {options.s3_access_key, options.s3_secret_key, options.s3_session_token} - {""}
+    sensitive.add_variables("", {"gpuval_s3_endpoint": options.s3_endpoint})
     target_place = destination.parse(options.destination) if options.destination else None
     connection = _connection(action, options, target_place) if target_place and target_place[0] == "s3" else None
     targets = scan.read_targets(run, hosts, {**vars(options), "store": dict(options.store)}, os.environ)
@@ -100,15 +94,6 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     }
 
 
-def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
-    variables = {name: values[name] for name in VARIABLES if name in values}
-    for name in values:
-        if name not in variables and is_secret_variable(name):
-            with contextlib.suppress(AnsibleError):  # a template that has no value, of no use here
-                variables[name] = values[name]
-    return variables
-
-
 def _ids(action, nodes, unmapped):
     if nodes.unknown:
         action.display.warning(
@@ -127,22 +112,8 @@ def _ids(action, nodes, unmapped):
     )
 
 
-def _sensitive(options, variables):
-    sensitive = Sensitive()
-    sensitive.add_controller(project_path("."))
-    for node, values in variables.items():
-        sensitive.add_variables(node, values)
-    sensitive.secrets |= log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
-    sensitive.secrets |= {options.store[key] for key in STORE_KEYS} - {""} | job_secrets.hidden(options.store)
-    sensitive.secrets |= {options.s3_access_key, options.s3_secret_key, options.s3_session_token} - {""}
-    sensitive.secrets |= {value for name, value in os.environ.items() if is_secret_variable(name)} - {""}
-    for endpoint in (options.s3_endpoint, options.store["endpoint"]):
-        sensitive.add_variables("", {"gpuval_s3_endpoint": endpoint})
-    return sensitive
-
-
 def _connection(action, options, target_place):
-    run_secrets = log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
+    run_secrets = site_names.secrets_of_store(project_path(options.store["state_dir"]) / "store")
     if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *run_secrets}:
         raise DeliveryError(
             "delivery_s3_secret_key is that of the run's store: use the destination's own keys, so that "

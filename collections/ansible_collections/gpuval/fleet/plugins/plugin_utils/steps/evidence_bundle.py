@@ -1,7 +1,8 @@
-"""Make the evidence bundle of a judged run, in its folder of the results, and seal it."""
+"""Make the evidence bundle of a judged run, in its folder of the results, and one under other names; seal them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ..core import files
 from ..core.paths import project_path
-from ..evidence_bundle import contents, replay, signing_keys, statement, verify_bundle
-from ..records import report_file
+from ..core.step_options import StoreOptions
+from ..evidence_bundle import contents, derived, renaming, replay, signing_keys, statement, verify_bundle
+from ..runs import site_names
 from ..runs.action import RunAction, RunOptions
+from ..runs.folder import RunFolder
 
 
-def evidence_bundle(action: RunAction, options: RunOptions, *, state_dir: Path) -> dict[str, Any]:
-    """`state_dir`: has the site's key, without which the bundle is not signed."""
-    folder = action.folder(options)
-    key = signing_keys.read_private_key(project_path(state_dir))
+def evidence_bundle(
+    action: RunAction, options: RunOptions, *, store: StoreOptions, renamed: bool = False
+) -> dict[str, Any]:
+    """`store`: its state_dir has the site's key, without which nothing is signed; `renamed`: make one more, with
+    keyed hashes in place of names."""
+    folder, state_dir = action.folder(options), project_path(store["state_dir"])
+    key = signing_keys.read_private_key(state_dir)
     sources = contents.sources_of(folder)
     result = {"path": str(sources.target), "files": len(sources.paths)}
-    is_made = sources.is_made()
+    is_made, target = sources.is_made(), folder.path / derived.FOLDER
     if action.check_mode:
-        message = f"{len(sources.paths):,} files would go into {sources.target}"
-        message = f"check mode: nothing is written; {'no files' if is_made else message}"
-        return {**result, "changed": not is_made, "msg": message}
+        lines = [] if is_made else [f"{len(sources.paths):,} files would go into {sources.target}"]
+        lines += [f"renamed ones would go into {target}"] if renamed and _make_renamed(action, folder, store) else []
+        message = f"check mode: nothing is written; {', '.join(lines) or 'no files'}"
+        return {**result, "changed": bool(lines), "msg": message}
 
     def complete(draft: Path) -> str:
         try:
@@ -32,7 +39,7 @@ def evidence_bundle(action: RunAction, options: RunOptions, *, state_dir: Path) 
         except replay.ReplayError as error:
             return str(error)
         if not problem:
-            statement.seal(draft, statement.predicate_of(_brief_report(draft)))
+            statement.seal(draft, statement.predicate_of(draft))
         return problem
 
     if not is_made:
@@ -41,16 +48,21 @@ def evidence_bundle(action: RunAction, options: RunOptions, *, state_dir: Path) 
     files.replace(folder.path / script.name, script.read_bytes())
     changed = _sign(sources.target / statement.STATEMENT, key) or not is_made
     signer = f"signed by {signing_keys.keyid_of(key)}" if key else "not signed: `make keys SIGNING=1` makes a key"
-    return {**result, "changed": changed, "msg": f"evidence bundle in {sources.target}, confidential, {signer}"}
+    message = f"evidence bundle in {sources.target}, confidential, {signer}"
+    if renamed:
+        changed |= _make_renamed(action, folder, store)
+        changed |= _sign(target / statement.STATEMENT, key)
+        message += f"; renamed in {target}; {derived.NAMES_FILE} has the original names: keep it at the site"
+    return {**result, "changed": changed, "msg": message}
 
 
-def _brief_report(bundle: Path) -> dict[str, Any]:
-    """The report of a bundle with names and verdicts of its nodes only."""
-    head, *nodes = (
-        {"name": part["name"], "verdict": part["verdict"]} if "name" in part else part
-        for part in report_file.walk(bundle / contents.RUN / "report.json")
-    )
-    return {**head, "nodes": nodes}
+def _make_renamed(action: RunAction, folder: RunFolder, store: Mapping[str, Any]) -> bool:
+    """Make the renamed bundle. Returns whether that changes something."""
+    hosts = site_names.hosts_of(folder.read_run()["nodes"], action.task_vars)
+    sensitive = site_names.sensitive_of(site_names.variables_of(hosts), store)
+    state_dir, checks = project_path(store["state_dir"]), action.check_mode
+    key = b"" if checks and not (state_dir / renaming.KEY_FILE).exists() else renaming.read_key(state_dir)
+    return derived.make(folder.path / contents.FOLDER, sensitive, key, action.display.display, check_mode=checks)
 
 
 def _sign(path: Path, key: Ed25519PrivateKey | None) -> bool:

@@ -12,9 +12,7 @@ from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.paths import project_path
 from ..evidence_bundle import replay, signing_keys, statement
-from ..evidence_bundle.contents import RUN
 from ..evidence_bundle.verify_bundle import VERIFIED
-from ..records import report_file
 from ..runs.action import RunAction
 
 #: Lines for each kind of problem.
@@ -51,6 +49,8 @@ def verify_bundle(
     predicate = checked.predicate
     run = one_line(f"{predicate.get('verdict')} of run {predicate.get('run_id')}", 200)
     subject = f"{run}, root digest {checked.root_digest}"
+    source = one_line(str(predicate.get("derived_from") or ""), 64)
+    subject += f", derived from {source}" if source else ""
     result = {"changed": False, "root_digest": checked.root_digest, "signatures": dict(checked.signatures)}
     if sign and not differences and {*checked.signatures.values()} <= {VERIFIED}:
         key = signing_keys.read_private_key(state_dir)
@@ -81,11 +81,7 @@ def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> list[str]:
     remark = [f"judged by gpuval {kept} before, by {here} here"] if kept != here else []
     if judged.differences:
         return [*(difference.text() for difference in judged.differences), *remark]
-    head, *nodes = (
-        {name: part[name] for name in ("name", "verdict")} if "name" in part else part  # of a thousand nodes no more
-        for part in report_file.walk(bundle / RUN / "report.json")
-    )
-    reported = statement.predicate_of({**head, "nodes": nodes})
+    reported = statement.predicate_of(bundle)
     differing = [name for name in reported if name != "versions" and predicate.get(name) != reported[name]]
     return [f"{statement.STATEMENT}: {name} is not that of the report" for name in differing]
 
