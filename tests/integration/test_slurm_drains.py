@@ -17,7 +17,7 @@ def mark(slurm, tmp_path, monkeypatch):
 
     def mark(report, *, check_mode=False, **options):
         folder = tmp_path / report["run"]["run_id"]
-        (folder / ".state").mkdir(parents=True)
+        (folder / ".state").mkdir(parents=True, exist_ok=True)
         write_report(report, folder)
         (folder / "run.json").write_text(json.dumps({"run_id": folder.name, "nodes": {}}))
         options = {"run_id": folder.name, "results_dir": str(tmp_path), "scheduler": "slurm", **options}
@@ -51,7 +51,10 @@ def test_fail_drains_and_what_passes_is_resumed(slurm, mark):
     assert slurm.state("gpu-1") == "IDLE+DRAIN"
 
     passed = report_of(dict.fromkeys(("gpu-1", "gpu-2"), "PASS"), 12, narrowed_by=["limit"])
-    assert mark(passed)["nodes"] == ["gpu-1"]
+    done = mark(passed)  # tested until it passes, and then repaired
+    assert (done["nodes"], done["open"]) == ([], {"gpu-1": ["repair/"]})
+    repair = {"node": "gpu-1", "part": "node", "action": "dimm", "at": "2026-11-11T10:00:00Z", "by": "K. Weber"}
+    assert mark(passed, repairs=[repair])["nodes"] == ["gpu-1"]
     assert "DRAIN" not in slurm.state("gpu-1") and reason(slurm, "gpu-1") == ""
     assert (slurm.state("gpu-2"), reason(slurm, "gpu-2")) == ("IDLE+DRAIN", "bad fan")
 

@@ -140,6 +140,11 @@ def test_a_watch_tells_what_is_new_and_how_it_ended(fleet, seen):
     assert "away " not in done.output.split("stages:")[-1], "only the nodes that were asked for"
 
 
+def stages_of(report):
+    """The stages of all nodes that have evidence."""
+    return [stage for node in report["nodes"] for stage in node["stages"] if "confirmed_by" in stage]
+
+
 def test_report_with_the_controller_gone(fleet, reader, seen, criteria, tmp_path_factory):
     assert seen["validate"].code != 0
     theirs = fleet.report()
@@ -152,6 +157,8 @@ def test_report_with_the_controller_gone(fleet, reader, seen, criteria, tmp_path
         assert "FINAL ACCEPTANCE: FAIL" in done.output, str(done)
         assert done.code != 0
         ours = reader.report()
+        assert {stage.pop("confirmed_by") for stage in stages_of(theirs)} >= {"node"}
+        assert {stage.pop("confirmed_by") for stage in stages_of(ours)} == {"store only"}  # nobody here asked the nodes
         for report in (ours, theirs):
             del report["run"]["judged_at"]
         assert ours == theirs
