@@ -47,7 +47,7 @@ class Collection(collect_run.RunCollection):
         self.unread, self.has_read, self.action = {}, False, SimpleNamespace(display=Outcome())
         self.seen_file = folder.state / "collected.json"
         self.seen = run_folder.read_object(self.seen_file)
-        self.digests = {node: folder.read_digests(node) for node in self.run_info["nodes"]}
+        self._read_digests()
 
 
 def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store, tmp_path):
@@ -409,8 +409,9 @@ def fetch_from_node(collection, record):
     """What the collection does with a record that the node returns in place of one that the store lacks."""
     result = {"objects": {KEY: base64.b64encode(json.dumps(record).encode()).decode()}}
     busy = [TaskOutcome("node-00", "fetch", result=result)]
-    wait = lambda _seconds: [busy.pop()]  # noqa: E731
-    tasks = SimpleNamespace(submit=lambda *_task: None, wait=wait, busy=busy, close=lambda: None)
+    tasks = SimpleNamespace(
+        submit=lambda *_task: None, wait=lambda _seconds: [busy.pop()], busy=busy, close=lambda: None
+    )
     collection._node_tasks, collection.error = lambda: (tasks, {}), "away"
     collection.options = SimpleNamespace(fetch_tasks="fetch.yml", fetch_seconds=1.0)
     collection._fetch(["node-00"])

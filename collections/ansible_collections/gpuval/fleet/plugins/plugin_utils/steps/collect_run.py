@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import errno
 import itertools
 import json
@@ -131,7 +132,7 @@ class RunCollection:
             for key, stamp in {**watched.get("seen", {}), **run_folder.read_object(self.seen_file)}.items()
             if (parts := evidence.parse_key(self.run_info["folder"], key)) and self._holds(*parts)
         }
-        self.digests = {name: folder.read_digests(name) for name in self.run_info["nodes"]}
+        self._read_digests()
         for key in watched.get("digests", {}).keys() & self.seen.keys():
             kind, stage, node = evidence.parse_key(self.run_info["folder"], key)
             self.digests[node].read[f"{kind}/{stage}"] = watched["digests"][key]
@@ -215,8 +216,9 @@ class RunCollection:
             self.run_folder.add_problems(self.evidence.problems)
             run_folder.write_json(self.seen_file, self.seen)
             for name, known in self.digests.items() if not self.frozen else ():
-                if known != self.run_folder.read_digests(name):
+                if known != self.kept_digests[name]:
                     run_folder.write_json(self.run_folder.digests_file(name), vars(known))
+                    self.kept_digests[name] = copy.deepcopy(known)
             if self.watched.get("digests") and not self.frozen:  # what stands there later is of a later watch
                 self.watched = {**self.watched, "digests": {}}
                 run_folder.write_json(self._watch_memory, self.watched)
@@ -226,6 +228,11 @@ class RunCollection:
             self.action.display.warning(
                 "the next collection reads all again: the disk of the results is full, free space"
             )
+
+    def _read_digests(self):
+        """Read the digests of each node; those that differ from the kept ones are written again."""
+        self.digests = {name: self.run_folder.read_digests(name) for name in self.run_info["nodes"]}
+        self.kept_digests = copy.deepcopy(self.digests)
 
     @property
     def _watch_memory(self):
