@@ -73,9 +73,13 @@ class ReplayResult:
         if not self.differences:
             return ""
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
+        return one_line("; ".join([f"{self.differences[0].text()}{more}", *self.remarks]), 1000)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What may explain differences."""
         kept, here = self.versions
-        remark = f"; judged by gpuval {kept}, here is {here}" if kept != here else ""
-        return one_line(f"{self.differences[0].text()}{more}{remark}", 1000)
+        return [f"judged by gpuval {kept} before, by {here} here"] if kept != here else []
 
 
 def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:

@@ -70,10 +70,11 @@ def seal(folder: Path, predicate: Mapping[str, Any]) -> str:
     if reader.problems:
         problems = some_of(f"{path or '.'}: {problem}" for path, problem in sorted(reader.problems.items()))
         raise StatementError(f"{folder}: cannot be sealed, verify would refuse it: {problems}")
+    is_sealed = False
     with suppress(ValueError):
-        if verify_bundle.read_envelope(reader.statement)[0] == payload:
-            return hashlib.sha256(payload).hexdigest()
-    files.replace(folder / STATEMENT, verify_bundle.encode_envelope(payload, {}))
+        is_sealed = verify_bundle.read_envelope(reader.statement)[0] == payload
+    if not is_sealed:
+        files.replace(folder / STATEMENT, verify_bundle.encode_envelope(payload, {}))
     return hashlib.sha256(payload).hexdigest()
 
 

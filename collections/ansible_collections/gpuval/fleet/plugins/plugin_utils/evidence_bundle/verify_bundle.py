@@ -112,7 +112,7 @@ def read_public_key(text):
     """The keyid, which is the SHA-256 of the DER SubjectPublicKeyInfo, and the key in PEM. Raises ValueError."""
     key = load_pem_public_key(text)
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("not an Ed25519 key")  # noqa: TRY004
+        raise ValueError("not an Ed25519 key")  # noqa: TRY004 - as for a text that is no key
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest(), key
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.image_archive import sha256_of
 from ..acceptance.decision import AcceptanceInputs, decide
 from ..acceptance.letter import letter_html
 from ..core import schemas
 from ..core.paths import version
 from ..core.text import listed, meant, some_of
+from ..evidence_bundle import contents, signing_keys, statement
 from ..judge import repairs
 from ..records import report_file
 from ..report.summary import final_block
@@ -22,7 +23,6 @@ from ..runs.action import RunAction
 from ..runs.folder import RunError
 
 FILE, LETTER = "acceptance.json", "acceptance.html"
-BUNDLE, STATEMENT = "evidence_bundle", "statement.dsse.json"
 #: Seconds by which clocks of controllers may differ.
 MAX_AHEAD_SECONDS = 60.0
 MAX_WINDOW_DAYS = 3650
@@ -59,7 +59,7 @@ def accept_runs(
         raise RunError(f"{repairs.SETTING}: no run has {some_of(strangers)}{meant(strangers[0], inputs.expected)}")
     document = decide(inputs)
     for run in document["runs"]:
-        run.update(_bundle_of(run, known[run["run_id"]].path / BUNDLE, state_dir))
+        run.update(_bundle_of(run, known[run["run_id"]].path / contents.FOLDER, state_dir))
     schemas.validate("acceptance", document, what=FILE)
     path = known[named[0]].path.parent / FILE
     is_new = {**run_folder.read_object(path), "accepted_at": at, "since": since} != document
@@ -75,11 +75,11 @@ def accept_runs(
 
 def _bundle_of(run, folder, state_dir):
     """The entry of a run for its sealed evidence bundle, if it has this report. Raises RunError for a damaged one."""
-    report = folder / "run/report.json"
-    if not ((folder / STATEMENT).is_file() and report.is_file() and _sha256_of(report) == run["report_sha256"]):
+    report = folder / contents.RUN / "report.json"
+    if not (
+        (folder / statement.STATEMENT).is_file() and report.is_file() and sha256_of(report) == run["report_sha256"]
+    ):
         return {}
-    from ..evidence_bundle import signing_keys, statement  # noqa: PLC0415 - need cryptography
-
     checked = statement.check(folder, signing_keys.read_known_keys(state_dir))
     if checked.problems:
         raise RunError(f"{folder} is damaged: {some_of(checked.problems)}: `make evidence RUN={run['run_id']}`")
@@ -87,16 +87,12 @@ def _bundle_of(run, folder, state_dir):
     return {"bundle": {"root_digest": checked.root_digest, "signatures": signatures}}
 
 
-def _sha256_of(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _write_letter(path, known):
     """Write the letter of an acceptance.json, from the reports of its runs."""
     document = run_folder.read_object(path)
     run_ids = {document["first_run"], *(run["run_id"] for run in document["runs"] if run["accepts"])}
     reports = {one: report_file.unpacked(report_file.read(known[one].path / "report.json")) for one in run_ids}
-    letter = letter_html(document, _sha256_of(path), reports)
+    letter = letter_html(document, sha256_of(path), reports)
     run_folder.write_bytes(path.with_name(LETTER), letter.encode())
 
 

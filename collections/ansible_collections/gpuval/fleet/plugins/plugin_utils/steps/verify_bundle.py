@@ -77,10 +77,8 @@ def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> list[str]:
         judged = replay.replay(bundle)
     except replay.ReplayError as error:
         return [f"not judged again: {error}"]
-    kept, here = judged.versions
-    remark = [f"judged by gpuval {kept} before, by {here} here"] if kept != here else []
     if judged.differences:
-        return [*(difference.text() for difference in judged.differences), *remark]
+        return [*(difference.text() for difference in judged.differences), *judged.remarks]
     reported = statement.predicate_of(bundle)
     differing = [name for name in reported if name != "versions" and predicate.get(name) != reported[name]]
     return [f"{statement.STATEMENT}: {name} is not that of the report" for name in differing]
