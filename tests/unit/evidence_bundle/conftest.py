@@ -1,15 +1,20 @@
 import importlib.util
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement, verify_bundle
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import contents, statement, verify_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     public_pem,
     read_known_keys,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.kit.bundled_runs import judged_run, make
 
 PREDICATE = {"run_id": "run-1", "verdict": "PASS", "judged_at": "2026-03-01T12:00:00Z"}
 #: Content by path; files of equal size and of equal content among them.
@@ -49,8 +54,8 @@ def parties(tmp_path_factory):
     return Parties(tmp_path_factory.mktemp("keys"))
 
 
-def write_bundle(folder, contents=FILES):
-    for name, content in contents.items():
+def write_bundle(folder, files_by_path=FILES):
+    for name, content in files_by_path.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     statement.seal(folder, PREDICATE)
@@ -80,3 +85,24 @@ def script(tmp_path_factory):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def shipped_proofs():
+    """What an acceptance needs, as it ships: other tests have a file of their own, which no other process reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acceptance, "PROOFS", COLLECTION / "skus/shared/acceptance.yml")
+        yield
+
+
+@pytest.fixture(scope="module")
+def judged_bundle(shipped_proofs, tmp_path_factory):
+    """The bundle of a run with gangs and a node that failed, without the run."""
+    folder = tmp_path_factory.mktemp("made")
+    run = judged_run("kubernetes", folder)
+    outcome = make(run)
+    assert not outcome.failed, outcome.text
+    moved = tmp_path_factory.mktemp("elsewhere") / "bundle"
+    (run.path / contents.FOLDER).rename(moved)
+    shutil.rmtree(folder)
+    return moved

@@ -10,8 +10,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data.sensiti
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
+from tests.kit.bundled_runs import PLACES, judged_run, make
 from tests.kit.renamed_fleets import comparable, differences, renamer_of
-from tests.unit.evidence_bundle.test_replay import PLACES, judged_run, make, shipped_proofs  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("shipped_proofs")
 
 KEY = b"k" * 32
 

@@ -13,11 +13,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle impor
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.kit.actions import run_action, vars_of
+from tests.kit.bundled_runs import edit, judged_run, make
 
 from .conftest import add_signature
-from .test_replay import edit, judged_run, make, shipped_proofs
 
-__all__ = ["shipped_proofs"]
+pytestmark = pytest.mark.usefixtures("shipped_proofs")
 
 JUMP, ADDRESS = "jump-7.example", "10.99.3.7"
 

@@ -16,13 +16,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle impor
     signing_keys,
     statement,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.actions import run_action
+from tests.kit.bundled_runs import PLACES, edit, judged_run, make
 
-RELEASE = Path(__file__).parents[2] / "data/release_1_0"
-PLACES = ("kubernetes", "local", "ssh")
+pytestmark = pytest.mark.usefixtures("shipped_proofs")
+
 #: Never in a bundle: keys and memories of a run's own controller.
 OTHERS = (
     ".state/store.json",
@@ -38,57 +37,9 @@ sys.addaudithook(lambda event, told: event == "open" and print("opened", told[0]
 """
 
 
-def judged_run(place, tmp_path):
-    """The folder of a run of 1.0.0, copied without its store, judged and reported here."""
-    results = tmp_path / "results"
-    shutil.copytree(RELEASE / place / "results", results, symlinks=True)
-    run = run_folder.latest_run(results)
-    for step in ("judge_run", "report_run"):
-        outcome = run_action(step, {"run_id": run.path.name, "results_dir": str(results)})
-        assert not outcome.failed, outcome.text
-    return run_folder.latest_run(results)
-
-
-def make(run, *, renamed=False, **options):
-    settings = {
-        "run_id": run.path.name,
-        "results_dir": str(run.results),
-        "store": {"bucket": "b", "state_dir": str(run.results.parent / "state")},
-        "renamed": renamed,
-    }
-    return run_action("evidence_bundle", settings, **options)
-
-
-def edit(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def shipped_proofs():
-    """What an acceptance needs, as it ships: other tests have a file of their own, which no other process reads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acceptance, "PROOFS", COLLECTION / "skus/shared/acceptance.yml")
-        yield
-
-
-@pytest.fixture(scope="module")
-def bundle(shipped_proofs, tmp_path_factory):
-    """The bundle of a run with gangs and a node that failed, without the run."""
-    folder = tmp_path_factory.mktemp("made")
-    run = judged_run("kubernetes", folder)
-    outcome = make(run)
-    assert not outcome.failed, outcome.text
-    moved = tmp_path_factory.mktemp("elsewhere") / "bundle"
-    (run.path / contents.FOLDER).rename(moved)
-    shutil.rmtree(folder)
-    return moved
-
-
 @pytest.fixture
-def changed(bundle, tmp_path):
-    return Path(shutil.copytree(bundle, tmp_path / "changed"))
+def changed(judged_bundle, tmp_path):
+    return Path(shutil.copytree(judged_bundle, tmp_path / "changed"))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -139,6 +90,21 @@ def test_a_run_whose_files_changed_after_its_report_has_no_bundle_until_it_is_re
     assert not outcome.failed, outcome.text
 
 
+def judge_by(command, folder, environment=None):
+    """Judge again by a command line, which writes into the folder."""
+    done = subprocess.run(
+        command,
+        env=replay.environment(folder) if environment is None else environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize(
     ("days", "environment"),
     [
@@ -149,22 +115,15 @@ def test_a_run_whose_files_changed_after_its_report_has_no_bundle_until_it_is_re
         ),
     ],
 )
-def test_another_clock_time_zone_locale_and_order_of_sets_give_the_same_bytes(bundle, tmp_path, days, environment):
-    replay.lay_out_data(bundle, tmp_path)
-    command = [sys.executable, *replay.arguments(bundle / "run", tmp_path)]
+def test_another_clock_time_zone_locale_and_order_of_sets_give_the_same_bytes(
+    judged_bundle, tmp_path, days, environment
+):
+    replay.lay_out_data(judged_bundle, tmp_path)
+    command = [sys.executable, *replay.arguments(judged_bundle / "run", tmp_path)]
     command.remove("-I")  # without which Python reads no environment
     later = ["faketime", "-f", f"+{days}d"] if days else []
-    done = subprocess.run(
-        [*later, *command],
-        env={**os.environ, **environment},
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.json").read_bytes() == (bundle / "run/report.json").read_bytes()
+    judge_by([*later, *command], tmp_path, {**os.environ, **environment})
+    assert (tmp_path / "report.json").read_bytes() == (judged_bundle / "run/report.json").read_bytes()
 
 
 def test_libraries_of_a_loaded_module_stay_those_of_python(tmp_path, monkeypatch):
@@ -174,49 +133,41 @@ def test_libraries_of_a_loaded_module_stay_those_of_python(tmp_path, monkeypatch
     assert "LD_LIBRARY_PATH" not in replay.environment(tmp_path)
 
 
-def test_a_user_whose_memory_is_limited_judges_within_that_limit(bundle, tmp_path):
-    replay.lay_out_data(bundle, tmp_path)
+def test_a_user_whose_memory_is_limited_judges_within_that_limit(judged_bundle, tmp_path):
+    replay.lay_out_data(judged_bundle, tmp_path)
     as_user = ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []  # who cannot raise a limit
     limited = [*as_user, "sh", "-c", 'ulimit -v 6000000 && exec "$@"', "sh"]
-    command = [*limited, sys.executable, *replay.arguments(bundle / "run", tmp_path)]
-    done = subprocess.run(
-        command,
-        env=replay.environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.json").read_bytes() == (bundle / "run/report.json").read_bytes()
+    command = [*limited, sys.executable, *replay.arguments(judged_bundle / "run", tmp_path)]
+    judge_by(command, tmp_path)
+    assert (tmp_path / "report.json").read_bytes() == (judged_bundle / "run/report.json").read_bytes()
 
 
-def test_a_replay_opens_nothing_but_the_bundle_its_own_folder_and_code(bundle, tmp_path):
-    replay.lay_out_data(bundle, tmp_path)
-    command = [sys.executable, *replay.arguments(bundle / "run", tmp_path)]
+def test_a_replay_opens_nothing_but_the_bundle_its_own_folder_and_code(judged_bundle, tmp_path):
+    replay.lay_out_data(judged_bundle, tmp_path)
+    command = [sys.executable, *replay.arguments(judged_bundle / "run", tmp_path)]
     command[command.index("-c") + 1] = WATCHED + command[command.index("-c") + 1]
-    done = subprocess.run(
-        command,
-        env=replay.environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = judge_by(command, tmp_path)
     opened = [line.split() for line in done.stderr.splitlines() if line.startswith("opened")]
     reading = {path for _, path, mode, *_ in opened if path.startswith("/") and mode != "w"}
-    places = (bundle, tmp_path, COLLECTION / "schemas", sys.prefix, sys.base_prefix, "/usr", "/proc", "/dev", "/etc")
+    places = (
+        judged_bundle,
+        tmp_path,
+        COLLECTION / "schemas",
+        sys.prefix,
+        sys.base_prefix,
+        "/usr",
+        "/proc",
+        "/dev",
+        "/etc",
+    )
     strangers = {path for path in reading if not path.startswith(tuple(map(str, places)))}
     assert {path for path in strangers if not path.endswith((".py", ".pyc"))} == set()
     assert any(path.startswith(str(tmp_path / "data/skus")) for path in reading)
     assert not any(path.startswith(str(COLLECTION)) and path.endswith(".yml") for path in reading)
 
 
-def test_an_unchanged_bundle_has_no_difference(bundle):
-    result = replay.replay(bundle)
+def test_an_unchanged_bundle_has_no_difference(judged_bundle):
+    result = replay.replay(judged_bundle)
     assert result.differences == [] and result.problem() == ""
 
 
@@ -281,6 +232,6 @@ def test_no_code_of_a_bundle_runs(changed, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_replay_that_takes_too_long_is_ended(bundle):
+def test_a_replay_that_takes_too_long_is_ended(judged_bundle):
     with pytest.raises(replay.ReplayError, match="did not end within"):
-        replay.replay(bundle, seconds=0.05)
+        replay.replay(judged_bundle, seconds=0.05)

@@ -1,6 +1,7 @@
 """The site's signing key: made once, closed to others, replaced, revoked; the lists of keys that verify knows."""
 
 import json
+import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
@@ -24,6 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+
+from tests.kit.needs import needs_programs
 
 from .conftest import PREDICATE, add_signature, write_bundle
 
@@ -66,11 +69,7 @@ def test_the_keyid_is_the_sha256_of_the_der_form(site, run_openssl):
 
 @pytest.fixture
 def run_openssl():
-    import shutil
-    import subprocess
-
-    if not shutil.which("openssl"):
-        pytest.skip("needs openssl")
+    needs_programs({"openssl": "openssl"})
     return lambda *arguments, stdin=b"": (
         subprocess.run(["openssl", *arguments], input=stdin, capture_output=True, check=True, timeout=30).stdout
     )

@@ -13,12 +13,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signi
 )
 
 from tests.kit.actions import run_action
+from tests.kit.bundled_runs import edit
 
 from .conftest import add_signature
-from .test_replay import bundle as judged_bundle
-from .test_replay import edit, shipped_proofs
 
-__all__ = ["judged_bundle", "shipped_proofs"]
+pytestmark = pytest.mark.usefixtures("shipped_proofs")
 
 
 @pytest.fixture

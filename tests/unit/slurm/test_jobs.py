@@ -50,8 +50,13 @@ def test_the_digests_that_a_job_left_are_kept_at_the_end_of_the_watch(placed):
     first = {"records/facts": ["a" * 64], "records/work": ["b" * 64]}
     placed.view.records["facts"] = {"state": "success", "attempt": 1, "started_at": ""}
     placed.slurm.shown = row(7, "RUNNING")
-    ended = lambda _seconds: setattr(placed.slurm, "shown", row(7, "COMPLETED", said=f" {note(first)}"))  # noqa: E731
-    placed.placement._follow, follow = lambda seconds: (ended(seconds), follow(seconds)), placed.placement._follow
+    follow = placed.placement._follow
+
+    def follow_to_the_end(seconds):
+        placed.slurm.shown = row(7, "COMPLETED", said=f" {note(first)}")
+        follow(seconds)
+
+    placed.placement._follow = follow_to_the_end
     placed.placement.finish()
     assert placed.folder.read_digests("gpu-1") == NodeDigests("slurm", first)
 
