@@ -251,7 +251,7 @@ OTHER_RUNS = [
         "window",
         [
             Fault("window-1", "listed twice, one node at a time: its first name", "INCOMPLETE",
-                  "listed twice: window-again .and window-forced. is the same machine"),
+                  "listed twice: window-forced .and window-again. has the same host key"),
             Fault("window-2", "none", "PASS"),
             Fault("window-3", "none", "PASS"),
             Fault("window-again", "listed twice, launched after the first name has ended", "INCOMPLETE",
