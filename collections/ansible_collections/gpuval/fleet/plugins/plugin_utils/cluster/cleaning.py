@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 #: Seconds between two lists of the objects that are left: the first wait, doubled up to the maximum.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
+#: Labels that name a run: of its own objects, and of its rounds'.
+_LABELS = (names.RUN_LABEL, names.PARENT_LABEL)
 
 Found = list[dict[str, Any]]
 
@@ -65,25 +67,26 @@ def clean(
     one kind may not be listed or deleted, the other kinds are removed all the same. `trial` removes nothing. Raises
     ``ClusterError`` when the cluster does not answer.
     """
-    ends, wait, selectors = time.monotonic() + deadline_seconds, FIRST_WAIT_SECONDS, _selectors(run_ids)
+    ends, wait = time.monotonic() + deadline_seconds, FIRST_WAIT_SECONDS
+    values = frozenset(names.label_value(run_id) for run_id in run_ids)
     result, names_by_kind = Cleaned(), {}
     objects_by_kind: dict[str, Found] = {}
     # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
     for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
         try:
-            objects_by_kind[kind] = _there(cluster, kind, selectors)
+            objects_by_kind[kind] = _list_objects(cluster, kind, values)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
     for kind, objects in objects_by_kind.items():
         try:
             if objects and not trial:
-                _delete(cluster, kind, selectors)
+                _delete(cluster, kind, objects, values)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
         else:
             names_by_kind[kind] = {item["metadata"]["name"] for item in objects}
     still: dict[str, Found] = {} if trial else {kind: [] for kind, names_made in names_by_kind.items() if names_made}
-    while still := {kind: objects for kind in still if (objects := _there(cluster, kind, selectors))}:
+    while still := {kind: objects for kind in still if (objects := _list_objects(cluster, kind, values))}:
         if time.monotonic() + wait > ends:
             result.left += [_left(kind, item, cluster.namespace) for kind, objects in still.items() for item in objects]
             break
@@ -91,7 +94,7 @@ def clean(
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, objects in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in objects):
-                _delete(cluster, kind, selectors)  # objects created since, by a controller that still works
+                _delete(cluster, kind, objects, values)  # objects created since, by a controller that still works
     for kind, names_made in names_by_kind.items():
         if removed := names_made - {leftover.name for leftover in result.left if leftover.kind == kind}:
             result.removed[kind] = sorted(removed)
@@ -104,22 +107,26 @@ def kinds_of(cluster: Cluster) -> tuple[str, ...]:
     return (*([JOB_SET] if cluster.serves(JOB_SET) else ()), *KINDS)
 
 
-def _selectors(run_ids: Iterable[str]) -> list[str]:
-    """Label selectors of the runs' objects, and of their multi-node rounds' objects: each round has a run id."""
-    values = ",".join(names.label_value(run_id) for run_id in dict.fromkeys(run_ids))
-    labels = (names.RUN_LABEL, names.PARENT_LABEL) if values else ()
-    return [f"{names.ALL_RUNS},{label} in ({values})" for label in labels] or [names.ALL_RUNS]
+def _list_objects(cluster: Cluster, kind: str, values: Collection[str]) -> Found:
+    """The objects of a kind of the runs with these labels, and of their multi-node rounds: each round has a run id of
+    its own. No selector chooses by one label or another, so all runs' objects are listed once, and chosen here."""
+    listed = cluster.list(kind, names.ALL_RUNS)[0]
+    return [item for item in listed if not values or any(_has_label(item, label, values) for label in _LABELS)]
 
 
-def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> Found:
-    """The objects of a kind that the selectors choose, each once even if two selectors choose it."""
-    listed = (item for selector in selectors for item in cluster.list(kind, selector)[0])
-    return list({item["metadata"]["name"]: item for item in listed}.values())
+def _delete(cluster: Cluster, kind: str, objects: Iterable[Mapping[str, Any]], values: Collection[str]) -> None:
+    """Delete objects by the labels that choose them; by that of rounds only if an object lacks that of its run."""
+    if not values:
+        cluster.delete_all(kind, names.ALL_RUNS)
+        return
+    for label in _LABELS:
+        if any(_has_label(item, label, values) for item in objects):
+            cluster.delete_all(kind, f"{names.ALL_RUNS},{label} in ({','.join(sorted(values))})")
+        objects = [item for item in objects if not _has_label(item, label, values)]
 
 
-def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
-    for selector in selectors:
-        cluster.delete_all(kind, selector)
+def _has_label(item: Mapping[str, Any], label: str, values: Collection[str]) -> bool:
+    return (item["metadata"].get("labels") or {}).get(label) in values
 
 
 def _forbidden(kind: str, error: Forbidden) -> Left:
