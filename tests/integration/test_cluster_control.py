@@ -318,5 +318,7 @@ def test_a_hundred_nodes_cost_few_requests_and_little_memory(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(figures.read_text())
     assert result["jobs"] == 100
-    assert result["all_requests"] <= 250, {**result["requests"], "clean": result["clean_requests"]}
+    counts = {**result["requests"], "clean": result["clean_requests"]}
+    assert (counts["create batch jobs"], counts["create secrets"]) == (100, 100)
+    assert result["all_requests"] <= 235, counts
     assert result["memory"] < 300e6

@@ -8,6 +8,13 @@ import subprocess
 
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.accepted_condition import ACCEPTED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
+    READINESS_TAINT,
+    PodSettings,
+    covers,
+    tolerations,
+)
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT
@@ -19,6 +26,7 @@ INVENTORY = {
         "vars": {
             "gpuval_placement": "kubernetes",
             "gpuval_namespace": "checks",
+            "kubernetes_selector": "nvidia.com/gpu.present=true",
             "gpuval_pods": {"priority_class": "normal", "run_as_user": 1000},
             "run_recurring_time": "23:05",
             "run_recurring_days": ["mon", "thu"],
@@ -98,6 +106,18 @@ def test_systemd_takes_the_units(folder, tmp_path):
     )
     assert (done.returncode, "gpuval" in done.stderr) == (0, False), done.stderr
     assert "OnCalendar=Mon,Thu *-*-* 23:05:00\n" in text(folder, "timer")
+
+
+def test_the_readiness_rule_keeps_pods_off_all_but_accepted_nodes(folder):
+    rule = yaml.safe_load(text(folder, "readiness.yml"))
+    assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
+    spec = rule["spec"]
+    assert spec["conditions"] == [{"type": ACCEPTED, "requiredStatus": "True"}]
+    assert (spec["taint"]["key"], spec["taint"]["effect"]) == (READINESS_TAINT, "NoSchedule")
+    assert spec["enforcementMode"] == "continuous"
+    (expression,) = spec["nodeSelector"]["matchExpressions"]
+    assert expression == {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}
+    assert any(covers(toleration, spec["taint"]) for toleration in tolerations(PodSettings(), "nvidia.com/gpu"))
 
 
 def test_the_manifest_is_valid_and_gives_way(folder):

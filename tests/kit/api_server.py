@@ -155,6 +155,17 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
+def strategically_merged(status: Mapping[str, Any], patch: Mapping[str, Any]) -> Manifest:
+    """Strategic merge of a status: conditions merge by their type, and `$patch: delete` removes one."""
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
+    for condition in patch.get("conditions", []):
+        if condition.get("$patch") == "delete":
+            conditions.pop(condition["type"], None)
+        else:
+            conditions[condition["type"]] = {**conditions.get(condition["type"], {}), **condition}
+    return {**merged(status, patch), "conditions": list(conditions.values())}
+
+
 @dataclass(eq=False)
 class Watcher:
     resource: Resource
@@ -316,7 +327,7 @@ class ApiServer(kmock.KubernetesScaffold):
             {"verbs": [verb], "apiGroups": [item.group], "resources": [f"{item.plural}/{sub}" if sub else item.plural]}
             for item in RESOURCES.values()
             for verb in _VERBS
-            for sub in ("", "log", "exec")
+            for sub in ("", "log", "exec", "status")
             if self.lists_rules and self._allows(Asked(verb, item.group, item.plural, sub))
         ]
         status = {"resourceRules": rules, "incomplete": not self.lists_rules}
@@ -360,7 +371,7 @@ class ApiServer(kmock.KubernetesScaffold):
         query = raw_request.query
         if asked.subresource == "log":
             return self._log(namespace, name or "", query)
-        if asked.subresource:
+        if asked.subresource and (asked.subresource, asked.verb) != ("status", "patch"):
             raise Problem(400, "BadRequest", f"no {asked.subresource} here")
         if asked.verb == "list":
             return self._list(resource, namespace, query, raw_request.headers.get("Accept", ""))
@@ -384,13 +395,16 @@ class ApiServer(kmock.KubernetesScaffold):
         if asked.verb == "delete":
             self.delete(resource, item, self._propagation(query, body))
         elif asked.verb == "patch":
-            if raw_request.content_type != "application/merge-patch+json":
+            strategic = "strategic-" if asked.subresource else ""
+            if raw_request.content_type != f"application/{strategic}merge-patch+json":
                 raise Problem(415, "UnsupportedMediaType", f"no {raw_request.content_type} here")
             patch = json.loads(body)
             wanted = (patch.get("metadata") or {}).pop("resourceVersion", None)
             if wanted and wanted != item["metadata"]["resourceVersion"]:
                 what = f'Operation cannot be fulfilled on {resource.plural} "{name}"'
                 raise Problem(409, "Conflict", f"{what}: the object has been modified; please apply your changes to it")
+            if asked.subresource:  # the spec stays, whatever the patch says
+                patch = {"status": strategically_merged(item.get("status") or {}, patch["status"])}
             item = self.storage.change(resource.kind, item, patch) or item
         return aiohttp.web.json_response(item)
 

@@ -373,6 +373,8 @@ class TestRefusals:
         pod = kit.wait(lambda: cluster.list("Pod")[0])[0]["metadata"]["name"]
         cluster.log(pod, "facts")
         cluster.patch("Node", "node-001", {"metadata": {"labels": {"gpuval.io/verdict": "PASS"}}})
+        condition = {"type": "gpuval.io/Accepted", "status": "True"}
+        cluster.patch("Node", "node-001", {"status": {"conditions": [condition]}}, "status")
         for kind in ("Job", "Pod", "Event", "Node"):
             _, version = cluster.list(kind)
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()

@@ -420,7 +420,7 @@ def test_each_cluster_is_judged_by_one_list(monkeypatch):
     in_cluster = {"gpuval_placement": "kubernetes", "gpuval_gpu_count": 8}
     hosts = dict.fromkeys(("a", "b", "c"), in_cluster)
     hosts |= {"d": {"ansible_host": "192.0.2.1"}, "e": {**in_cluster, "gpuval_kube_context": "hall"}}
-    opened = []
+    opened, asked = [], []
 
     class Listed:
         def __init__(self, access):
@@ -432,7 +432,10 @@ def test_each_cluster_is_judged_by_one_list(monkeypatch):
         def __exit__(self, *_exception):
             return
 
-        def list(self, _kind):
+        def list(self, _kind, selector="", fields=""):
+            if fields:
+                return [], "1"
+            asked.append(selector)
             in_hall = opened[-1][1] == "hall"
             return [h200("c"), h200("e")] if in_hall else [h200("a"), h200("b", gpus=7), h200("other")], "1"
 
@@ -441,6 +444,7 @@ def test_each_cluster_is_judged_by_one_list(monkeypatch):
     task_vars = {"ansible_play_hosts_all": [*hosts]}
     probes = scheduler.KubernetesScheduler(SimpleNamespace(task_vars=task_vars), None).probe()
     findings = probes.findings
+    assert asked == ["kubernetes.io/hostname in (a,b,c)", "kubernetes.io/hostname in (e)"]
     assert (opened, probes.more) == ([("", ""), ("", "hall")], {"short": ["b"]})
     states = {name: finding.state for name, finding in findings.items()}
     assert states == {"a": "reachable", "b": "reachable", "c": "node_missing", "e": "reachable"}

@@ -8,6 +8,7 @@ import functools
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import label_selector
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -65,6 +66,7 @@ class FilterModule:
             "env_values": _filter(lambda sources: env_file.read(sources).values),
             "endpoint_entries": _filter(endpoints.parse),
             "job_workloads": job_workloads,
+            "label_selector": _filter(label_selector),
             "model_folder": folder_name,
             "network_environment": _filter(networks.environment),
             "network_names": _filter(networks.names),

@@ -209,13 +209,18 @@ class Cluster:
         """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
         self.delete_all(kind, "", fields=f"metadata.name={name}")
 
-    def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
-        """Merge a patch (RFC 7386) into an object and return it, trimmed.
+    def patch(self, kind: str, name: str, body: Mapping[str, Any], subresource: str = "") -> Manifest:
+        """Merge a patch (RFC 7386) into an object and return it, trimmed. The patch of a `subresource` is a strategic
+        one: lists are merged by their entries' keys.
 
         Raises ``Exists`` when the patch names a resource version that the object no longer has.
         """
-        merge = "application/merge-patch+json"
-        request = self._request(KINDS[kind], "patch", "PATCH", name, body=body, content_type=merge)
+        merge = f"application/{'strategic-' if subresource else ''}merge-patch+json"
+        path = f"{KINDS[kind].path(self.namespace)}/{name}"
+        asked = KINDS[kind].asked("patch")
+        if subresource:
+            path, asked = f"{path}/{subresource}", asked._replace(subresource=subresource)
+        request = ApiRequest(asked, "PATCH", path, body=body, content_type=merge)
         return trim(kind, _document(self._call(request)))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
@@ -299,10 +304,9 @@ class Cluster:
 
     # Transport
 
-    def _request(self, kind: ObjectKind, verb: str, method: str, name: str = "", **options: Any) -> ApiRequest:
-        """A request about all objects of a kind, or about the object `name`."""
-        path = kind.path(self.namespace)
-        return ApiRequest(kind.asked(verb), method, f"{path}/{name}" if name else path, **options)
+    def _request(self, kind: ObjectKind, verb: str, method: str, **options: Any) -> ApiRequest:
+        """A request about the objects of a kind."""
+        return ApiRequest(kind.asked(verb), method, kind.path(self.namespace), **options)
 
     def _call(
         self, request: ApiRequest, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED

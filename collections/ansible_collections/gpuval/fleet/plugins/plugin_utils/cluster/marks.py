@@ -1,24 +1,26 @@
-"""A run's verdict on the nodes of a cluster: labels, an annotation and, when asked, a taint. Set and removed."""
+"""A run's verdict on the nodes of a cluster: labels, annotations, a condition and, when asked, a taint. Set and
+removed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 import yaml
 
-from ..runs.failed_checks import FAIL, PASS
+from ..runs.failed_checks import ANNOTATION, FAIL, PASS
 from ..watch.scheduler import NodeVerdicts
-from . import names
+from . import accepted_condition, names
+from .accepted_condition import CLASS_ANNOTATION, TIME_ANNOTATION, VERDICT_LABEL
 from .api import Cluster, Exists, Missing
+from .named_nodes import list_named
 from .pod_settings import FAILED_TAINT
 
-VERDICT_LABEL = "gpuval.io/verdict"
-TIME_ANNOTATION = "gpuval.io/validated-at"
 LABELS = (VERDICT_LABEL, names.RUN_LABEL)
-#: Keys in a node's metadata that gpuval sets.
-OURS = {"labels": LABELS, "annotations": (names.RUN_ANNOTATION, TIME_ANNOTATION)}
+#: Keys in a node's metadata that gpuval sets. The last annotation has a rule of its own, and goes with the others.
+OURS = {"labels": LABELS, "annotations": (names.RUN_ANNOTATION, TIME_ANNOTATION, CLASS_ANNOTATION, ANNOTATION)}
 NO_SCHEDULE = "NoSchedule"
 #: How often a patch is tried that conflicts with another client's change of the same node.
 ROUNDS = 4
@@ -29,6 +31,7 @@ class Mark:
     """A verdict to write on a node. `at`: when the run was judged, RFC 3339 UTC. `partial`: the run accepts no nodes.
 
     `cleared`: the node has passed what it failed before, so its taint goes even if the node is not accepted yet.
+    `failure_class`: of a node that is not PASS.
     """
 
     verdict: str
@@ -36,15 +39,17 @@ class Mark:
     at: str
     partial: bool = False
     cleared: bool = False
+    failure_class: str | None = None
 
 
 @dataclass(frozen=True)
 class NodeMarkChange:
-    """A merge patch of one node, and the changed marks before and after it, for people."""
+    """A merge patch of one node, the marks before and after it, for people, and its labels and annotations after it."""
 
     patch: dict[str, Any]
     before: str
     after: str
+    metadata: dict[str, dict[str, str | None]]
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
@@ -57,11 +62,12 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
     if stays_failed(node, mark):
         return None
     meta, taints = node["metadata"], list((node.get("spec") or {}).get("taints") or ())
-    now = {part: {key: (meta.get(part) or {}).get(key) for key in keys} for part, keys in OURS.items()}
+    now = marks_of(node)
     desired: dict[str, dict[str, Any]] = {part: dict.fromkeys(keys) for part, keys in OURS.items()}
     if mark is not None:
         desired["labels"] = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
-        desired["annotations"] = {names.RUN_ANNOTATION: mark.run_id, TIME_ANNOTATION: mark.at}
+        notes = (mark.run_id, mark.at, mark.failure_class, now["annotations"][ANNOTATION])
+        desired["annotations"] = dict(zip(OURS["annotations"], notes, strict=True))
     patched: dict[str, Any] = {
         part: different
         for part, values in desired.items()
@@ -75,9 +81,14 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
         patch["spec"] = {"taints": desired_taints}
     if not patched:
         return None
-    return NodeMarkChange(
-        {"metadata": patched, **patch}, _marks_as_yaml(now, taints), _marks_as_yaml(desired, desired_taints)
-    )
+    before, after = _marks_as_yaml(now, taints), _marks_as_yaml(desired, desired_taints)
+    return NodeMarkChange({"metadata": patched, **patch}, before, after, desired)
+
+
+def marks_of(node: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+    """The labels and annotations of gpuval that a Node has; None for those that it lacks."""
+    meta = node["metadata"]
+    return {part: {key: (meta.get(part) or {}).get(key) for key in keys} for part, keys in OURS.items()}
 
 
 def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
@@ -113,7 +124,8 @@ def _marks_as_yaml(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[d
     summary["taints"] = [
         f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}" for taint in _failed_taints(taints)
     ]
-    return yaml.safe_dump({key: value for key, value in summary.items() if value} or None, sort_keys=True)
+    present = {key: value for key, value in summary.items() if value}
+    return yaml.safe_dump(present, sort_keys=True) if present else ""
 
 
 def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
@@ -124,15 +136,29 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
     return bool(_failed_taints((node.get("spec") or {}).get("taints"))) or any(key in labels for key in LABELS)
 
 
-def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> NodeVerdicts:
-    """Set the marks of nodes, by name: one list of all nodes, one patch for each node that differs. Nodes that stay
-    FAIL because they passed only a partial run are in the result's `still`. Raises ``ClusterError``."""
+def set_marks(
+    cluster: Cluster,
+    marks: Mapping[str, Mark | None],
+    *,
+    taint: bool,
+    nodes: Mapping[str, Any] | None = None,
+    max_age_days: float | None = None,
+    trial: bool = False,
+) -> NodeVerdicts:
+    """Set the marks of nodes, by name: a patch of each node that differs, and one of its status. `nodes`: the Nodes as
+    they were read, by name; None to read them. With `max_age_days` conditions of the other `nodes` follow their marks,
+    too, which may be old. Nodes that stay FAIL because they passed only a partial run are in the result's `still`.
+    Raises ``ClusterError``."""
     result, todo = NodeVerdicts(), list(marks)
-    for _turn in range(ROUNDS):
-        nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+    metadata_by_name = {}
+    nodes = dict(nodes) if nodes is not None else list_named(cluster, marks)
+    for turn in range(ROUNDS):
+        if turn:
+            nodes |= list_named(cluster, todo)
         result.missing += sorted(set(todo) - set(nodes))
         conflicting = []
         for name in (name for name in todo if name in nodes):
+            metadata_by_name[name] = marks_of(nodes[name])
             mark_change = change(nodes[name], marks[name], taint=taint)
             if mark_change is None:
                 if stays_failed(nodes[name], marks[name]):
@@ -147,20 +173,67 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
                 result.missing.append(name)
             else:
                 result.changes[name] = (mark_change.before, mark_change.after)
+                metadata_by_name[name] = mark_change.metadata
         todo = conflicting
         if not todo:
             break
     result.busy = todo
+    if max_age_days is not None:
+        metadata_by_name = {name: marks_of(node) for name, node in nodes.items()} | metadata_by_name
+    marked_nodes = {name: node for name, node in nodes.items() if name in metadata_by_name and name not in todo}
+    _set_conditions(cluster, marked_nodes, metadata_by_name, marks, result, max_age_days or 0, trial=trial)
     return result
+
+
+def _set_conditions(
+    cluster: Cluster,
+    nodes: Mapping[str, Any],
+    metadata_by_name: Mapping[str, accepted_condition.NodeMetadata],
+    marks: Collection[str],
+    result: NodeVerdicts,
+    max_age_days: float,
+    *,
+    trial: bool,
+) -> None:
+    """Make the condition of each node fit its labels and annotations, and add what changed to the result."""
+    now = datetime.now(timezone.utc)
+    for name, node in nodes.items():
+        patch = accepted_condition.status_patch(node, metadata_by_name[name], now, max_age_days)
+        if patch is None:
+            continue
+        if name not in marks:  # another controller may have marked it since the list: its condition is newer
+            patch["metadata"] = {"resourceVersion": node["metadata"]["resourceVersion"]}
+        try:
+            if not trial:
+                cluster.patch("Node", name, patch, "status")
+        except (Exists, Missing):
+            continue
+        condition = accepted_condition.condition_for(metadata_by_name[name], now, max_age_days)
+        lines = [accepted_condition.summary_line(one) for one in (accepted_condition.condition_of(node), condition)]
+        before, after = result.changes.get(name, ("", ""))
+        result.changes[name] = (before + lines[0], after + lines[1])
 
 
 def remove_marks(
     cluster: Cluster, node_names: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
 ) -> NodeVerdicts:
     """Remove the marks of these nodes, by default of all nodes; with `runs` only marks of these runs."""
-    is_marked_by_name = {node["metadata"]["name"]: is_marked(node, runs) for node in cluster.list("Node")[0]}
-    chosen = set(node_names) or set(is_marked_by_name)
-    marked = sorted(name for name in chosen if is_marked_by_name.get(name))
-    result = set_marks(cluster, dict.fromkeys(marked), taint=True, trial=trial) if marked else NodeVerdicts()
-    result.missing = sorted(chosen - set(is_marked_by_name))
+    chosen = set(node_names)
+    if chosen:
+        nodes = list_named(cluster, chosen)
+    else:
+        values = ",".join(names.label_value(run) for run in runs)
+        nodes = _by_name(cluster.list("Node", f"{names.RUN_LABEL} in ({values})" if values else "")[0])
+    marked = sorted(name for name, node in nodes.items() if is_marked(node, runs))
+    result = set_marks(cluster, dict.fromkeys(marked), taint=True, nodes=nodes, trial=trial)
+    result.missing = sorted(chosen - set(nodes))
     return result
+
+
+def read_nodes(cluster: Cluster, node_names: Iterable[str]) -> dict[str, Any]:
+    """The Nodes of these names, and all that have a verdict, by name."""
+    return {**_by_name(cluster.list("Node", VERDICT_LABEL)[0]), **list_named(cluster, node_names)}
+
+
+def _by_name(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {node["metadata"]["name"]: node for node in nodes}

@@ -38,9 +38,13 @@ def digest(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def is_label_value(text: str) -> bool:
+    return _LABEL.fullmatch(text) is not None
+
+
 def label_value(text: str) -> str:
     """The text as the value of a label: unchanged if valid, else shortened and with a hash of the whole text."""
-    if _LABEL.fullmatch(text):
+    if is_label_value(text):
         return text
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", text)[: LONGEST - 11].strip("._-")
     return f"{readable or 'x'}-{digest(text, 10)}"

@@ -17,6 +17,7 @@ from ..watch import reach
 from ..watch.scheduler import KeepArchive, KeepState
 from . import names
 from .api import Cluster, ClusterError
+from .named_nodes import list_named
 
 Thing = Mapping[str, Any]
 #: Fields left out of a Node's status: a node lists hundreds of images.
@@ -129,7 +130,7 @@ def gather(
     selector = names.run_selector(run_id)
     jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
-    objects = by_node(run_id, nodes, cluster.list("Node")[0], jobs, pods, events)
+    objects = by_node(run_id, nodes, list_named(cluster, nodes).values(), jobs, pods, events)
     redact = SecretRedactor({*secrets, *secrets_in([*jobs, *pods])})
 
     def output(pod: str, container: str) -> Part:

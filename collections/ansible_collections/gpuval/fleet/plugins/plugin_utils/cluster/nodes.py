@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
+from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name, listed_variables, sku_name
@@ -44,6 +45,8 @@ PRODUCT_LABELS = (
     "cloud.google.com/gke-accelerator",
     "doks.digitalocean.com/gpu-model",
 )
+#: A term of a label selector: negation, key, sign and value, or word and values.
+_SELECTOR_TERM = re.compile(r"(!)?([\w./-]+)(?:\s*(==|=|!=)\s*([\w.-]*)|\s+(in|notin)\s*\(([^)]*)\))?", re.ASCII)
 #: Node conditions that keep pods away when True, by taints. Memory pressure is not one for pods with requests.
 PRESSURES = ("DiskPressure", "PIDPressure", "NetworkUnavailable")
 #: Taints that only repeat what a condition or `spec.unschedulable` says, which comes with a reason.
@@ -66,6 +69,21 @@ _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{
 _PODS_OF_NODE = "kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
 #: By vendor, the tool that shows whether the driver works, and what the device plugin's pods are called.
 _PLUGINS = {"nvidia": ("nvidia-smi", "nvidia"), "amd": ("amd-smi", "amdgpu"), "gaudi": ("hl-smi", "habanalabs")}
+
+
+def label_selector(text: str) -> dict[str, list[dict[str, Any]]]:
+    """A label selector in words (`a=b,!c,d in (e,f)`) as objects of the API contain it. Raises SettingError."""
+    expressions = []
+    for term in re.findall(r"(?:[^,(]|\([^)]*\))+", text):
+        parsed = _SELECTOR_TERM.fullmatch(term.strip())
+        if parsed is None:
+            raise SettingError(f"selector: {term.strip()!r} is none of key, !key, key=value, key in (value, value)")
+        negation, key, sign, value, word, values = parsed.groups()
+        listed = [value] if sign else [part.strip() for part in (values or "").split(",")]
+        is_negative, has_values = negation or sign == "!=" or word == "notin", bool(sign or word)
+        operator = ("NotIn" if is_negative else "In") if has_values else ("DoesNotExist" if is_negative else "Exists")
+        expressions.append({"key": key, "operator": operator, **({"values": listed} if has_values else {})})
+    return {"matchExpressions": expressions}
 
 
 def describe(node: Mapping[str, Any]) -> dict[str, Any]:

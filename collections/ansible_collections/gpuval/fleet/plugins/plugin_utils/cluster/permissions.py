@@ -35,8 +35,9 @@ class AccessRequest(NamedTuple):
 REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 RULES_REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 
-#: The request that sets marks on nodes, and how to grant it: the Role's file has the ClusterRole without a binding.
-MARK = AccessRequest("patch", "", "nodes")
+#: The requests that set marks and conditions of nodes, and how to grant them: the Role's file has the ClusterRole
+#: without a binding.
+MARKS = frozenset({AccessRequest("patch", "", "nodes"), AccessRequest("patch", "", "nodes", "status")})
 BIND_MARKS = (
     "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
     "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"

@@ -64,11 +64,14 @@ class ClusterPlacement(JobPlacement):
         *common: Any,
         limits: PodLimits | None = None,
         newcomers: new_nodes.Newcomers | None = None,
+        node_selector: str = "",
     ) -> None:
         super().__init__(*common)
         self._cluster, self._pods = cluster, PodTracker(limits)
         #: Decides which new nodes join the run; None: no node joins.
         self._newcomers = newcomers
+        #: Label selector of the nodes to watch; empty: all.
+        self._node_selector = node_selector
         self._round = gangs.round_of(self._folder)
         #: For each node that joined the run and is no host of the play, the host whose variables it uses.
         self._like: dict[str, str] = {}
@@ -109,7 +112,12 @@ class ClusterPlacement(JobPlacement):
             view.pulling = True
             self._pods.expect(view.name, view.stages)
         selector = names.run_selector(self._run["run_id"])
-        kinds = [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")]
+        kinds = [
+            ("Job", selector),
+            ("Pod", selector),
+            ("Node", self._node_selector),
+            ("Event", "", "involvedObject.kind!=Node"),
+        ]
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         self._readmit_joined()

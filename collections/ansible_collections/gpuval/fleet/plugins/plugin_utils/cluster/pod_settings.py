@@ -10,8 +10,9 @@ from typing import Any
 from ..core import schemas
 from ..runs import plans
 
-#: Key of the taint of a failed node; gpuval's own pods tolerate it.
-FAILED_TAINT = "gpuval.io/failed"
+#: Keys of the taint of a failed node, and of the taint that a NodeReadinessRule keeps on a node that is not accepted.
+#: gpuval's own pods tolerate both: it validates such nodes.
+FAILED_TAINT, READINESS_TAINT = "gpuval.io/failed", "readiness.k8s.io/gpuval-accepted"
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
 CPU = "cpu"
 REQUESTS = {"cpu": "1", "memory": "2Gi"}
@@ -130,7 +131,7 @@ def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] 
 
 def tolerations(settings: PodSettings, resource: str) -> list[dict[str, Any]]:
     """The tolerations of a pod: those of the settings, the taint of GPU nodes, and gpuval's own."""
-    keys = [key for key in (resource, FAILED_TAINT) if key]
+    keys = [key for key in (resource, FAILED_TAINT, READINESS_TAINT) if key]
     return [*(dict(item) for item in settings.tolerations), *({"key": key, "operator": "Exists"} for key in keys)]
 
 

@@ -6,12 +6,13 @@ import contextlib
 import shlex
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 
+from ..core.escape import one_line
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
 from ..judge import repairs
@@ -26,6 +27,7 @@ from ..watch.watch import WatchLimits
 from . import cleaning, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
+from .named_nodes import hostname_selectors, list_named
 from .new_nodes import Newcomers
 from .placement import ClusterPlacement, PodOrder
 from .pod_diagnosis import PodLimits
@@ -80,7 +82,21 @@ class KubernetesScheduler(JobScheduler):
     def placement(self, *common: Any) -> ClusterPlacement:
         options = self._options
         limits = PodLimits(options.patience_seconds, options.start_seconds, options.admission_seconds)
-        return ClusterPlacement(self._cluster, *common, limits=limits, newcomers=self._newcomers())
+        newcomers = self._newcomers()
+        selector = "" if newcomers else self._node_selector(common[0]["nodes"])
+        return ClusterPlacement(self._cluster, *common, limits=limits, newcomers=newcomers, node_selector=selector)
+
+    def _node_selector(self, node_names: Iterable[str]) -> str:
+        """A label selector of the run's nodes for their watch. Empty, for all nodes, where the inventory does not know
+        the hostname label of each node, or they are too many for one selector."""
+        hostvars, hostnames = self._task_vars["hostvars"], []
+        for name in node_names:
+            facts = (hostvars[name].get(nodes.VARIABLE) if name in hostvars else None) or {}
+            hostnames.append(str(facts.get("hostname") or "") if facts.get("exists") else name)
+            if not facts or not names.is_label_value(hostnames[-1]):
+                return ""
+        selectors = list(hostname_selectors(hostnames))
+        return selectors[0] if len(selectors) == 1 else ""
 
     def _newcomers(self) -> Newcomers | None:
         options = self._options
@@ -109,7 +125,7 @@ class KubernetesScheduler(JobScheduler):
         return sum(self._cluster.asked.values())
 
     def probe(self) -> NodeProbes:
-        """Whether pods can be placed on each host, from one LIST of the cluster's nodes."""
+        """Whether pods can be placed on each host, from its Node object."""
         expected = {}
         for name in self._hosts():
             values = self._variables(name)
@@ -117,10 +133,11 @@ class KubernetesScheduler(JobScheduler):
                 cluster_of = tuple(str(values.get(key) or "") for key in ("gpuval_kubeconfig", "gpuval_kube_context"))
                 expected[name] = (cluster_of, nodes.expected_of(name, values))
         began = time.monotonic()
-        listed: dict[tuple[str, ...], dict[str, Any]] = {}
+        listed: dict[tuple[str, ...], Mapping[str, Any]] = {}
         for cluster_of in dict.fromkeys(cluster_of for cluster_of, _expected in expected.values()):
+            of_cluster = [name for name, (of, _held_against) in expected.items() if of == cluster_of]
             with Cluster(ClusterAccess(*cluster_of)) as cluster:
-                listed[cluster_of] = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+                listed[cluster_of] = list_named(cluster, of_cluster)
         findings = {}
         for name, (cluster_of, held_against) in expected.items():
             node = listed[cluster_of].get(name)
@@ -183,20 +200,33 @@ class KubernetesScheduler(JobScheduler):
             with Cluster(self._options) as cluster:
                 return self._mark(cluster)
         except Forbidden as error:
-            raise AnsibleActionFail(f"no verdict is changed on the nodes: {error}\n{permissions.BIND_MARKS}") from None
+            is_of_status = any(request.subresource for request in error.asked)
+            what = (
+                "the condition of the nodes does not follow their marks"
+                if is_of_status
+                else "no verdict is changed on the nodes"
+            )
+            raise AnsibleActionFail(f"{what}: {error}\n{permissions.BIND_MARKS}") from None
 
     def _mark(self, cluster: Cluster) -> NodeVerdicts:
         options, trial = self._options, self._action.check_mode
-        nodes_by_name = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
         if options.state == "absent":
-            verdicts = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
-            noted = self._write_open_checks(cluster, nodes_by_name, dict.fromkeys(verdicts.changes, frozenset()))
+            verdicts, noted = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial), 0
         else:
-            marks_by_name, open_checks = self._marks_and_open_checks(nodes_by_name)
+            report = self._read_report()
+            nodes_by_name = marks.read_nodes(cluster, [node["name"] for node in report["nodes"]])
+            marks_by_name, open_checks = self._marks_and_open_checks(report, nodes_by_name)
             noted = self._write_open_checks(
                 cluster, nodes_by_name, {name: checks for name, checks in open_checks.items() if checks}
             )
-            verdicts = marks.set_marks(cluster, marks_by_name, taint=options.taint, trial=trial)
+            verdicts = marks.set_marks(
+                cluster,
+                marks_by_name,
+                taint=options.taint,
+                nodes=nodes_by_name,
+                max_age_days=options.max_age_days,
+                trial=trial,
+            )
             settled = {name: checks for name, checks in open_checks.items() if not checks and name not in verdicts.busy}
             noted += self._write_open_checks(cluster, nodes_by_name, settled)
             verdicts.still = {name: open_checks[name] for name in verdicts.still}
@@ -204,13 +234,17 @@ class KubernetesScheduler(JobScheduler):
         verdicts.noted = bool(noted)
         return verdicts
 
-    def _marks_and_open_checks(
-        self, nodes_by_name: Mapping[str, Any]
-    ) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
-        """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
+    def _read_report(self) -> dict[str, Any]:
+        """The run's report, with the faults that nothing repaired."""
         folder = self._action.folder(self._options)
         report = run_folder.read_report(folder)
         repairs.withhold_acceptance(report, folder, self._options.repairs, self._action.display.warning)
+        return report
+
+    def _marks_and_open_checks(
+        self, report: Mapping[str, Any], nodes_by_name: Mapping[str, Any]
+    ) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
+        """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
         run, marks_by_name, open_checks = report["run"], {}, {}
         for judged in report["nodes"]:
             name = judged["name"]
@@ -224,7 +258,8 @@ class KubernetesScheduler(JobScheduler):
             if verdict is None:
                 continue
             cleared = verdict != judged["verdict"] and not decision.stays
-            mark = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
+            failure_class = one_line(judged["class"], 96) if verdict != failed_checks.PASS and judged["class"] else None
+            mark = marks.Mark(verdict, run["run_id"], run["judged_at"], decision.stays, cleared, failure_class)
             marks_by_name[name], open_checks[name] = mark, decision.open
         return marks_by_name, open_checks
 

@@ -22,6 +22,8 @@ class MarkNodesOptions(RunOptions, ClusterAccess):
     run_ids: Sequence[str] = ()
     nodes: Sequence[str] = ()
     taint: bool = False
+    #: Days after which a PASS no longer makes a node accepted; 0: never.
+    max_age_days: float = 0
     repairs: Sequence[Mapping[str, Any]] = ()
 
     @property

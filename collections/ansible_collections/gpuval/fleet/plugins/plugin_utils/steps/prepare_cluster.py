@@ -53,7 +53,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
         first = f"; first, where the namespace is missing: kubectl create namespace {options.namespace}"
         if isinstance(error, Forbidden):
             action.display.display(*role.split("\n"))
-            grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARK in error.asked else "")
+            grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARKS & set(error.asked) else "")
         raise AnsibleActionFail(f"{error}\n{grant}") from None
     return {
         "changed": role != before or created,

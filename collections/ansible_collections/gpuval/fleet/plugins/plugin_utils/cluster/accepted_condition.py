@@ -1,0 +1,79 @@
+"""The node condition `gpuval.io/Accepted`: a node's mark in the form that other controllers read. Pure.
+
+It follows the mark's label and annotations alone, so that one rule decides both. Only a PASS grows old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ..runs.failed_checks import FAIL, PASS
+from . import names
+
+ACCEPTED = "gpuval.io/Accepted"
+VERDICT_LABEL = "gpuval.io/verdict"
+TIME_ANNOTATION = "gpuval.io/validated-at"
+CLASS_ANNOTATION = "gpuval.io/class"
+#: The condition's status by verdict; of any other verdict it is Unknown.
+_STATUS = {PASS: "True", FAIL: "False"}
+_UNKNOWN, _OUTDATED = "Unknown", "Outdated"
+_FORM = "%Y-%m-%dT%H:%M:%SZ"
+
+NodeMetadata = Mapping[str, Mapping[str, str | None]]
+
+
+def condition_of(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The condition that a Node object has; None without one."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == ACCEPTED), None)
+
+
+def condition_for(metadata: NodeMetadata, now: datetime, max_age_days: float) -> dict[str, str] | None:
+    """The condition that belongs to a node's mark (`labels`, `annotations`); None without a mark. `max_age_days`: after
+    how many days a PASS accepts no node; 0: never."""
+    verdict, notes = metadata["labels"].get(VERDICT_LABEL), metadata["annotations"]
+    if not verdict:
+        return None
+    failure_class, judged_at = notes.get(CLASS_ANNOTATION), _moment(notes.get(TIME_ANNOTATION))
+    status, reason = _STATUS.get(verdict, _UNKNOWN), failure_class or verdict.capitalize()
+    message = f"{verdict} in run {notes.get(names.RUN_ANNOTATION)}" + (f": {failure_class}" if failure_class else "")
+    is_old = judged_at is None or now - judged_at > timedelta(days=max_age_days)
+    if verdict == PASS and max_age_days > 0 and is_old:
+        status, reason = _UNKNOWN, _OUTDATED
+        message += f", older than {max_age_days:g} days: validate the node again"
+    heartbeat = {"lastHeartbeatTime": judged_at.strftime(_FORM)} if judged_at else {}
+    return {"type": ACCEPTED, "status": status, "reason": reason, "message": message, **heartbeat}
+
+
+def status_patch(
+    node: Mapping[str, Any], metadata: NodeMetadata, now: datetime, max_age_days: float
+) -> dict[str, Any] | None:
+    """The strategic merge patch of a Node's status that makes the condition fit its mark; None if it fits already. It
+    names this condition alone, so that others stay whatever their controllers write meanwhile."""
+    before, after = condition_of(node), condition_for(metadata, now, max_age_days)
+    if after is None:
+        return None if before is None else _patch({"type": ACCEPTED, "$patch": "delete"})
+    if before is not None and after.items() <= before.items():
+        return None
+    if before is None or before.get("status") != after["status"]:
+        after["lastTransitionTime"] = now.strftime(_FORM)
+    return _patch(after)
+
+
+def summary_line(condition: Mapping[str, Any] | None) -> str:
+    """The condition as a line of a diff; empty without one."""
+    return f"{ACCEPTED}: {condition['status']} ({condition.get('reason')})\n" if condition else ""
+
+
+def _patch(condition: Mapping[str, str]) -> dict[str, Any]:
+    return {"status": {"conditions": [condition]}}
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A time of an annotation, in UTC; None if it is none."""
+    try:
+        return datetime.fromisoformat(text or "").astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
