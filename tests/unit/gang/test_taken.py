@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from hypothesis import HealthCheck, given, settings
@@ -209,6 +210,21 @@ def test_why_there_is_no_record_is_reported(bed):
     assert "not started in its gang (unreachable): no route to host" in reasons["node-001"]
     assert "not started in its gang (failed)" in reasons["node-002"]
     assert "left out of the gangs: its own stages ended FAIL" in reasons["node-005"]
+
+
+@pytest.mark.parametrize("name", ["suspended", "slurm_pending", "unreachable"])
+def test_the_class_and_remedy_of_a_launch_in_a_gang_reach_the_verdict(bed, name):
+    below, row = bed.below("all-again"), failure_classes.row_of(name)
+    below.evidence_file("node-001", "collective").unlink()
+    launch = {"state": "failed", "class": name, "message": "waits for queue gangs", "remedy": row.remedy}
+    run_folder.write_json(below.launch_file("node-001"), launch)
+    node = next(node for node in bed.judge(bed.document)["nodes"] if node["name"] == "node-001")
+    (state,) = [check for check in node["checks"] if check["name"] == "collective_state"]
+    assert (node["verdict"], node["class"], state["class"]) == ("INCOMPLETE", name, name)
+    assert state["reason"] == "not started in its gang (failed): waits for queue gangs"
+    steps, others = row.steps.replace("{node}", "node-001"), "then validate again with others of its kind"
+    assert state["remedy"].startswith(f"{steps}, {others}" if row.repeats else steps)
+    assert "{" not in state["remedy"] and ".log" not in state["remedy"]
 
 
 def test_a_node_that_joined_later_learns_that_it_is_in_no_gang(bed):

@@ -157,6 +157,8 @@ def _take_round(evidence: RunEvidence, collected: _CollectedRound, name: str, st
         elif launch and launch.get("state") not in ("started", "finished"):
             reason = f"not started in its gang ({launch.get('state', 'unknown')}): {launch.get('message') or ''}"
             evidence.add_problem(reason, node=name, stage=stage)
+            if launch.get("class"):
+                evidence.unstarted.setdefault(name, {})[stage] = launch
     for problem in of_round.problems:
         if problem["node"] == name:
             evidence.add_problem(problem["reason"], node=name, stage=problem["stage"])

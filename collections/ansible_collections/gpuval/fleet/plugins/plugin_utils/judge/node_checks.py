@@ -89,6 +89,7 @@ class JudgedRun:
                 refusal=min(refusals, key=lambda reason: not reason.startswith(REFUSED), default=""),
                 # a clean deletes the node's records: its connection is not at fault
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
+                unstarted=self.evidence.unstarted.get(name, {}).get(stage),
                 lost_again=None if cleaned else self.evidence.lost_again(name, stage),
                 began_again=launched and self.evidence.is_asked_again(name, stage),
                 of_gang=stage in expected.get("gang_stages", ()),

@@ -13,7 +13,7 @@ from ...module_utils.redaction import any_of
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
 from ..core.text import some_of
-from ..records import environment, launch_errors
+from ..records import environment, failure_classes, launch_errors
 from ..records.documents import FAILED_STATES, RUN_ENDED, Document, Record
 from ..records.evidence import UNREAD
 from ..records.failure_classes import NODE, OWN_PROGRAM, PROGRAM, FailureClass, class_named, named_cause, subject_of
@@ -45,8 +45,9 @@ class StageEnd:
     """How a stage of a node ended: its last record, and why there is no better one.
 
     ``refusal``: why the record was refused. ``contact``: why the node could not be asked for its records.
-    ``lost_again``: how the node was lost when it should repeat a stage that had passed. ``began_again``: whether it
-    should, and left no other record. ``of_gang``: nodes run the stage together, so its failure implicates none of them.
+    ``unstarted``: the failed launch of a member of a gang. ``lost_again``: how the node was lost when it should repeat
+    a stage that had passed. ``began_again``: whether it should, and left no other record. ``of_gang``: nodes run the
+    stage together, so its failure implicates none of them.
     ``cleaned``: a clean ended the run. ``resume``: how to resume a run that has not ended. ``peers_passed``: number of
     other nodes that passed the stage. ``shared``: the same failure on several nodes.
     """
@@ -56,6 +57,7 @@ class StageEnd:
     record: Record | None = None
     refusal: str = ""
     contact: Document | None = None
+    unstarted: Document | None = None
     lost_again: Document | None = None
     began_again: bool = False
     of_gang: bool = False
@@ -183,6 +185,12 @@ def _fill_remedy(end: StageEnd, remedy: str) -> str:
     return text if end.shipped else text.replace(_VALIDATE, "repeat the command")
 
 
+def _with_others(end: StageEnd, remedy: str) -> str:
+    """The remedy of a launch for a member of a gang, which needs the others to validate again."""
+    others = _WITH_OTHERS if end.shipped else _AGAIN_WITH_ALL
+    return _fill_remedy(end, remedy.replace(failure_classes.AGAIN, f"then {others}"))
+
+
 def _remedy_of_class(end: StageEnd, name: str = "") -> str:
     row = class_named(name or end.failure_class)
     return _fill_remedy(end, row.remedy if row else "")
@@ -202,8 +210,13 @@ RULES = (
     StageRule("succeeded", lambda end: end.state == "success" and not end.is_refused, "pass", lambda _: ""),
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
     StageRule(
+        "not started in a gang", lambda end: end.unstarted and end.is_open and not end.cleaned, "missing",
+        lambda end: _with_others(end, str((end.unstarted or {})["remedy"])),
+        lambda end: one_line((end.unstarted or {})["class"], 40),
+    ),
+    StageRule(
         "refused its part in a gang", lambda end: end.of_gang and "gang" in end.text_class.explains, "missing",
-        lambda end: f"{end.text_class.steps}, then {_WITH_OTHERS if end.shipped else _AGAIN_WITH_ALL}",
+        lambda end: _with_others(end, f"{end.text_class.steps}, {failure_classes.AGAIN}"),
     ),
     StageRule(
         "own program of a gang", lambda end: end.of_gang and end.is_of_program, "missing",

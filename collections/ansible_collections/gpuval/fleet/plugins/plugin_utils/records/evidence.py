@@ -80,8 +80,9 @@ class RunEvidence:
 
     records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
-    contacts: by node and multi-node stage why the node could not be asked in that round (None: it could). changed: by
-    node the stages whose records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
+    contacts: by node and multi-node stage why the node could not be asked in that round (None: it could). unstarted: by
+    node and multi-node stage the launch that failed in that round, with its class. changed: by node the stages whose
+    records changed since the verdict, and that verdict. cleaned: whether a clean ended the run.
     resume: the command that resumes an unfinished run without controller. channels: by node and stage the channel
     besides the store that confirms the evidence (records/digests.py). earlier_gpus: by node UUIDs, in lower case,
     of GPUs in earlier runs, where they matter. is_settled: records need no launch with a nonce.
@@ -91,6 +92,7 @@ class RunEvidence:
     launches: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[EvidenceProblem] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
+    unstarted: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
     changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     cleaned: bool = False
     resume: str = ""
