@@ -2,6 +2,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,8 +94,13 @@ def test_python_takes_the_bytecode_of_its_own_version_and_else_the_source(tmp_pa
     assert taken(other) == f"{archive}/gpuval_runner/cli.py"
 
 
-def test_the_workloads_are_one_package():
-    assert {name.split("/")[0] for name in names(payload.workloads_zip())} == {"gpuval_workloads"}
+def test_the_workloads_come_with_the_shared_code_that_they_import():
+    assert {name.split("/")[0] for name in names(payload.workloads_zip())} == {"gpuval_node", "gpuval_workloads"}
+    imported = re.compile(r"^from gpuval_node(?:\.([\w.]+))? import (\w+)", re.MULTILINE)
+    sources = [path.read_text() for path in payload.WORKLOADS.rglob("*.py")]
+    needed = {module or name for source in sources for module, name in imported.findall(source)}
+    shared = {name.removesuffix(".py").replace("/", ".") for name in payload.OF_WORKLOADS}
+    assert needed <= shared
 
 
 def test_tests_and_caches_do_not_travel(tmp_path, monkeypatch):
@@ -102,9 +108,8 @@ def test_tests_and_caches_do_not_travel(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     monkeypatch.setattr(payload, "WORKLOADS", tmp_path)
-    assert names(payload.workloads_zip()) == [
-        f"gpuval_workloads/{n}" for n in ("__init__.py", "a.py", "data.json", "sub/b.py")
-    ]
+    packed = [name for name in names(payload.workloads_zip()) if not name.startswith("gpuval_node/")]
+    assert packed == [f"gpuval_workloads/{n}" for n in ("__init__.py", "a.py", "data.json", "sub/b.py")]
 
 
 def test_an_incomplete_collection_is_reported(tmp_path, monkeypatch):

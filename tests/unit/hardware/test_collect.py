@@ -6,8 +6,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import disks, peer_access, tools
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import disks, tools
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import collect, facts_result
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections/ansible_collections/gpuval/fleet"
 DATA = Path(__file__).parent / "data"
@@ -363,7 +364,7 @@ def test_criteria_fit_their_schema_and_what_is_measured(machine, monkeypatch):
     ):
         machine.write(f"/sys/devices/system/{path}", f"{value}\n")
     machine.write("/sys/kernel/iommu_groups/0/type", "identity\n")
-    monkeypatch.setattr(peer_access, "_way", lambda tree, gpu: ["0000:00:01.0", gpu])
+    monkeypatch.setattr(Tree, "way", lambda tree, gpu: ("0000:00:01.0", gpu.rpartition("/")[2]))
     full = facts_result(str(machine), "auto")
     machine.pci("0000:3b:00.0", **MI300X())
     (machine.root / "usr/bin/nvidia-smi").unlink()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
-from gpuval_runner import skew
+from gpuval_node import clock_skew
 
 from tests.kit.runner import StoreServer
 
-NODE = Path(skew.__file__).resolve().parents[1]
+NODE = Path(clock_skew.__file__).resolve().parents[2] / "node"
 UPLOAD = """
 import json, sys
 from pathlib import Path
@@ -102,11 +102,11 @@ def test_a_certificate_that_a_clock_voids_names_the_clock(node, tls_store, faket
 
 
 def test_no_clock_is_named_where_none_was_reported(store):
-    assert abs(skew.seconds_ahead(store.url)) < 60, "it is this machine's own clock"
+    assert abs(clock_skew.seconds_ahead(store.url)) < 60, "it is this machine's own clock"
     store.close()
-    assert skew.seconds_ahead(store.url) is None
-    assert skew.seconds_ahead("https://[bad") is None
-    assert skew.in_words(None) == skew.in_words(30.0) == ""
+    assert clock_skew.seconds_ahead(store.url) is None
+    assert clock_skew.seconds_ahead("https://[bad") is None
+    assert clock_skew.in_words(None) == clock_skew.in_words(30.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -114,5 +114,5 @@ def test_no_clock_is_named_where_none_was_reported(store):
     [(61, "1 min"), (3 * 3600, "3 h"), (-(86400 + 3600 * 2 + 65), "1 d 2 h"), (3 * 3600 + 300, "3 h 5 min")],
 )
 def test_spans_are_identified_by_their_two_largest_units(seconds, told):
-    words = skew.in_words(seconds)
+    words = clock_skew.in_words(seconds)
     assert f"is {told} {'ahead of' if seconds > 0 else 'behind'}" in words

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.combined_load import program
 from gpuval_workloads.combined_load import worker as worker_program
 from gpuval_workloads.combined_load.worker import CombinedLoad
 from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.result import WorkloadFailure, WorkloadResult
-from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit import perftest as standin
 from tests.kit.runner import until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma
 from gpuval_workloads.gang.host.checks import HostChecks
-from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.gang.members import Gang, GangMember
 
 from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree

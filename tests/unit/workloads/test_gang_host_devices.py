@@ -1,8 +1,9 @@
 """RDMA devices, their counters, PCIe and ACS, read from trees as real machines have them."""
 
 import pytest
+from gpuval_node.hardware.acs import redirects
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.gang.host import pcie, rdma
-from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree, config_space
 
@@ -177,8 +178,8 @@ def test_who_may_not_read_the_configuration_space_does_not_know(tree):
 
 
 def test_a_bridge_without_acs_and_one_that_is_damaged():
-    assert pcie.redirects(bytes(4096)) is False
+    assert redirects(bytes(4096)) is False
     circle = bytearray(4096)
     circle[0x100:0x104] = (0x0001 | 0x100 << 20).to_bytes(4, "little")
-    assert pcie.redirects(bytes(circle)) is False
-    assert pcie.redirects(b"\xff" * 4096) is None  # it has fallen off the bus
+    assert redirects(bytes(circle)) is False
+    assert redirects(b"\xff" * 4096) is None  # it has fallen off the bus

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.launch import StallError
 from gpuval_workloads.common.ranks import Ranks, node_ranks
@@ -27,7 +28,6 @@ from gpuval_workloads.gang import (
 )
 from gpuval_workloads.gang.control_channel import GangStop
 from gpuval_workloads.gang.host import rdma
-from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.sysfs_tree import Tree

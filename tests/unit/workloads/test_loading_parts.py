@@ -111,7 +111,7 @@ def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is
     ],
 )
 def test_why_the_store_was_not_read(tmp_path, monkeypatch, said, told):
-    monkeypatch.setattr(rclone, "seconds_ahead", lambda endpoint: -3 * 3600.0)
+    monkeypatch.setattr(rclone.clock_skew, "seconds_ahead", lambda endpoint: -3 * 3600.0)
     config = tmp_path / "rclone.conf"
     config.write_text("[models]\ntype = s3\nendpoint = https://192.0.2.1:9\nsecret_access_key = s3cret\n")
     assert told in str(Rclone("rclone", config)._transport_error(said))

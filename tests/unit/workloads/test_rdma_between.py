@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.common.result import WorkloadCrash, WorkloadResult
 from gpuval_workloads.gang import membership
-from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.rdma import attribution, between, perftest
 from gpuval_workloads.rdma.attribution import RailPair
 

@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
+from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.common.result import WorkloadResult
-from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.rdma import node, perftest, program
 
 from tests.kit import perftest as standin

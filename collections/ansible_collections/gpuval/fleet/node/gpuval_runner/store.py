@@ -31,9 +31,9 @@ class SignedStore:
         """Whether the URLs have expired by the clock of the store at `url`: the node's clock may be hours ahead."""
         if self.expires_at is None or time.time() < self.expires_at.timestamp():
             return False
-        from gpuval_runner import skew  # a launch reads the store file, too, and must not import HTTP
+        from gpuval_node import clock_skew  # a launch reads the store file, too, and must not import HTTP
 
-        return time.time() - (skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
+        return time.time() - (clock_skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
 
 
 def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:

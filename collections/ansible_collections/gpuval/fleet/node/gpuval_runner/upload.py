@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
-from gpuval_runner import skew
+from gpuval_node import clock_skew
+
 from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import digest, file_stamp, read_bounded, read_object, to_json, write_atomically
 from gpuval_runner.store import SignedStore, load_store
@@ -303,7 +304,7 @@ def reason(error: Exception, url: str = "") -> str:
     if isinstance(cause, (TimeoutError, socket.timeout)):  # different classes before Python 3.10
         return "timed out"
     if isinstance(cause, ssl.SSLCertVerificationError):
-        clock = skew.in_words(skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""
+        clock = clock_skew.in_words(clock_skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""
         return f"its certificate is not trusted ({cause.verify_message})" + (f"; {clock}" if clock else "")
     if isinstance(cause, OSError) and cause.errno:
         return cause.strerror or type(cause).__name__

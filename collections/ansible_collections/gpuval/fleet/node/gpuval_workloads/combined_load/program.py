@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gpuval_node.hardware.tree import Tree
+
 from ..common import fio
 from ..common.arguments import positive_float, workload_parser
 from ..common.device import TorchDevices, choose_accelerator
@@ -24,7 +26,6 @@ from ..common.laps import ThinnedSample
 from ..common.processes import free_port
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult
 from ..common.tool_output import number, shortened
-from ..gang.host.sysfs import Sysfs
 from ..rdma import node as rdma_node
 from ..rdma import perftest
 from ..rdma.program import INSTALL
@@ -131,7 +132,7 @@ def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) 
     return {**count_by_kind, **({"disk": 1} if has_fio else {}), **({"nic": nics} if nics else {})}
 
 
-def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
+def ports(sysfs: Tree, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
     """Return the active RDMA ports that match a pattern, each with a TCP port for perftest."""
     names = [rail.port.name for rail in rdma_node.look(sysfs, patterns).rails]
     if names and not shutil.which(perftest.WRITE):
@@ -177,7 +178,7 @@ def main(result: WorkloadResult) -> None:
     accelerator = choose_accelerator()
     cores = usable_cores()
     left_out = {} if fio.find() else {"disk": "fio was not found: install it, or put it into the image"}
-    nics = ports(Sysfs(), options.nics, left_out)
+    nics = ports(Tree("/sys"), options.nics, left_out)
     count_by_kind = counts(accelerator, cores, "disk" not in left_out, len(nics))
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
@@ -196,7 +197,7 @@ def main(result: WorkloadResult) -> None:
             left_out["disk"] = f"{work}: {measurement.problem}"
             stopped = [f"the disk hangs: {left_out['disk']}"] if measurement.hung else []
     use = (engine.name, engine.direct) if engine else None
-    load = CombinedLoad(str(work), size, options.max_written_bytes, use, tuple(nics), str(Sysfs().root))
+    load = CombinedLoad(str(work), size, options.max_written_bytes, use, tuple(nics), str(Tree("/sys").root))
     result.environment.update(processes=count_by_kind, left_out=left_out)
     with _workers(count_by_kind, load) as everyone:
         _until_ready(everyone, result)

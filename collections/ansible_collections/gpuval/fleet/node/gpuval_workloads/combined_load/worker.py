@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from gpuval_node.hardware.tree import Tree
+
 from ..common import fio
 from ..common.device import choose_accelerator
-from ..gang.host.sysfs import Sysfs
 from ..rdma import node, perftest
 
 REPORT_SECONDS = 0.5
@@ -154,7 +155,7 @@ def nic(index: int, load: CombinedLoad) -> Rounds:
     Prints ``LEFT_OUT`` if perftest cannot begin for a reason that is not the port's; exits with a port's problem."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # this process ends after its parent, once its tools have ended
     name, tcp_port = load.nics[index]
-    rdma_node = node.look(Sysfs(Path(load.sysfs)), ["*"])
+    rdma_node = node.look(Tree(load.sysfs), ["*"])
     end = next(rail.end for rail in rdma_node.rails if rail.port.name == name)
     test = perftest.PerftestMeasurement(perftest.WRITE, end, end, both_ways=True)
     tool = Path(shutil.which(test.tool) or test.tool)

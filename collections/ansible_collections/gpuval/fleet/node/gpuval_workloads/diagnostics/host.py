@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import torch
+from gpuval_node.hardware.cpu import cpu_list
 
 from ..common import fio
 from ..common.ranks import Ranks
-from ..gang.host.sysfs import cpu_list
 from .measure import Meter, Report, keep_reporting
 
 COPY_BYTES = 2**28

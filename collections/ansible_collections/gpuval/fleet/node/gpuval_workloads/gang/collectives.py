@@ -6,6 +6,8 @@ import os
 import sys
 from contextlib import suppress
 
+from gpuval_node.hardware.tree import Tree
+
 from ..common.device import TorchDevices
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadResult
@@ -15,11 +17,10 @@ from ..diagnostics.measure import Meter, ProgressReporter
 from . import transport, wrong_values
 from .config import NAMES, CollectivesConfig, parse_arguments
 from .host import rdma
-from .host.sysfs import Sysfs
 
 PREFIX = "gang"
 ERRORS = f"{PREFIX}_collective_error_count"
-SYSFS = Sysfs()
+SYSFS = Tree("/sys")
 MAX_NETWORKS, MAX_NAME = 16, 64
 NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""

@@ -10,14 +10,11 @@ the store does not answer: the folder would look empty.
 from __future__ import annotations
 
 import configparser
-import contextlib
 import hashlib
-import http.client
 import json
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -25,11 +22,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from functools import partial
 from pathlib import Path
 from typing import Callable
-from urllib.parse import urlsplit
+
+from gpuval_node import clock_skew
 
 from ..common.result import WorkloadCrash, WorkloadFailure
 
@@ -45,9 +41,6 @@ RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
 STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
 #: Size of a stream's requests.
 CHUNK_SIZE = "16M"
-CLOCK_SECONDS = 3.0
-#: Seconds by which clocks may differ: less may come from the network and the header's whole seconds.
-NOTABLE_SECONDS = 60.0
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
@@ -278,7 +271,7 @@ class Rclone:
 
     def _transport_error(self, errors: str) -> TransportError:
         last_line = _ADDRESS.sub("...", _last_line(errors))
-        clock = describe_skew(seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
+        clock = clock_skew.in_words(clock_skew.seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
         if clock:
             return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last_line}")
         if _contains(errors, _UNTRUSTED):
@@ -334,44 +327,3 @@ def _folder(remote_path: str) -> str:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][-600:] if lines else "rclone printed nothing"
-
-
-def seconds_ahead(url: str) -> float | None:
-    """Return by how many seconds this node's clock is ahead of a URL's server; None without an answer. Sends the URL's
-    host alone.
-
-    The certificate is not verified: a wrong clock may be the reason why it is invalid.
-    """
-    try:
-        parts = urlsplit(url)
-        connect: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connect = partial(http.client.HTTPSConnection, context=context)
-        with contextlib.closing(connect(parts.hostname or "", parts.port, timeout=CLOCK_SECONDS)) as connection:
-            connection.request("HEAD", "/")
-            date = connection.getresponse().headers.get("Date", "")
-        return time.time() - parsedate_to_datetime(date).timestamp()
-    except (OSError, ValueError, TypeError, IndexError, http.client.HTTPException):
-        return None
-
-
-def describe_skew(ahead: float | None) -> str:
-    """Return a message for a clock that is notably off; empty for a clock that is right or unknown."""
-    if ahead is None or abs(ahead) < NOTABLE_SECONDS:
-        return ""
-    side = "ahead of" if ahead > 0 else "behind"
-    return (
-        f"this node's clock is {span(abs(ahead))} {side} the store's: set it "
-        "(`timedatectl set-ntp true`, or `chronyc makestep`)"
-    )
-
-
-def span(seconds: float) -> str:
-    """Return a time span in words, with its two largest units."""
-    minutes = round(seconds / 60)
-    days, minutes = divmod(minutes, 24 * 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if count]
-    return " ".join(parts[:2])

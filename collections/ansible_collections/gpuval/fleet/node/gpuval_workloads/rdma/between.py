@@ -19,13 +19,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Optional
 
+from gpuval_node.hardware.tree import Tree
+
 from ..common.arguments import positive_float, workload_parser
 from ..common.processes import free_port
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, link_scope, run_workload
 from ..gang import membership
 from ..gang.control_channel import ChannelLimits, ControlChannel, StoppedError
 from ..gang.host import rdma
-from ..gang.host.sysfs import Sysfs
 from ..gang.members import Gang, from_environment
 from . import attribution, perftest, program
 from . import node as nodes
@@ -60,11 +61,11 @@ def main(result: WorkloadResult) -> None:
         raise WorkloadFailure(str(error)) from None
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     membership.introduce(gang)
-    take_part(result, options, gang, Sysfs())
+    take_part(result, options, gang, Tree("/sys"))
 
 
 def take_part(
-    result: WorkloadResult, options: argparse.Namespace, gang: Gang, sysfs: Sysfs, slack: float = SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, gang: Gang, sysfs: Tree, slack: float = SLACK_SECONDS
 ) -> None:
     """Measure and fill the result. If evidence is missing, ``rdma_rails_measured_count`` is left out, and the message
     says why."""

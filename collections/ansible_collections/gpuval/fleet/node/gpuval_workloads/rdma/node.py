@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.tree import Tree
+
 from ..gang.host import pcie, rdma
-from ..gang.host.sysfs import Sysfs
 from .perftest import SEND, TOOLS, WRITE, PerftestEnd, PerftestMeasurement
 
 #: Share of PCIe bandwidth for data, beside the headers of packets (256 bytes of 280).
@@ -65,7 +67,7 @@ class RdmaNode:
         ]  # fmt: skip
 
 
-def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
+def look(sysfs: Tree, patterns: Sequence[str]) -> RdmaNode:
     """Return the node's RDMA devices that match a pattern."""
     devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
     links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(sysfs, d.pci_address))}
@@ -86,7 +88,7 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
     )
 
 
-def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
+def absent(sysfs: Tree, patterns: Sequence[str]) -> list[str]:
     """Return names without a device; of patterns with wildcards, for several kinds of nodes, one must match."""
     names = [device.name for device in rdma.devices(sysfs)]
     unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
@@ -94,7 +96,7 @@ def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
     return [pattern for pattern in unfit if pattern != "*" and not (some_fit and set(pattern) & set("*?["))]
 
 
-def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
+def _rail(sysfs: Tree, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
     # maximum of both ends of the link: a slower link is a fault, not a limit
     slot = link.most.bytes_per_second * PCIE_PAYLOAD if link else None
@@ -104,13 +106,13 @@ def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str
     return Rail(port, gpu, gpus.index(gpu) if gpu else 0, most, address.rpartition(".")[0] if address else None, slot)
 
 
-def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
+def _nearest(sysfs: Tree, nic: str, gpus: Sequence[str]) -> str | None:
     """Return the GPU that shares the most bridges with a NIC; None if all paths go through the CPU."""
     nic_path = sysfs.way(f"{pcie.DEVICES}/{nic}")
 
     def shared(gpu: str) -> int:
         steps = zip(nic_path[:-1], sysfs.way(f"{pcie.DEVICES}/{gpu}")[:-1])
-        return sum(pcie.is_address(nic_step) for nic_step, gpu_step in steps if nic_step == gpu_step)
+        return sum(bool(ADDRESS.fullmatch(nic_step)) for nic_step, gpu_step in steps if nic_step == gpu_step)
 
     best = max(gpus, key=shared, default=None)
     return best if best and shared(best) else None

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuval_node.hardware.tree import Tree
+
 from ..common import command
 from ..common.arguments import positive_float, workload_parser
 from ..common.result import WorkloadResult, link_scope
 from ..gang.host import rdma
-from ..gang.host.sysfs import Sysfs
 from . import node as nodes
 from . import perftest
 from .node import Rail, RdmaNode
@@ -53,11 +54,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(result: WorkloadResult) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
-    measure(result, parse_arguments(sys.argv[1:]), Sysfs())
+    measure(result, parse_arguments(sys.argv[1:]), Tree("/sys"))
 
 
 def measure(
-    result: WorkloadResult, options: argparse.Namespace, sysfs: Sysfs, slack: float = perftest.SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, sysfs: Tree, slack: float = perftest.SLACK_SECONDS
 ) -> None:
     """Measure and fill the result. If evidence is missing, ``rdma_measured_count`` is left out: see the message."""
     patterns = [] if options.ordered == 0 else options.devices
@@ -212,7 +213,7 @@ def _add_figures(
 
 
 def _count_errors(
-    result: WorkloadResult, sysfs: Sysfs, node: RdmaNode, report: RdmaReport, before: dict[str, dict[str, int]]
+    result: WorkloadResult, sysfs: Tree, node: RdmaNode, report: RdmaReport, before: dict[str, dict[str, int]]
 ) -> None:
     ports = [rail.port for rail in node.rails]
     moved = rdma.moved(before, rdma.counters(sysfs, ports))

@@ -47,6 +47,12 @@ def facts(tree: Tree) -> dict[str, Any]:
     }
 
 
+def cpu_list(text: str) -> list[int]:
+    """Return a CPU list such as ``0-2,8`` as numbers; malformed parts are left out."""
+    ranges = (re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in text.strip().split(","))
+    return [cpu for match in ranges if match for cpu in range(int(match[1]), int(match[2] or match[1]) + 1)]
+
+
 def processors(cpuinfo: str) -> list[dict[str, str]]:
     """Return a mapping per logical processor in /proc/cpuinfo; lines before or after these (ARM) are ignored."""
     blocks = []

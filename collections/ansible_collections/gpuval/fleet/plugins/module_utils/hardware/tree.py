@@ -52,12 +52,28 @@ class Tree(NamedTuple):
     def number(self, name: str) -> Optional[int]:
         return read_number(self.path(name))
 
-    def entries(self, name: str) -> list[str]:
-        """Return the sorted names in a directory; empty when it is missing."""
+    def data(self, name: str) -> bytes:
+        """Return the start of a file, such as a PCI device's configuration; empty if it cannot be read."""
         try:
-            return sorted(entry.name for entry in self.path(name).iterdir())
+            with self.path(name).open("rb") as file:
+                return file.read(FIRST_READ_BYTES)
+        except OSError:
+            return b""
+
+    def entries(self, name: str) -> list[str]:
+        """Return the sorted names in a directory, numbers in numeric order; empty when it is missing."""
+        try:
+            names = [entry.name for entry in self.path(name).iterdir()]
         except OSError:
             return []
+        return sorted(names, key=lambda name: (int(name) if name.isdecimal() else -1, name))
+
+    def way(self, name: str) -> tuple[str, ...]:
+        """Return the names on the real path of a link's target, below the root; empty for a broken link."""
+        try:
+            return self.path(name).resolve(strict=True).relative_to(Path(self.root).resolve()).parts
+        except (OSError, ValueError, RuntimeError):
+            return ()
 
     def mounts(self) -> Optional[list[list[str]]]:
         """Return device, folder, type and options of all mounts; None if the kernel does not list them."""

@@ -16,8 +16,10 @@ from ..core.paths import COLLECTION
 RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
-#: Code that the runner shares with modules, as the package `gpuval_node`.
+#: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
+OF_WORKLOADS = ("clock_skew.py", *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "pci", "tree")))
 SHARED = (
+    "clock_skew.py",
     *("engines", "hardware", "node_directory.py", "node_launch.py", "requirement_trial.py"),
     "root_cause.py",
     "root_causes.json",
@@ -54,7 +56,7 @@ def runner_pyz(bytecode: bool = True) -> bytes:
     engines = extensions.own("engines")
     for name in engines:
         extensions.load_class("engines", name, ContainerEngine)
-    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
+    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(SHARED), ("__main__.py", ENTRY_POINT)]
     entries += [(f"gpuval_node/engines/{name}.py", path.read_bytes()) for name, path in engines.items()]
     return SHEBANG + _zip([*entries, *(_bytecode(entries) if bytecode else ())])
 
@@ -62,7 +64,8 @@ def runner_pyz(bytecode: bool = True) -> bytes:
 def workloads_zip(programs: Sequence[Path] = ()) -> bytes:
     """Return the workloads as a zip for ``PYTHONPATH``. ``programs``, the folders ``NAME/program`` of extensions,
     are its packages ``gpuval_stages.NAME``. Raises ``FileNotFoundError`` when a package is missing."""
-    entries = [*_package(WORKLOADS, "gpuval_workloads"), *([("gpuval_stages/__init__.py", b"")] if programs else [])]
+    entries = [*_package(WORKLOADS, "gpuval_workloads"), *_shared(OF_WORKLOADS)]
+    entries += [("gpuval_stages/__init__.py", b"")] if programs else []
     for folder in programs:
         entries += _package(folder, f"gpuval_stages/{folder.parent.name}")
     return _zip(entries)
@@ -78,9 +81,9 @@ def _package(folder: Path, name: str) -> list[Entry]:
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
 
 
-def _shared() -> list[Entry]:
+def _shared(names: Iterable[str]) -> list[Entry]:
     entries = [("gpuval_node/__init__.py", b"")]
-    for path, name in ((MODULE_UTILS / name, f"gpuval_node/{name}") for name in SHARED):
+    for path, name in ((MODULE_UTILS / name, f"gpuval_node/{name}") for name in names):
         entries += _package(path, name) if path.is_dir() else [(name, path.read_bytes())]
     return entries
 

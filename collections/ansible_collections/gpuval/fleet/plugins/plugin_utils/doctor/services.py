@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
-from ...module_utils import node_launch
+from ...module_utils import clock_skew, node_launch
 from ...module_utils.node_directory import base_directory, workload_python
 from ...module_utils.store import StoreError
 from ..core import extensions
@@ -59,7 +58,7 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
         with access.left_as_it_was() if isinstance(access, EmbeddedStore) else nullcontext():
             examined = preflight.examine(access, deadline_seconds)
             where = examined.store.connection.endpoint or "AWS"
-            ahead = skew.seconds_ahead(examined.store.client.meta.endpoint_url)
+            ahead = clock_skew.seconds_ahead(examined.store.client.meta.endpoint_url)
     except StoreError as error:
         return [DoctorRow("store", FAILED, str(error))]
     rows += [DoctorRow("store", FAILED, problem) for problem in examined.problems]
@@ -68,7 +67,7 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
         rows.append(DoctorRow("store", OK, proof))
     remarks = [preflight.tls_remark(options["endpoint"]), *examined.remarks]
     rows += [DoctorRow("store", WARNING, remark) for remark in remarks if remark]
-    if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
+    if access.objects is None and ahead is not None and not clock_skew.in_words(ahead, "the controller's"):
         rows.append(DoctorRow("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
     return rows
 

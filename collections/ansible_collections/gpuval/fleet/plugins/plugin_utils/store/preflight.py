@@ -11,8 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
-
+from ...module_utils import clock_skew
 from ...module_utils.store import BotoCoreError, Store, StoreError
 from ..core.urls import in_clear
 from .access import credentials_outlive
@@ -169,4 +168,4 @@ def refused(status: int) -> str:
 
 def clock(store: Store) -> str:
     """A problem, with a remedy, if the clocks of controller and store differ by more than a minute; else empty."""
-    return skew.in_words(skew.seconds_ahead(store.client.meta.endpoint_url), "the controller's")
+    return clock_skew.in_words(clock_skew.seconds_ahead(store.client.meta.endpoint_url), "the controller's")

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from gpuval_node.hardware.tree import Tree
+
 from ...common.result import WorkloadResult
 from ..members import Gang
 from . import findings, local, mesh, rdma
-from .sysfs import Sysfs
 
 LOOK_SECONDS, ASK_SECONDS, END_SECONDS = 3.0, 6.0, 2.0
 
@@ -21,8 +22,8 @@ class HostChecks:
     ``over_ssh``: the leader must reach the SSH server of every member. ``expects_rdma``: the ranks must use RDMA.
     """
 
-    def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, sysfs: Sysfs | None = None) -> None:
-        self._gang, self._over_ssh, self._sysfs = gang, over_ssh, sysfs or Sysfs()
+    def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, sysfs: Tree | None = None) -> None:
+        self._gang, self._over_ssh, self._sysfs = gang, over_ssh, sysfs or Tree("/sys")
         self._expects_rdma = expects_rdma
         self._local, self._mesh = local.Local(), mesh.Mesh(gang.name, gang.index, gang.own.address)
         self._answers: dict[int, mesh.PeerAnswer] = {}

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.tree import Tree
+
 from ..members import Gang
 from . import pcie, rdma
 from .routes import route_to
-from .sysfs import Sysfs
 
 MOST_TEXT = 200
 
@@ -76,7 +78,7 @@ class Local:
         return {name: text[:MOST_TEXT] or "none" for name, text in value_by_name.items()}
 
 
-def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
+def look(gang: Gang, sysfs: Tree, seconds: float) -> Local:
     """Return the state of this host, as far as found within ``seconds``, even if a driver or name server hangs."""
     local, over = Local(), threading.Event()
     routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
@@ -126,7 +128,7 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
             del local.unknown[name]
 
 
-def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
+def counters_again(local: Local, sysfs: Tree, seconds: float) -> dict[str, rdma.Moved]:
     """Return the changes of the counters since `look`; empty if the driver does not answer within ``seconds``."""
     read: list[Mapping[str, Mapping[str, int]]] = []
     _run_for(seconds, lambda: read.append(rdma.counters(sysfs, local.ports)))
@@ -136,12 +138,12 @@ def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma
     return rdma.moved(local.counters, read[0])
 
 
-def ways(gang: Gang, sysfs: Sysfs) -> dict[str, Way]:
+def ways(gang: Gang, sysfs: Tree) -> dict[str, Way]:
     """Return this host's routes to the other members, by node."""
     return {m.node: _way(m.address, sysfs) for i, m in enumerate(gang.members) if i != gang.index}
 
 
-def _way(address: str, sysfs: Sysfs) -> Way:
+def _way(address: str, sysfs: Tree) -> Way:
     try:
         route = route_to(str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]))
         name = socket.if_indextoname(route.interface) if route.interface else None
@@ -155,17 +157,17 @@ def _way(address: str, sysfs: Sysfs) -> Way:
     return Way(name, mtu, route.gateway, route.source, route.is_local)
 
 
-def _nics(local: Local, sysfs: Sysfs) -> dict[str, str]:
+def _nics(local: Local, sysfs: Tree) -> dict[str, str]:
     """Return the PCI addresses, by name, of RDMA devices in use; without RDMA, of interfaces that are up."""
     used = {port.device for port in local.ports if port.is_active}
     if local.devices:
         return {d.name: d.pci_address for d in local.devices if d.pci_address and (d.name in used or not used)}
     up = [n for n in sysfs.entries("class/net") if sysfs.read(f"class/net/{n}/operstate") == "up"]
     ends = {name: sysfs.way(f"class/net/{name}/device")[-1:] for name in up}
-    return {name: end[0] for name, end in ends.items() if end and pcie.is_address(end[0])}
+    return {name: end[0] for name, end in ends.items() if end and ADDRESS.fullmatch(end[0])}
 
 
-def _counters(local: Local, sysfs: Sysfs) -> dict[str, dict[str, int]]:
+def _counters(local: Local, sysfs: Tree) -> dict[str, dict[str, int]]:
     counters = rdma.counters(sysfs, local.ports)
     if local.ports and not counters:
         raise LookupError("the drivers of these devices have none")

@@ -15,8 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .pcie import DEVICES, is_address
-from .sysfs import Sysfs, cpu_list
+from gpuval_node.hardware.cpu import cpu_list
+from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.tree import Tree
+
+from .pcie import DEVICES
 
 FOLDER, VERBS = "class/infiniband", "class/infiniband_verbs"
 #: Minimum limit of locked memory in bytes: NCCL's registered buffers need more than less would allow.
@@ -115,37 +118,37 @@ class Device:
     ports: tuple[Port, ...]
 
 
-def devices(sysfs: Sysfs) -> list[Device]:
+def devices(sysfs: Tree) -> list[Device]:
     return [_device(sysfs, name) for name in sysfs.entries(FOLDER)]
 
 
-def ports(sysfs: Sysfs) -> list[Port]:
+def ports(sysfs: Tree) -> list[Port]:
     """Return all RDMA ports, also those that are down: a node is meant to use its ports."""
     return [port for device in devices(sysfs) for port in device.ports]
 
 
-def without_driver(sysfs: Sysfs) -> list[str]:
+def without_driver(sysfs: Tree) -> list[str]:
     """Return the PCI addresses of InfiniBand controllers without an RDMA driver."""
     kinds = {address: sysfs.number(f"{DEVICES}/{address}/class") for address in sysfs.entries(DEVICES)}
     controllers = [address for address, kind in kinds.items() if kind is not None and kind >> 8 == CONTROLLER]
     return [address for address in controllers if not sysfs.entries(f"{DEVICES}/{address}/infiniband")]
 
 
-def pkeys(sysfs: Sysfs, port: Port) -> tuple[str, ...]:
+def pkeys(sysfs: Tree, port: Port) -> tuple[str, ...]:
     """Return the P_Keys of a port in the order of its table: applications use index 0 by default."""
     table = f"{port.folder}/pkeys"
     keys = (sysfs.read(f"{table}/{index}") for index in sysfs.entries(table)[:MOST_PKEYS])
     return tuple(key for key in keys if key and key != NO_PKEY)
 
 
-def place(sysfs: Sysfs, device: str) -> tuple[int | None, frozenset[int]]:
+def place(sysfs: Tree, device: str) -> tuple[int | None, frozenset[int]]:
     """Return NUMA node and local CPUs of a device; None and no CPUs if the host does not report them."""
     node = sysfs.number(f"{FOLDER}/{device}/device/numa_node")
     cpus = frozenset(cpu_list(sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""))
     return (node if node is not None and node >= 0 else None), cpus
 
 
-def _device(sysfs: Sysfs, name: str) -> Device:
+def _device(sysfs: Tree, name: str) -> Device:
     folder = f"{FOLDER}/{name}"
     device_path = sysfs.way(f"{folder}/device")
     return Device(
@@ -153,13 +156,13 @@ def _device(sysfs: Sysfs, name: str) -> Device:
         firmware=sysfs.read(f"{folder}/fw_ver"),
         board=sysfs.read(f"{folder}/board_id"),
         model=sysfs.read(f"{folder}/hca_type"),
-        pci_address=device_path[-1] if device_path and is_address(device_path[-1]) else None,
+        pci_address=device_path[-1] if device_path and ADDRESS.fullmatch(device_path[-1]) else None,
         interfaces=tuple(sysfs.entries(f"{folder}/device/net")),
         ports=tuple(_port(sysfs, name, number) for number in sysfs.entries(f"{folder}/ports") if number.isdigit()),
     )
 
 
-def _port(sysfs: Sysfs, device: str, number: str) -> Port:
+def _port(sysfs: Tree, device: str, number: str) -> Port:
     folder = f"{FOLDER}/{device}/ports/{number}"
     rate = _RATE.match(sysfs.read(f"{folder}/rate") or "")
     link_layer = sysfs.read(f"{folder}/link_layer")
@@ -179,7 +182,7 @@ def _word(state: str | None) -> str | None:
     return state.partition(":")[2].strip() or state if state else None
 
 
-def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
+def _gids(sysfs: Tree, folder: str, link_layer: str | None) -> list[Gid]:
     """Return the used GIDs in a port's table; unused entries hold zeros, or only a link's prefix."""
     gids = []
     for index in sysfs.entries(f"{folder}/gids")[:MOST_GIDS]:
@@ -193,7 +196,7 @@ def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
     return gids
 
 
-def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
+def counters(sysfs: Tree, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
     """Return the error and congestion counters that the driver has, by port and name."""
     values_by_port = {}
     for port in ports:
@@ -237,7 +240,7 @@ def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[s
     return dict(sorted(changes.items()))
 
 
-def closed_devices(sysfs: Sysfs, dev: Path = Path("/dev/infiniband")) -> list[str]:
+def closed_devices(sysfs: Tree, dev: Path = Path("/dev/infiniband")) -> list[str]:
     """Return the RDMA devices whose device file is missing, or may not be opened for reading and writing."""
     names = {name: sysfs.read(f"{VERBS}/{name}/ibdev") for name in sysfs.entries(VERBS)}
     return sorted(device for name, device in names.items() if device and not os.access(dev / name, os.R_OK | os.W_OK))
