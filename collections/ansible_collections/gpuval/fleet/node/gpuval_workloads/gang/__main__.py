@@ -17,41 +17,16 @@ from typing import Any
 
 import torch
 
-from ..common import processes
+from ..common import launch, processes
 from ..common.device import TorchDevices, choose_accelerator
-from ..common.launch import (
-    CRASH_FILE,
-    FAILURE_FILE,
-    LAUNCHER_VARIABLE,
-    OUTCOME_FILE,
-    RANK_DIRECTORY_VARIABLE,
-    KilledError,
-    StallError,
-    available_cores,
-    first_failure,
-    notes_of,
-    take_failure,
-    take_outcome,
-    torchrun,
-)
 from ..common.result import EXIT_CRASH, WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
-from . import collectives, membership, mpi, wrong_values
+from . import collectives, launching, membership, mpi, wrong_values
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, GangConfig, parse_arguments
 from .control_channel import CAUSE, EFFECT, OWN, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .host.checks import HostChecks
-from .launching import (
-    OUTPUT_FOLDER,
-    DeepSpeedLauncher,
-    Stopper,
-    beats_of,
-    check_deepspeed,
-    hostfile,
-    put,
-    torchrun_place,
-)
 from .members import Gang, from_environment
 from .membership import SshServer, client, interface_environment, own_address, user
 from .threads import Forwarder, progress, progress_printer
@@ -117,7 +92,7 @@ def main(result: WorkloadResult) -> None:
                 result.write()
             raise
         environment = dict(result.environment)
-        take_outcome(result, folder)
+        launch.take_outcome(result, folder)
         result.environment.update(environment, gang=described)
         checks.end()
         checks.add_to(result)
@@ -137,13 +112,13 @@ def _environment(
 ) -> dict[str, str]:
     """Return the environment of the ranks; existing values stay, except the folder of their notes."""
     defaults = {
-        "OMP_NUM_THREADS": str(max(1, available_cores() // gang.own.slots)),
+        "OMP_NUM_THREADS": str(max(1, launch.available_cores() // gang.own.slots)),
         "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would use any accelerator that it finds
     }
     defaults |= interface_environment(gang, address, with_nccl=accelerator.kind == "cuda")
     variables = {name: value for name, value in defaults.items() if name not in environ}
     count = {"GPUVAL_GPU_COUNT": str(gang.own.slots)} if accelerator.is_gpu else {}
-    return {**variables, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
+    return {**variables, **count, launch.RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
 
 
 def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, described: dict[str, Any]) -> None:
@@ -159,9 +134,9 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
     with ExitStack() as stack:
         bring.update(work.begin(stack))
         bring["host"] = checks.begin(stack)
-        stopper = Stopper(work.stop)
+        stopper = launching.Stopper(work.stop)
         channel = stack.enter_context(
-            membership.open_channel(gang, limits, lambda: beats_of(folder, gang), stopper, bring)
+            membership.open_channel(gang, limits, lambda: launching.beats_of(folder, gang), stopper, bring)
         )
         signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:
@@ -175,8 +150,8 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
             work.run(brought, arguments, stopper)
             channel.end(None, membership.FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
-            rank_failure = first_failure(folder)  # a rank's own message explains more than its exit
-            stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
+            rank_failure = launch.first_failure(folder)  # a rank's own message explains more than its exit
+            stop = stopper.stop if isinstance(error, (launch.StallError, SystemExit)) else None
             if isinstance(error, SystemExit) and not stop:
                 wrong_values.add_to(result)
                 with suppress(OSError):
@@ -189,7 +164,7 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
                 stop = stopped.stop
             if rank_failure and stop:
                 described["stopped_by"] = stop.node
-            take_failure(result, folder)
+            launch.take_failure(result, folder)
             if stop:
                 raise StoppedError(stop) from None
             raise
@@ -213,7 +188,7 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_
         message, weight, node = rank_failure["message"], CAUSE, about.pop() if len(about) == 1 else None
     elif isinstance(error, SharedError):
         weight = SHARED
-    elif isinstance(error, (KilledError, WorkloadFailure)):
+    elif isinstance(error, (launch.KilledError, WorkloadFailure)):
         weight = CAUSE
     channel.end(message, membership.FAREWELL_SECONDS, weight=weight, node=node)
 
@@ -242,10 +217,10 @@ class _RankLauncher(ABC):
         return {}
 
     def progress(self) -> str:
-        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
+        return progress(launching.beats_of(self._folder, self._gang), self._gang.own.slots)
 
     @abstractmethod
-    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+    def run(self, brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
         """Run the work to its end; ``brought`` are the data of all members."""
 
     @abstractmethod
@@ -259,17 +234,17 @@ class _ByTorchrun(_RankLauncher):
     def __init__(self, member: GangWork, module: str) -> None:
         super().__init__(member, module)
         self._returned = threading.Event()
-        os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
+        os.environ[launch.LAUNCHER_VARIABLE] = str(os.getpid())
 
     def stop(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Thread(target=self._end_hard, name="end of the gang", daemon=True).start()
 
-    def run(self, _brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
-        rendezvous, self._stopper = torchrun_place(self._gang), stopper
+    def run(self, _brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
+        rendezvous, self._stopper = launching.torchrun_place(self._gang), stopper
         accelerator, slots = self._member.accelerator, self._gang.own.slots
         try:
-            torchrun(rendezvous, self._module, arguments, accelerator, slots, self._folder, stopper)
+            launch.torchrun(rendezvous, self._module, arguments, accelerator, slots, self._folder, stopper)
         finally:
             self._returned.set()
             signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has replaced the handler
@@ -281,7 +256,7 @@ class _ByTorchrun(_RankLauncher):
             return
         result.environment["gang"]["stopped_by"] = stop.node
         wrong_values.add_to(result)
-        rank_failure = first_failure(self._folder)
+        rank_failure = launch.first_failure(self._folder)
         reason = f"{rank_failure['message']}; " if rank_failure else ""
         with suppress(OSError):
             result.write()
@@ -295,13 +270,13 @@ class _OverSsh(_RankLauncher):
     def __init__(self, member: GangWork, module: str = "") -> None:
         super().__init__(member, module)
         self._keys = membership.keys_folder(os.environ)
-        self._launcher: DeepSpeedLauncher | None = None
+        self._launcher: launching.DeepSpeedLauncher | None = None
         self.server: SshServer | None = None
 
     def begin(self, stack: ExitStack) -> dict:
         if self._module:
-            check_deepspeed(self._gang)
-            stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
+            launching.check_deepspeed(self._gang)
+            stack.enter_context(Forwarder(self._folder / launching.OUTPUT_FOLDER))
         self.server = membership.serve_ssh(self._gang, self._folder, self._keys, stack)
         return {"host_key": self.server.host_key}
 
@@ -309,9 +284,9 @@ class _OverSsh(_RankLauncher):
         if self._launcher:
             self._launcher.end()
 
-    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+    def run(self, brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
         if self._gang.is_leader:
-            self._launcher = DeepSpeedLauncher(self._gang, self._folder, self.ssh_options(brought))
+            self._launcher = launching.DeepSpeedLauncher(self._gang, self._folder, self.ssh_options(brought))
             self._launcher.start(self._module, arguments)
         with stopper:
             while not self._is_over():
@@ -327,18 +302,19 @@ class _OverSsh(_RankLauncher):
         """Whether the work on this node is done. Raises ``KilledError`` for a killed rank, else the rank's error."""
         code = self._launcher.poll() if self._launcher else 0
         launcher_end = f"DeepSpeed's launcher ended with exit code {code}"
-        if (self._folder / OUTCOME_FILE).exists():  # all nodes have an outcome when the first rank ends
+        outcome = self._folder / launch.OUTCOME_FILE
+        if outcome.exists():  # all nodes have an outcome when the first rank ends
             if code:
                 raise WorkloadCrash(launcher_end)
             return code is not None
-        notes = notes_of(self._folder, FAILURE_FILE) + notes_of(self._folder, CRASH_FILE)
+        notes = launch.notes_of(self._folder, launch.FAILURE_FILE) + launch.notes_of(self._folder, launch.CRASH_FILE)
         if notes:
             earliest = min(notes, key=lambda note: note["time"])
             raise WorkloadCrash(f"rank {earliest['rank']} broke off with {earliest['message']}")
-        for local_rank, (beat, state) in beats_of(self._folder, self._gang).items():
-            if state in GONE and not (self._folder / OUTCOME_FILE).exists():  # the rank may have succeeded meanwhile
+        for local_rank, (beat, state) in launching.beats_of(self._folder, self._gang).items():
+            if state in GONE and not outcome.exists():  # the rank may have succeeded meanwhile
                 rank = self._gang.first_rank(self._gang.index) + local_rank
-                raise KilledError(
+                raise launch.KilledError(
                     f"rank {rank} (pid {beat.pid}) was killed: look in the kernel log for an out-of-memory kill"
                 )
         if self._launcher and code is not None:
@@ -387,7 +363,7 @@ class _ByMpi(_RankLauncher):
         seconds = time.monotonic() - self._begun  # bounded: each program is stopped at its deadline
         return f"{self._gang.leader.node} is at nccl-tests for {seconds:.0f} s"
 
-    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+    def run(self, brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
         why = mpi.differing(brought, self._gang)
         if not why:
             with stopper:
@@ -407,27 +383,27 @@ class _ByMpi(_RankLauncher):
         self._active = self._otherwise
         self._otherwise.run(brought, arguments, stopper)
 
-    def _lead(self, brought: list[dict], stopper: Stopper) -> str:
+    def _lead(self, brought: list[dict], stopper: launching.Stopper) -> str:
         """Measure and send the results to the other members; return why there are no results, if so."""
         assert self._tools  # all members have the tools, so the leader has
         options = self._over_ssh.ssh_options(brought)
-        put(self._folder / "hostfile", hostfile(self._gang))
+        launching.put(self._folder / "hostfile", launching.hostfile(self._gang))
         result, why = mpi.measure(
             self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None,
             self._config.seconds * 2, self._config.most_bytes,
         )  # fmt: skip
         stopper.check()
-        answer = self._folder / (OUTCOME_FILE if result else self.OTHERWISE_FILE)
+        answer = self._folder / (launch.OUTCOME_FILE if result else self.OTHERWISE_FILE)
         answer.write_text(result.to_json() if result else why, encoding="utf-8")
-        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, answer)
+        missed = mpi.deliver(self._gang, options, user(), launch.RANK_DIRECTORY_VARIABLE, answer)
         if missed:
             raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
         if result:
             self._complete(result)
         return why
 
-    def _wait(self, stopper: Stopper) -> str:
-        outcome, otherwise = self._folder / OUTCOME_FILE, self._folder / self.OTHERWISE_FILE
+    def _wait(self, stopper: launching.Stopper) -> str:
+        outcome, otherwise = self._folder / launch.OUTCOME_FILE, self._folder / self.OTHERWISE_FILE
         while True:
             if outcome.exists():
                 self._complete(WorkloadResult.from_json(outcome.read_text(encoding="utf-8")))
@@ -441,7 +417,7 @@ class _ByMpi(_RankLauncher):
         """Add the transport that this node's logs show to the result."""
         gang, accelerator = self._gang, self._member.accelerator
         collectives.complete(result, self._config, accelerator, len(gang.members), gang.own.slots)
-        (self._folder / OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
+        (self._folder / launch.OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
 
 
 if __name__ == "__main__":
