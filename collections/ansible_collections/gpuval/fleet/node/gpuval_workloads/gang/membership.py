@@ -27,6 +27,7 @@ from typing import Any
 
 from ..common import processes
 from ..common.result import WorkloadCrash, WorkloadFailure
+from .config import template
 from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, show
 from .host.routes import addresses, is_ip, route_to
 from .launching import PATH_VARIABLE, check_blanks
@@ -38,26 +39,6 @@ LOGIN_SECONDS = 15
 LOCKED = "!"
 #: Variables that sshd and the shell set at login.
 OF_THE_LOGIN = ("USER", "LOGNAME", "SHELL", "MAIL", "TERM", "_", "PWD", "OLDPWD", "SHLVL")
-
-_CONFIGURATION = """\
-Port {port}
-{listen}HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
-AllowUsers {user}
-PermitRootLogin prohibit-password
-AuthenticationMethods publickey
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM no
-StrictModes no
-PidFile none
-AllowTcpForwarding no
-X11Forwarding no
-PermitTunnel no
-PermitUserEnvironment no
-MaxStartups 200
-LogLevel INFO
-{environment}"""
 
 
 class SshServer:
@@ -82,7 +63,7 @@ class SshServer:
         words = " ".join(f'"{name}={value}"' for name, value in sorted(self._environment.items()))
         configuration = self._folder / "sshd_config"
         configuration.write_text(
-            _CONFIGURATION.format(
+            template(configuration.name).substitute(
                 port=self._gang.ssh_port,
                 listen=f"ListenAddress {member.address}\n" if is_ip(member.address) else "",  # a name: all
                 folder=self._folder,

@@ -62,43 +62,8 @@ LAYER = {
     "mlp.down_proj": (HIDDEN, INTERMEDIATE),
 }
 
-# The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
-PROSE = """
-A machine that has just been delivered is a promise, and a promise is accepted when it has been tried. The fans
-turn, the links come up, the driver loads, and still nobody knows whether the eighth card computes the same answer
-as the first. So we give every node the same work: a model is trained from nothing, a large file is read from the
-store, a server answers many questions at once, and each result is written down with its unit and with the moment at
-which it was measured.
-
-Training shows whether arithmetic can be trusted for an hour. The loss should fall; when it does not, the data, the
-learning rate or a memory bank is at fault. A step that takes twice as long as its neighbours points to a hot card,
-a narrow lane or a process that nobody asked for. Loading shows the network and the disk together: bytes divided by
-seconds, no more and no less, followed by a checksum for every file, because speed without correctness is worth
-nothing. Serving shows the whole system: the time until the first token, the time between tokens, the number of
-requests that were finished and the number that failed.
-
-Evidence that is missing is not evidence of health. A node that never answered is named in the report; a card that
-was not counted is looked for; a figure that nobody measured is not replaced by a guess. When something is wrong the
-message says what was expected, what was seen, where the part is and what to do next. The operator may be tired, the
-room may be loud and the customer may be waiting, therefore the words are short and the numbers are plain.
-
-Some faults hide. One cable out of a thousand is seated badly and loses a packet only under heavy load. One power
-supply sags when all cards start at the same time. One clock drifts, and its log lines appear to come from the
-future. Repeating a test can hide such a fault as easily as it can find it, hence a second attempt is always shown
-beside the first one. What was computed wrongly once is not made right by computing it again.
-
-Cold aisle, warm aisle, rack, tray, switch, port, cable, lane, bank, row, column, bit: every level has its own way
-to break and its own person who can repair it. Good tools bring the right person to the right place. Great tools
-also know when to be quiet. Ten nodes that pass need one line; one node that fails needs a page. At the end
-everything that was put on a machine is taken away again: files, processes, containers, keys and ports, so that the
-next user finds it as clean as the first one did.
-
-How many tokens are generated per second? How long does the slowest request wait? Which of the links carries less
-than half of what it should? Why did the third attempt succeed after two had failed? Who changed the firmware
-between Monday and Thursday? Questions like these are asked of a cluster every day, and the answers should be found
-in a table, not in a memory of somebody who has left. Write it down, keep it small, compare it with a known good
-machine, and then decide.
-"""
+#: The tokenizer's merges are learnt from this text: plain prose about the subject at hand.
+PROSE = Path(__file__).with_name("tiny_model_prose.txt")
 
 
 def write_tiny_llama(directory, seed=0):
@@ -135,7 +100,7 @@ def _train_tokenizer():
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(PROSE.strip().split("\n"), trainer)
+    tokenizer.train_from_iterator(PROSE.read_text(encoding="utf-8").strip().split("\n"), trainer)
     return tokenizer
 
 
