@@ -43,6 +43,9 @@ $(if $(filter =,$(ARGS)),$(error ARGS has spaces around `=`: write -e NAME=VALUE
 # An extra variable as JSON, where it is given: $(call extra,history_node,$(NODE))
 extra = $(if $(2),-e '{"$(1)": "$(2)"}')
 
+# Whether a variable stands in the command: shells have variables of some of these names, too.
+typed = $(findstring command,$(origin $(1)))
+
 # A path from the root; make's own function takes each word of it for one.
 path = $(if $(1),$(if $(filter /%,$(firstword $(1))),,$(CURDIR)/)$(1))
 
@@ -93,9 +96,12 @@ from-bundle:
 	$(PYTHON) tools/bundle.py install $(BUNDLE) --python $(PYTHON) $(if $(SHA256),--sha256 $(SHA256))
 	$(PLAY) gpuval.fleet.unbundle $(ARGS)
 
-inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (NODES="gpu[01-16]", SSH_USER=, KEY=, GPUS=, OUTPUT=)
+inventory: $(VENV)/.ready ## Write an inventory: of nodes over SSH (NODES="gpu[01-16]", SSH_USER=, KEY=), of a cluster (KUBECONFIG=, CONTEXT=, SELECTOR=; SLURM=1, PARTITION=); GPUS=, STORE=, OUTPUT=
 	@$(BIN)/python tools/inventory.py $(if $(NODES),--nodes '$(NODES)') $(if $(SSH_USER),--user '$(SSH_USER)') \
-		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)')
+		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)') \
+		$(if $(call typed,KUBECONFIG),--kubeconfig '$(KUBECONFIG)') $(if $(call typed,CONTEXT),--context '$(CONTEXT)') \
+		$(if $(call typed,SELECTOR),--selector '$(SELECTOR)') $(if $(call typed,STORE),--store '$(STORE)') \
+		$(if $(call typed,PARTITION),--partition '$(PARTITION)') $(if $(filter 1 true yes,$(SLURM)),--slurm 1)
 
 doctor: $(VENV)/.ready ## Check controller and inventory before anything starts (ARGS="--tags nodes": also probe the nodes)
 	$(PLAY) gpuval.fleet.doctor $(ARGS)
@@ -149,8 +155,8 @@ probe: $(VENV)/.ready ### Find the reachable nodes, and pin their host keys
 network: $(VENV)/.ready ### Apply the declared network to the nodes, and measure it
 	$(PLAY) gpuval.fleet.network $(ARGS)
 
-build: $(VENV)/.ready ### Build the container images and upload them to the store
-	$(PLAY) gpuval.fleet.build $(ARGS)
+build: $(VENV)/.ready ### Build the container images and upload them to the store, or push them and name them in INVENTORY (REGISTRY=host/path)
+	$(PLAY) gpuval.fleet.build $(call extra,container_image_registry,$(if $(call typed,REGISTRY),$(REGISTRY))) $(ARGS)
 
 load: $(VENV)/.ready ### Load the container images onto the nodes
 	$(PLAY) gpuval.fleet.load $(ARGS)

@@ -1,17 +1,24 @@
-"""Write an inventory of SSH nodes: `make inventory` asks for them, or takes NODES=, SSH_USER=, KEY=, GPUS=, OUTPUT=."""
+"""Write an inventory: of SSH nodes, which are asked for or given as NODES=, or of a cluster (KUBECONFIG=, SLURM=1)."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import secrets
+import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collections"))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "collections")]
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError, reason_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.console import folded
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError, reason_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list
 
+USUAL = "inventories/mine"
+#: Arguments that choose a cluster, and nodes of it.
+OF_KUBERNETES, OF_SLURM = ("kubeconfig", "context", "selector"), ("slurm", "partition")
 HOSTS = "---\nplugin: gpuval.fleet.node_list\npath: nodes.csv\n"
 #: Where the rest is described.
 SETTINGS = """\
@@ -42,7 +49,7 @@ def lines_of(nodes: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"{nodes} cannot be read: {reason_of(error)}") from None
     elif not nodes:
-        raise SettingError('NODES= is empty: make inventory NODES="gpu[01-16]"')
+        raise SettingError('NODES= is empty: make inventory NODES="gpu[01-16]", KUBECONFIG=PATH or SLURM=1')
     else:
         rows = [word.partition("=") for word in re.split(r"[,\s]+", nodes) if word]
         text = "name,address\n" + "".join(f"{name},{address}\n" for name, _, address in rows)
@@ -71,16 +78,20 @@ def settings(user: str, key: str, gpus: str) -> str:
     return SETTINGS.format(access="\n".join(access))
 
 
-def write(folder: Path, nodes: str, variables: str) -> None:
-    """Write the inventory into a new folder. Raises SettingError."""
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files of an inventory, by name, as a new folder: all of them or none. Raises SettingError."""
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
-        (folder / "group_vars").mkdir(parents=True)
-        for name, text in (("hosts.yml", HOSTS), ("nodes.csv", nodes), ("group_vars/all.yml", variables)):
-            (folder / name).write_text(text, encoding="utf-8")
-    except FileExistsError:
-        raise SettingError(f"{folder} is there already: choose another one with OUTPUT=") from None
+        if folder.exists():
+            raise SettingError(f"{folder} is there already: choose another one with OUTPUT=, or remove it")
+        for name, text in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_text(text, encoding="utf-8")
+        draft.rename(folder)
     except OSError as error:
         raise SettingError(f"{folder} cannot be written: {error.strerror}; choose another one with OUTPUT=") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def asked(given: str | None, question: str) -> str:
@@ -88,29 +99,61 @@ def asked(given: str | None, question: str) -> str:
     return given if given is not None else input(question).strip() if sys.stdin.isatty() else ""
 
 
+def of_ssh(given: argparse.Namespace) -> tuple[Path, dict[str, str], list[str], Sequence[str]]:
+    """Folder, files, lines for the operator and the next commands, for nodes over SSH. Raises SettingError."""
+    nodes = asked(given.nodes, "Nodes, as gpu[01-16], a list of names (gpu-1=192.0.2.1) or a .csv file: ")
+    text = lines_of(nodes)
+    user = asked(given.user, "User on the nodes (empty: that of ~/.ssh/config): ")
+    key = asked(given.key, "Private key (empty: that of the agent or ~/.ssh): ")
+    variables = settings(user, key, asked(given.gpus, "GPUs ordered per node (empty: not checked): "))
+    folder = Path(given.output or asked(None, f"Folder (empty: {USUAL}): ") or USUAL)
+    count = len(node_list.parse(text, "nodes.csv"))
+    lines = [f"{count} node(s) in {folder}. Choose the store in {folder}/group_vars/all.yml, then:"]
+    files = {"hosts.yml": HOSTS, "nodes.csv": text, "group_vars/all.yml": variables}
+    return folder, files, lines, ("environment", "validate")
+
+
+def of_cluster(given: argparse.Namespace) -> tuple[Path, dict[str, str], list[str], Sequence[str]]:
+    """The same for the nodes of a cluster. Raises GpuvalError."""
+    import cluster_inventory  # noqa: PLC0415 - it reads the libraries of a cluster
+
+    if given.gpus and not given.gpus.isdecimal():
+        raise SettingError(f"GPUS {given.gpus!r} is not a whole number")
+    folder = Path(given.output or USUAL)
+    if folder.exists():
+        raise SettingError(f"{folder} is there already: choose another one with OUTPUT=, or remove it")
+    shared = {"gpus": given.gpus or "", "store": given.store or ""}
+    if given.slurm:
+        inventory = cluster_inventory.of_slurm(given.partition or "", **shared)
+    else:
+        names = ("kubeconfig", "context", "selector")
+        inventory = cluster_inventory.of_kubernetes(folder, *(getattr(given, name) or "" for name in names), **shared)
+    return folder, inventory.files, [*inventory.lines, f"{folder} is written. Next:"], inventory.commands
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make inventory", description=__doc__)
-    for name in ("nodes", "user", "key", "gpus", "output"):
+    for name in ("nodes", "user", "key", "gpus", "output", "store", *OF_KUBERNETES, *OF_SLURM):
         parser.add_argument(f"--{name}")
     given = parser.parse_args(arguments)
+    kinds = [
+        names
+        for names in (("nodes",), OF_KUBERNETES, OF_SLURM)
+        if any(getattr(given, name) is not None for name in names)
+    ]
     try:
-        nodes = asked(given.nodes, "Nodes, as gpu[01-16], a list of names (gpu-1=192.0.2.1) or a .csv file: ")
-        text = lines_of(nodes)
-        user = asked(given.user, "User on the nodes (empty: that of ~/.ssh/config): ")
-        key = asked(given.key, "Private key (empty: that of the agent or ~/.ssh): ")
-        variables = settings(user, key, asked(given.gpus, "GPUs ordered per node (empty: not checked): "))
-        folder = Path(given.output or asked(None, "Folder (empty: inventories/mine): ") or "inventories/mine")
-        write(folder, text, variables)
-    except SettingError as error:
-        print(f"make inventory: {error}", file=sys.stderr)
+        if len(kinds) > 1:
+            given_twice = " and ".join(f"{names[0].upper()}=" for names in kinds)
+            raise SettingError(f"{given_twice} exclude each other: nodes over SSH, of Kubernetes, or of Slurm")
+        folder, files, lines, commands = (of_cluster if kinds and kinds[0] != ("nodes",) else of_ssh)(given)
+        write(folder, files)
+    except GpuvalError as error:
+        print(f"make inventory: {folded(str(error))}", file=sys.stderr)
         return 1
     except (EOFError, KeyboardInterrupt):
         print("\nmake inventory: stopped", file=sys.stderr)
         return 1
-    count = len(node_list.parse(text, "nodes.csv"))
-    print(f"{count} node(s) in {folder}. Choose the store in {folder}/group_vars/all.yml, then:")
-    print(f"  make environment INVENTORY={folder}")
-    print(f"  make validate INVENTORY={folder}")
+    print(*lines, *(f"  make {command} INVENTORY={folder}" for command in commands), sep="\n")
     return 0
 
 

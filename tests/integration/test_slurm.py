@@ -1,12 +1,15 @@
 """Validation on a Slurm cluster of real daemons: jobs instead of logins, and every end that a job can have."""
 
 import re
+import subprocess
+import sys
 
 import pytest
+import yaml
 
 from tests.kit import gang_jobs
 from tests.kit.container_fleet import nap
-from tests.kit.fleet import until
+from tests.kit.fleet import ROOT, until
 from tests.kit.gang_fleet import RUN_SECONDS
 
 NAPS = {"gpuval_stages": ["facts", "work"], "work_workload": nap(90), "gpuval_gang_stages": {}, "gpuval_retries": 0}
@@ -31,6 +34,26 @@ def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_slurm_fleet, sl
     assert "NodeList=gpu-[1-2] " in shown
     assert f"Comment=gpuval:{fleet.run_id}.all:gpu-1:1 " in shown
     assert [fleet.left_on(node) for node in slurm.nodes] == [[], []]
+
+
+def test_an_inventory_that_slurm_answered_for_leads_to_a_verdict(new_slurm_fleet, slurm, tmp_path):
+    """What `make inventory SLURM=1` writes, with the settings of this site: these nodes only declare their GPUs."""
+    fleet = new_slurm_fleet(settings={"gpuval_stages": ["facts", "work"], "work_workload": nap(1)})
+    folder = tmp_path / "mine"
+    command = [sys.executable, ROOT / "tools/inventory.py", "--slurm=1", f"--output={folder}"]
+    made = subprocess.run(command, env=fleet.environment, capture_output=True, text=True, timeout=120, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "Slurm: 2 node(s), 2 chosen, partition gpu\n" in made.stdout
+    assert "sku_h200: 8 GPUs expected, as 2 of 2 node(s) offer: correct it in group_vars/sku_h200.yml" in made.stdout
+    path = folder / "group_vars/all.yml"
+    written = yaml.safe_load(path.read_text())
+    assert written["gpuval_slurm_partition"] == "gpu"
+    assert yaml.safe_load((folder / "group_vars/sku_h200.yml").read_text()) == {"gpuval_gpu_count": 8}
+    (folder / "group_vars/sku_h200.yml").unlink()  # as who corrects the number
+    path.write_text(yaml.safe_dump({**written, **fleet.variables}))
+    done = fleet._start(["gpuval.fleet.validate", "-i", str(folder)], ROOT, fleet.environment).wait(RUN_SECONDS)
+    assert done.code == 0, str(done)
+    assert fleet.report()["counts"]["PASS"] == 2
 
 
 def test_ends_that_are_no_verdict_each_with_its_class(new_slurm_fleet, slurm):

@@ -190,6 +190,15 @@ class TestPreparation:
         assert not prepare(check_mode=True, namespace="late", make_namespace=True)["changed"]
         assert not prepare.kit.all("ConfigMap")
 
+    def test_a_namespace_that_the_user_may_not_create_is_named_with_the_command(self, prepare):
+        prepare.kit.deny("create", "", "namespaces")
+        assert prepare(make_namespace=True)["changed"], "one that is there needs no right to create it"
+        with pytest.raises(AnsibleActionFail) as caught:
+            prepare(namespace="late", make_namespace=True)
+        assert "this user may not create namespaces; a ClusterRole needs this rule" in str(caught.value)
+        assert "where the namespace is missing: kubectl create namespace late" in str(caught.value)
+        assert prepare.kit.get("Namespace", "late") is None
+
     def test_a_webhook_without_dry_runs_is_no_missing_namespace(self, prepare):
         said = 'admission webhook "policy.test" does not support dry run'
         prepare.kit.fail(1, 400, "BadRequest", said)

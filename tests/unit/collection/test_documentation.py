@@ -33,7 +33,7 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
     COLLECTION / "README.md",
-    ROOT / "inventories" / "kubernetes" / "README.md",
+    *(ROOT / "inventories" / name / "README.md" for name in ("kubernetes", "slurm")),
 ]
 ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir())
 

@@ -40,7 +40,8 @@ GIVEN = {
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
     "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml", "REPO": "models", "TAGS": "pyt,a:b=1",
     "LIST": "1", "BUNDLE": "b", "RUNS": "run-1,run-2", "FOLDER": "b", "SIGNING": "1", "ROTATE": "1", "SIGN": "1",
-    "RENAMED": "1",
+    "RENAMED": "1", "KUBECONFIG": "k", "CONTEXT": "c", "SELECTOR": "a=b", "STORE": "192.0.2.1", "SLURM": "1",
+    "PARTITION": "gpu", "REGISTRY": "r.example:5000/gpuval",
 }  # fmt: skip
 
 
@@ -279,3 +280,31 @@ def test_an_inventory_with_a_space_in_its_path_and_a_run_are_passed_whole(projec
     assert notes(project) == [
         ["ansible-playbook", "-i", "/srv/my nodes", "-e", "gpuval_run_id=20261124-1", "gpuval.fleet.report"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        (["KUBECONFIG=", "CONTEXT=a b"], ["--kubeconfig", "", "--context", "a b"]),
+        (
+            ["SLURM=1", "PARTITION=gpu,big", "STORE=192.0.2.1"],
+            ["--store", "192.0.2.1", "--partition", "gpu,big", "--slurm", "1"],
+        ),
+        (["NODES=a"], ["--nodes", "a"]),
+    ],
+)
+def test_inventory_asks_the_cluster_that_the_command_names(project, monkeypatch, arguments, passed):
+    for name in ("KUBECONFIG", "CONTEXT", "STORE", "REGISTRY"):
+        monkeypatch.setenv(name, "of the shell")
+    make("inventory", *arguments, cwd=project)
+    text = (project / "notes").read_text()
+    assert text == "\n".join(["python", "tools/inventory.py", *passed, "", ""])
+
+
+def test_build_pushes_only_to_a_registry_that_the_command_names(project, monkeypatch):
+    monkeypatch.setenv("REGISTRY", "of.the.shell/gpuval")
+    make("build", cwd=project)
+    make("build", "REGISTRY=r.example:5000/gpuval", cwd=project)
+    plain, pushing = notes(project)
+    assert plain[1:] == ["-i", "inventories/local", "gpuval.fleet.build"]
+    assert json.loads(extra_variables(pushing)[0]) == {"container_image_registry": "r.example:5000/gpuval"}

@@ -95,7 +95,7 @@ def build(
         result["archive"] = save(builder, reference, archive, timeout_seconds)
         result["listing"] = builder.listing(reference)
     elif push:
-        result.update(changed=True, pushed=builder.push(reference))
+        result["pushed"] = builder.push(reference)
     return result
 
 

@@ -130,10 +130,11 @@ def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> lis
     `folder`: has the Dockerfiles and `bases.yml`. Raises ``ImagesError``."""
     images = merge(maps)
     builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in images)
-    return with_bases(images, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
+    return with_bases(images, read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
 
 
-def _read_bases(path: Path) -> dict[str, Any]:
+def read_bases(path: Path) -> dict[str, Any]:
+    """What images are built on (gpuval.bases/1). Raises ``ImagesError``."""
     try:
         document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:

@@ -145,6 +145,11 @@ class Cluster:
         self._client.rest_client.pool_manager.clear()
         self._forget()
 
+    @property
+    def url(self) -> str:
+        """The address of the API server."""
+        return str(self._client.configuration.host)
+
     # Requests
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
@@ -401,10 +406,9 @@ class Cluster:
                 self._logins += 1
 
     def _unreachable(self, error: Exception) -> ClusterError:
-        host = self._client.configuration.host
         self._allowed, self._denied_at = False, None  # it may be about to start
         reason = plain_reason(error)
-        return Unreachable(f"{host} does not answer: {reason}: check the kubeconfig, its context, and the network")
+        return Unreachable(f"{self.url} does not answer: {reason}: check the kubeconfig, its context, and the network")
 
     def _error(self, request: AccessRequest, answer: Any) -> ClusterError:
         status = _parsed(answer)
@@ -412,7 +416,8 @@ class Cluster:
         reason, code = status.get("reason"), answer.status
         operation = f"{request.verb} {request.full_resource}"
         if code == 401:
-            return ClusterError("the cluster does not know this user: the credentials are wrong or have expired", 401)
+            problem = "the cluster does not know this user: the credentials are wrong or have expired"
+            return ClusterError(f"{problem}: log in again, or get a new kubeconfig", 401)
         if code == 403:
             if _NOT_ALLOWED.search(detail) or reason != "Forbidden":
                 return Forbidden([request], self.namespace, detail)

@@ -256,8 +256,8 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     image = stage["image"] or settings.image
     if not image:
         raise PodSettingsError(
-            f"stage {name} has no image, and in a cluster every stage runs in one: set gpuval_pods.image "
-            "(any with Python 3.9 or newer), or name the stage's own in gpuval_images"
+            f"stage {name} has no image, and in a cluster every stage runs in one: build and push them (`make "
+            "build REGISTRY=HOST/PATH`), or set gpuval_images, or gpuval_pods.image (any with Python 3.9 or newer)"
         )
     if name.endswith("_"):
         raise PodSettingsError(f"stage {name}: in a cluster the name of a stage may not end with _")

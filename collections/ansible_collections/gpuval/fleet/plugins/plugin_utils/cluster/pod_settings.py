@@ -73,8 +73,9 @@ class PodSettings:
         return "empty_dir" in self.model_cache
 
 
-def parse(pods: Mapping[str, Any], queue: str = "") -> PodSettings:
-    """Check and parse `gpuval_pods` and `gpuval_kueue_queue`. Raises PodSettingsError, which names the wrong key."""
+def parse(pods: Mapping[str, Any], queue: str = "", images: Mapping[str, Any] | None = None) -> PodSettings:
+    """Check and parse `gpuval_pods` and `gpuval_kueue_queue`. Without an image of its own a stage runs in the first of
+    `images` (`gpuval_images`). Raises PodSettingsError, which names the wrong key."""
     values = {
         key: schemas.plain(value)
         for key, value in pods.items()
@@ -98,7 +99,8 @@ def parse(pods: Mapping[str, Any], queue: str = "") -> PodSettings:
         raise PodSettingsError(
             f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)"
         )
-    return PodSettings(**values, queue=str(queue))
+    first = next((str(image["reference"]) for image in (images or {}).values()), "")
+    return PodSettings(**{"image": first, **values}, queue=str(queue))
 
 
 def for_gang(settings: PodSettings) -> PodSettings:

@@ -36,7 +36,7 @@ from .pod_settings import PodSettingsError
 ANSWER_SECONDS = 20.0
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000
-POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
+POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue", "gpuval_images")
 
 
 class KubernetesScheduler(JobScheduler):

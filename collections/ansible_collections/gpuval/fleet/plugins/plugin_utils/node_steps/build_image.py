@@ -127,7 +127,11 @@ class ImageMaker:
         if self.options.push:  # nodes have it neither from the store nor from a build of their own
             entry["build_seconds"] = image_facts.get("build_seconds")
             pushed = images.by_digest(item.reference, self.digests[item.reference])
+            changed = changed or pushed not in images.read_catalogue(self.state)
             images.remember(self.state, {**entry, "reference": pushed})
+            self.action.display.display(
+                f"{item.reference}: {'pushed' if changed else 'is in the registry'} as {pushed}"
+            )
             return changed, entry
         if publish:
             entry |= {key: image_facts.get(key) for key in MADE}
@@ -191,7 +195,7 @@ class ImageMaker:
         build_facts.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
         if base_digest and "@" not in item.base:
             self.action.display.display(f"{item.reference} is built on {item.base}@{base_digest}")
-        return outcome["changed"] or not saved, {**build_facts, **outcome.get("archive", {})}
+        return outcome["changed"] or (publish and not saved), {**build_facts, **outcome.get("archive", {})}
 
     def _on_builder(self, name, arguments, context):
         """Build on the builder, save there, and bring the archive into the controller's folder."""

@@ -66,33 +66,44 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
 def _prepare(action, cluster, options):
     """Check that the cluster has and allows what runs need. Returns whether the namespace was created (in check mode:
     would be)."""
-    created = False
-    if options.make_namespace:
-        namespace = cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)
-        created = "creationTimestamp" in namespace["metadata"]  # one that was there is returned as it was sent
+    missing = _missing_namespace(cluster)
+    created = bool(missing and options.make_namespace)
     cluster.check(
         permissions.needed(
-            makes_namespace=options.make_namespace,
+            makes_namespace=created,
             marks_nodes=options.marks,
             makes_volumes=options.volumes,
             makes_job_sets=cluster.serves("JobSet"),
         )
     )
-    if not (created and action.check_mode):
-        # Lists of a namespace that is missing are empty and no error: only making something there tells.
-        manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
-        try:
-            cluster.create(manifest, dry_run=True)
-        except ObjectRefused as error:
-            if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
-                raise
-    if not created:
+    if created:
+        cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)
+        action.display.display(f"namespace {options.namespace}: {'would be ' if action.check_mode else ''}created")
+    elif missing:
+        raise missing
+    else:
         settings = pod_settings.parse(options.pods)
         references = [image.reference for image in images.parse(options.images)]
         named = [*dict.fromkeys(filter(None, [settings.image, *references]))]
         for pod in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
             _try_pod(action, cluster, pod, named)
     return created
+
+
+def _missing_namespace(cluster):
+    """The error that says that the namespace is missing; None if it is there, or the user may not see that."""
+    # Lists of a namespace that is missing are empty and no error: only making something there tells.
+    manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
+    try:
+        cluster.create(manifest, dry_run=True)
+    except Missing as error:
+        return error
+    except Forbidden:  # named with all else that is not allowed
+        return None
+    except ObjectRefused as error:
+        if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
+            raise
+    return None
 
 
 def _try_pod(action, cluster, settings, named):
