@@ -66,15 +66,21 @@ RESOURCES = {
         Resource("Node", "", "v1", "nodes", namespaced=False),
         Resource("Namespace", "", "v1", "namespaces", namespaced=False),
         Resource("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
+        Resource("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),
+        Resource("DeviceClass", "resource.k8s.io", "v1", "deviceclasses", namespaced=False),
+        Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates"),
+        Resource("ComputeDomain", "resource.nvidia.com", "v1beta1", "computedomains"),
     )
 }
 _BY_PLURAL = {(item.group, item.plural): item for item in RESOURCES.values()}
 _PATH = re.compile(
-    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:alpha2)?(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?/(?P<plural>[a-z]+)"
+    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:alpha2|beta1)?(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?/(?P<plural>[a-z]+)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?$"
 )
 
-_JOB_SETS_PATH = "/apis/jobset.x-k8s.io/v1alpha2"
+#: API groups that a cluster may lack.
+OPTIONAL_GROUPS = frozenset({"jobset.x-k8s.io", "resource.k8s.io", "resource.nvidia.com"})
+_GROUP_PATH = re.compile(r"/apis/(?P<group>[^/]+)/[^/]+(?P<resource>/.*)?$")
 _ACCESS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _RULES_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 _VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
@@ -273,7 +279,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.down_until = 0.0
         self.gone_by_status = False
         self.lists_rules = True  # webhook authorizers do not
-        self.job_sets = False  # whether the cluster has their API
+        self.served: set[str] = set()  # those of OPTIONAL_GROUPS that the cluster has
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
 
@@ -286,11 +292,13 @@ class ApiServer(kmock.KubernetesScaffold):
             return self._review_rules()
         if raw_request.path == "/api/v1":
             return aiohttp.web.json_response(_known_resources())
-        if raw_request.path == _JOB_SETS_PATH and self.job_sets:
-            return aiohttp.web.json_response(_known_resources("jobset.x-k8s.io"))
-        if raw_request.path.startswith(_JOB_SETS_PATH) and not self.job_sets:
-            problem = Problem(404, "NotFound", "the server could not find the requested resource")
-            return aiohttp.web.json_response(problem.status(), status=404)
+        in_group = _GROUP_PATH.match(raw_request.path)
+        if in_group and in_group["group"] in OPTIONAL_GROUPS:
+            if in_group["group"] not in self.served:
+                problem = Problem(404, "NotFound", "the server could not find the requested resource")
+                return aiohttp.web.json_response(problem.status(), status=404)
+            if not in_group["resource"]:
+                return aiohttp.web.json_response(_known_resources(in_group["group"]))
         found = _PATH.match(raw_request.path)
         resource = _BY_PLURAL.get((found["group"] or "", found["plural"])) if found else None
         if not found or not resource:

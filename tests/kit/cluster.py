@@ -306,7 +306,13 @@ class ClusterKit:
         return Counter(self.requests)
 
     def install_job_sets(self) -> None:
-        self.server.job_sets = True
+        self.server.served.add("jobset.x-k8s.io")
+
+    def install_dra(self, *classes: Manifest, domains: bool = False) -> None:
+        """Serve dynamic resource allocation, with these DeviceClasses; with `domains` also ComputeDomains."""
+        self.server.served |= {"resource.k8s.io", *(["resource.nvidia.com"] if domains else [])}
+        for item in classes:
+            self.put(item)
 
     def forget_requests(self) -> None:
         self.do(self.server.asked.clear)

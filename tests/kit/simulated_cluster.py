@@ -114,6 +114,7 @@ class SimulatedCluster:
         self._running: set[str] = set()
         self._pulling: set[str] = set()  # uids of pods of which no container has run
         self._asked_gpus: dict[tuple[str, str], int] = {}  # by pod uid and resource
+        self._allocated: dict[str, set[tuple[str, str]]] = {}  # devices by pod uid: node and device
         self._pods_of: dict[str, set[str]] = defaultdict(set)  # uids of live pods by node
         self._tasks: dict[
             str, asyncio.Task[None]
@@ -147,7 +148,7 @@ class SimulatedCluster:
 
     async def _collect(self, owner: str) -> None:
         await asyncio.sleep(0.01)
-        for kind in ("Pod", "Secret", "ConfigMap", "Job"):
+        for kind in ("Pod", "Secret", "ConfigMap", "Job", "ResourceClaimTemplate"):
             for item in list(self.storage.objects[kind].values()):
                 if any(ref["uid"] == owner for ref in item["metadata"].get("ownerReferences") or []):
                     self.delete(RESOURCES[kind], item, "Background")
@@ -155,8 +156,19 @@ class SimulatedCluster:
     def _changed(self, kind: str, change: Change) -> None:
         if kind == "Job" and change.type == "ADDED":
             self._tasks[change.object["metadata"]["uid"]] = self._task(self._carry_out(change.object))
+        if kind == "ComputeDomain" and change.type == "ADDED":
+            self._make_channel(change.object)
         if kind == "JobSet" and change.type == "ADDED":
             self._tasks[change.object["metadata"]["uid"]] = self._task(self._job_set(change.object))
+
+    def _make_channel(self, domain: Manifest) -> None:
+        """The claim template of a ComputeDomain, as its controller makes it; here each node has a channel."""
+        meta, name = domain["metadata"], domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+        owner = {"apiVersion": domain["apiVersion"], "kind": "ComputeDomain", "name": meta["name"], "uid": meta["uid"]}
+        template = {"name": name, "namespace": meta["namespace"], "ownerReferences": [owner]}
+        self.storage.add(
+            "ResourceClaimTemplate", {"metadata": template, "spec": {"spec": {"devices": {"requests": []}}}}
+        )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._task(work)
@@ -391,10 +403,55 @@ class SimulatedCluster:
                 if not self.settings.names_taints:
                     return "node(s) had untolerated taint(s)"
                 return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
+        return self._no_devices(node, pod)
+
+    def _no_devices(self, node: Manifest, pod: Manifest) -> str:
+        """Why the node has no place for the pod's GPUs, of a device plugin or of DRA; takes devices of DRA."""
+        name, requests = node["metadata"]["name"], []
+        for claim in pod["spec"].get("resourceClaims") or []:
+            template = self.storage.get(
+                "ResourceClaimTemplate", pod["metadata"]["namespace"], claim["resourceClaimTemplateName"]
+            )
+            if template is None:
+                return f'pod "{pod["metadata"]["name"]}": ResourceClaim not created yet'
+            requests += [item["exactly"] for item in template["spec"]["spec"]["devices"]["requests"]]
         for resource in GPU_RESOURCES:
-            if _requested(pod["spec"], resource) > self._free(node, resource):
+            count = _requested(pod["spec"], resource)
+            by_name = (
+                one
+                for one in self.storage.objects["DeviceClass"].values()
+                if one["spec"].get("extendedResourceName") == resource
+            )
+            device_class = next(by_name, None)
+            if count and device_class and not int(node["status"]["allocatable"].get(resource, 0)):
+                requests.append({"deviceClassName": device_class["metadata"]["name"], "count": count})
+            elif count > self._free(node, resource):
                 return f"Insufficient {resource}"
+        taken = {device for uid in self._pods_of[name] for device in self._allocated.get(uid, ())}
+        chosen: set[tuple[str, str]] = set()
+        for request in requests:
+            if self.storage.get("DeviceClass", "", request["deviceClassName"]) is None:
+                return f"request gpus: device class {request['deviceClassName']} does not exist"
+            every, usable = self._devices(name)
+            count = len(every) if request.get("allocationMode") == "All" else request.get("count", 1)
+            usable -= taken | chosen
+            if not count or len(usable) < count:
+                return "cannot allocate all claims"
+            chosen |= set(sorted(usable)[:count])
+        self._allocated[pod["metadata"]["uid"]] = chosen
         return ""
+
+    def _devices(self, node: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """The whole GPUs that the node publishes (of the simulation's one driver, in one slice): all, and untainted."""
+        devices = [
+            device
+            for item in self.storage.objects["ResourceSlice"].values()
+            if item["spec"].get("nodeName") == node
+            for device in item["spec"]["devices"]
+            if device["attributes"].get("type", {}).get("string") == "gpu"
+        ]
+        every = {(node, device["name"]) for device in devices}
+        return every, {(node, device["name"]) for device in devices if not device.get("taints")}
 
     def _free(self, node: Manifest, resource: str) -> int:
         name = node["metadata"]["name"]
@@ -433,6 +490,7 @@ class SimulatedCluster:
             await self._containers(job, pod, node)
         finally:
             self._pods_of[node].discard(uid)
+            self._allocated.pop(uid, None)
             self._running.discard(uid)
             self._pulling.discard(uid)
 

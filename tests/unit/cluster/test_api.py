@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import aiohttp.web
 import pytest
 import urllib3
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, login, manifests, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, dra, login, manifests, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Cluster,
     ClusterAccess,
@@ -25,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Missing,
     ObjectRefused,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.dra import NodeDevices
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
@@ -380,12 +381,20 @@ class TestRefusals:
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()
         for kind in ("Service", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": "models", "labels": LABELS}})
+        kit.install_dra(domains=True)
+        for kind in ("ResourceSlice", "DeviceClass"):
+            cluster.list(kind)
+        devices = NodeDevices(device_class="gpu.nvidia.com")
+        cluster.create(dra.claim_template("run", "gpuval", devices, is_queued=False))
+        cluster.create(dra.compute_domain("run", "gpuval", "gang", [{dra.CLIQUE_LABEL: "a.1"}] * 2))
         kit.install_job_sets()
         meta = {"name": "s", "labels": LABELS}
         sets = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
         cluster.create({**sets, "spec": {"replicatedJobs": []}})
         for kind in (
             "JobSet",
+            "ResourceClaimTemplate",
+            "ComputeDomain",
             "Job",
             "Pod",
             "Secret",

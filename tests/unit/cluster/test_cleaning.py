@@ -237,7 +237,7 @@ def test_volumes_are_only_asked_for_when_a_run_made_some(volumes):
 
     cluster = Empty()
     cleaning.clean(cluster, [OURS], 10, volumes=volumes)
-    asked = [*cleaning.KINDS, *(cleaning.VOLUMES if volumes else ())]
+    asked = [*cleaning.KINDS, *cleaning.CLAIMS, *(cleaning.VOLUMES if volumes else ())]
     assert cluster.deletions == asked
 
 

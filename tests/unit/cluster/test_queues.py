@@ -181,14 +181,19 @@ class Store:
 class Round:
     """A round of gangs on a simulated cluster, by the placement alone."""
 
-    def __init__(self, kit, tmp_path, *, queue="", patience_seconds=20, admission_seconds=0.0):
+    def __init__(self, kit, tmp_path, *, queue="", patience_seconds=20, admission_seconds=0.0, sku="cpu", **pods):
         self.nodes = [node["metadata"]["name"] for node in kit.all("Node")]
         parent = RunFolder(tmp_path / "results" / PARENT)
         self.folder = RunFolder(parent.path / "gangs" / "all")
         self.folder.path.mkdir(parents=True, exist_ok=True)
         members = plan_of(self.nodes[0], self.nodes)["gang"]["members"]
         expected = {
-            node: {"stages": ["collective"], "sku": "cpu", "gpu_count": 0, "gang": {"name": "all", "index": index}}
+            node: {
+                "stages": ["collective"],
+                "sku": sku,
+                "gpu_count": 0 if sku == "cpu" else None,
+                "gang": {"name": "all", "index": index},
+            }
             for index, node in enumerate(self.nodes)
         }
         common = {
@@ -200,7 +205,7 @@ class Round:
         self.run = {**common, "run_id": RUN, "folder": f"{PARENT}/gangs/all", "gangs": together}
         self.folder.write_run(self.run)
         keys.make(self.folder)
-        settings = parse({"image": IMAGE}, queue)
+        settings = parse({"image": IMAGE, **pods}, queue)
         self.cluster = Cluster(ClusterAccess(str(kit.kubeconfig), "", "gpuval"))
         self.warned = []
         self.placement = placement.ClusterPlacement(
@@ -208,7 +213,7 @@ class Round:
             self.run,
             self.folder,
             Store(),
-            lambda name, _node, _like: PodOrder(plan_of(name, self.nodes), settings, "cpu"),
+            lambda name, _node, _like: PodOrder(plan_of(name, self.nodes), settings, sku),
             self.nodes,
             self.nodes,
             self.warned.append,
@@ -308,7 +313,7 @@ def test_a_member_without_a_place_stays_until_its_round_ends(kit, tmp_path):
 
 
 def test_a_cluster_without_job_sets_gets_jobs(kit, tmp_path):
-    kit.server.job_sets = False
+    kit.server.served.clear()
     with Round(kit, tmp_path) as of:
         of.watch_until(lambda: len(kit.all("Pod")) == 2)
     assert not kit.all("JobSet") and len(kit.all("Job")) == 2

@@ -12,7 +12,7 @@ description:
   - With O(expected), the nodes of that list are the hosts, also those that the cluster does not have (yet).
   - Every host has C(gpuval_placement) V(kubernetes), and C(kubernetes_node) with what the cluster says of it, such as
     C(exists), C(ready), C(unschedulable), C(taints), C(conditions), C(labels), C(addresses), C(capacity),
-    C(allocatable) and C(kubelet_version).
+    C(allocatable), C(kubelet_version) and C(dra) (GPUs published by dynamic resource allocation).
   - C(kubernetes_labels) of a host are the labels of O(label_groups), by their prefix; the analysis groups nodes by
     them, as by C(gpuval_labels).
   - C(kubernetes_selector), C(kubernetes_skus) and C(kubernetes_label_groups) are O(selector), O(skus) and
@@ -91,6 +91,7 @@ skus:
 from pathlib import Path
 
 from ansible.errors import AnsibleParserError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import dra
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
@@ -145,7 +146,8 @@ class InventoryModule(ClusterSource):
             items, _version = cluster.list("Node", selector="" if listed else selector)
             if listed and self.get_option("others"):
                 chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
-        descriptions = [describe(node) for node in items]
+            devices = dra.read(cluster)
+        descriptions = [describe(node, devices) for node in items]
         return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen
 
     def _kubeconfig(self, base: Path) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 
 from ..core.escape import one_line
 from . import names
-from .api import Cluster, Forbidden
+from .api import Cluster, ClusterError, Forbidden, Missing
 
 #: Kinds of objects in the order of deletion: an existing Job would create its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
 JOB_SET = "JobSet"
+#: Kinds that many clusters do not have, and that old Roles do not grant: what may not be listed was not created.
+CLAIMS = ("ResourceClaimTemplate", "ComputeDomain")
 #: Kinds that are deleted only if a run created volumes: other clusters need not allow their deletion.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 #: Seconds between two lists of the objects that are left: the first wait, doubled up to the maximum.
@@ -72,11 +74,11 @@ def clean(
     result, names_by_kind = Cleaned(), {}
     objects_by_kind: dict[str, Found] = {}
     # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
-    for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
+    for kind in (*kinds_of(cluster), *CLAIMS, *(VOLUMES if volumes else ())):
         try:
             objects_by_kind[kind] = _list_objects(cluster, kind, values)
-        except Forbidden as error:
-            result.left.append(_forbidden(kind, error))
+        except (Forbidden, Missing) as error:
+            result.left += [_forbidden(kind, error)] if kind not in CLAIMS else []
     for kind, objects in objects_by_kind.items():
         try:
             if objects and not trial:
@@ -129,7 +131,7 @@ def _has_label(item: Mapping[str, Any], label: str, values: Collection[str]) -> 
     return (item["metadata"].get("labels") or {}).get(label) in values
 
 
-def _forbidden(kind: str, error: Forbidden) -> Left:
+def _forbidden(kind: str, error: ClusterError) -> Left:
     return Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error))
 
 

@@ -48,6 +48,11 @@ KINDS = {
         ObjectKind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
         # Not part of Kubernetes itself: `Cluster.serves` tells whether the cluster has it.
         ObjectKind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
+        # Dynamic resource allocation: since Kubernetes 1.34, and of NVIDIA's driver.
+        ObjectKind("ResourceSlice", "resource.k8s.io", "resourceslices", namespaced=False),
+        ObjectKind("DeviceClass", "resource.k8s.io", "deviceclasses", namespaced=False),
+        ObjectKind("ResourceClaimTemplate", "resource.k8s.io", "resourceclaimtemplates", metadata_only=True),
+        ObjectKind("ComputeDomain", "resource.nvidia.com", "computedomains", metadata_only=True, version="v1beta1"),
     )
 }
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..records.failure_classes import row_of
 from ..runs import plans
-from . import config_maps, gangs, names, pod_settings, pod_volumes
+from . import config_maps, dra, gangs, names, nodes, pod_settings, pod_volumes
 from .config_maps import MOST_BYTES, PlanPlace, compact_json, encoded
+from .dra import NodeDevices
 from .kinds import Manifest
-from .pod_settings import PodSettings, PodSettingsError, for_gang
+from .pod_settings import CPU, PodSettings, PodSettingsError, for_gang
 from .pod_volumes import GIVEN, MODELS, SHM, STATE
 
 MACHINE_ID = "machine-id"
@@ -38,23 +40,25 @@ NOT_IN_PODS = {
 @dataclass(frozen=True)
 class PodTarget:
     """A node of the cluster that a pod is for. `hostname`: the node's hostname label. `allocatable`: the node's
-    extended resources, None if unknown."""
+    extended resources, None if unknown. `devices`: what it publishes by DRA."""
 
     name: str
     hostname: str = ""
     machine_id: str = ""
     allocatable: Mapping[str, int] | None = None
+    devices: NodeDevices = field(default_factory=NodeDevices)
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. `gangs`: by name of the gang, the
-    place of its list of members."""
+    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. By name of the gang, `gangs`: the
+    place of its list of members, `channels`: the ResourceClaimTemplate of its ComputeDomain."""
 
     run_id: str
     namespace: str
     code: str
     gangs: Mapping[str, PlanPlace] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
     if allocatable is not None:  # extended resources are whole numbers
         allocatable = {key: int(value) for key, value in allocatable.items() if "/" in key and str(value).isdigit()}
     hostname, machine_id = (description.get(key, "") for key in ("hostname", "machine_id"))
-    return PodTarget(description.get("name") or name, hostname, machine_id, allocatable)
+    devices = nodes.devices_of(description)
+    return PodTarget(description.get("name") or name, hostname, machine_id, allocatable, devices)
 
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
@@ -192,8 +197,33 @@ def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest
             },
         },
     }
-    is_queued = gang or settings.kueue.get("own_stages")
-    return gangs.queued(job, settings, item.target.hostname) if is_queued else job
+    return gangs.queued(job, settings, item.target.hostname) if _is_queued(item) else job
+
+
+def _is_queued(item: PodAttempt) -> bool:
+    """Whether a Kueue queue admits the Job of an attempt."""
+    return bool(item.settings.queue and (item.plan.get("gang") or item.settings.kueue.get("own_stages")))
+
+
+def claim_template_of(run_id: str, namespace_name: str, item: PodAttempt) -> Manifest | None:
+    """The ResourceClaimTemplate by which an attempt's pod gets its GPUs; None if it gets them in another way."""
+    devices = _requested_devices(item)
+    if devices is None or not dra.is_claimed(devices, item.settings):
+        return None
+    if not devices.device_class:
+        raise PodSettingsError(f"{item.target.name}: {row_of('device_class_missing').steps}")
+    return dra.claim_template(run_id, namespace_name, devices, is_queued=_is_queued(item))
+
+
+def _requested_devices(item: PodAttempt) -> NodeDevices | None:
+    target = item.target
+    devices = dra.requested(target.devices, item.settings, item.sku, target.allocatable)
+    is_demanded = devices is None and item.settings.always_claims and item.sku != CPU
+    if is_demanded and (item.sku != "auto" or item.plan["accelerator"]["count"]):
+        raise PodSettingsError(
+            f"{target.name}: gpuval_pods.devices is dra, and the node publishes no GPUs by DRA: check its DRA driver"
+        )
+    return devices
 
 
 def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str]) -> Manifest:
@@ -246,8 +276,11 @@ def everything(
         for item in attempts
         for manifest in pod_volumes.model_volumes(run_id, namespace_name, item.settings)
     }
+    made = [claim_template_of(run_id, namespace_name, item) for item in attempts]
+    templates = {template["metadata"]["name"]: template for template in made if template}
     jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in attempts]
-    objects = [programs, *maps, *volumes.values(), *(secret_of(run, item) for item in attempts), *jobs]
+    shared = [programs, *maps, *volumes.values(), *templates.values()]
+    objects = [*shared, *(secret_of(run, item) for item in attempts), *jobs]
     return [namespace(namespace_name, jobs), *objects] if make_namespace else objects
 
 
@@ -276,11 +309,22 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
 def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_place: PlanPlace) -> dict[str, Any]:
     """The pod spec of an attempt. `settings`: the attempt's settings, adjusted for a gang if the plan has one."""
     plan, target = item.plan, item.target
-    resource = pod_settings.resource_of(settings, item.sku, target.allocatable)
-    gpus = _gpus(resource, target, plan)
+    devices, template = _requested_devices(item), claim_template_of(run.run_id, run.namespace, item)
+    if devices:
+        resource = devices.resource or pod_settings.RESOURCES[devices.vendor]
+        gpus = {} if template else {resource: str(devices.count)}
+    else:
+        offered = {} if settings.always_claims else target.allocatable
+        resource = pod_settings.resource_of(settings, item.sku, offered)
+        gpus = _gpus(resource, target, plan)
+    templates = {dra.GPUS: template["metadata"]["name"]} if template else {}
+    if channel := run.channels.get((plan.get("gang") or {}).get("name", "")):
+        templates[dra.CHANNEL] = channel
     (model_cache,) = settings.model_cache.items()
     volumes, mounts = pod_volumes.host_volumes(plan["stages"])
     containers = [_container(run, settings, plan, stage, gpus, mounts[stage["name"]]) for stage in plan["stages"]]
+    for container in containers if templates else ():  # one claim of the pod, which its stages use in turn
+        container["resources"]["claims"] = [{"name": name} for name in templates]
     identity: dict[str, Any] = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user}
     if settings.run_as_user:
         identity |= {"runAsNonRoot": True, "fsGroup": settings.run_as_user, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -317,6 +361,9 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
         "priorityClassName": settings.priority_class,
         "serviceAccountName": settings.service_account,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        "resourceClaims": [
+            {"name": name, "resourceClaimTemplateName": template_name} for name, template_name in templates.items()
+        ],
     }
     return {**spec, **{key: value for key, value in optional.items() if value}}
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..core.escape import NODE_NAME
 from ..runs import labels
 from . import nodes
+from .dra import ClusterDevices
 from .pod_settings import PodSettings
 
 Described = Mapping[str, Any]
@@ -81,26 +82,28 @@ class Newcomers:
         run_nodes: Mapping[str, Mapping[str, Any]],
         describe_all: Callable[[], Iterable[Described]],
         settings_of: Callable[[str], PodSettings],
+        devices_for: Callable[[Mapping[str, Any]], ClusterDevices | None] = lambda _node: None,
     ) -> dict[str, tuple[str, dict[str, Any]]]:
         """Nodes that join the run now, each returned once: by name, the most similar node of the run and what is
         expected of the new node.
 
-        `describe_all` describes the run's nodes that the cluster has; `settings_of` gives a node's `gpuval_pods`.
+        `describe_all` describes the run's nodes that the cluster has; `settings_of` gives a node's `gpuval_pods`,
+        `devices_for` what a cluster publishes by DRA, as far as its new Node needs it.
         """
         if not self._news:
             return {}
         described, joined = list(describe_all()), {}
         for name, node in sorted(self._waiting.items()):
-            description = nodes.describe(node)
-            if not self._matches(name, description["labels"]):
+            if not self._matches(name, node["metadata"].get("labels") or {}):
                 continue
+            description = nodes.describe(node, devices := devices_for(node))
             like = most_like(description, described, self.skus)
             if like is None:
                 sku = nodes.sku_of(description, self.skus)
                 self._wait(name, f"no node of the run is of its kind (SKU {sku})")
                 continue
             expected = dict(run_nodes[like])
-            finding = nodes.finding_for(name, node, settings_of(like), expected["sku"], expected["gpu_count"])
+            finding = nodes.finding_for(name, node, settings_of(like), expected["sku"], expected["gpu_count"], devices)
             if finding:
                 self._wait(name, finding["message"])
                 continue

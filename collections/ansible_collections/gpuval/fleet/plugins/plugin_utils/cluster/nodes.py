@@ -16,7 +16,8 @@ from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name
 from ..records.failure_classes import AGAIN
 from ..runs import labels as run_labels
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
-from . import names, pod_settings
+from . import dra, names, pod_settings
+from .dra import ClusterDevices, NodeDevices
 from .pod_settings import CPU, RESOURCES, PodSettings, PodSettingsError
 
 #: Variables of every host of a cluster: Ansible itself runs nothing on these nodes.
@@ -86,8 +87,9 @@ def label_selector(text: str) -> dict[str, list[dict[str, Any]]]:
     return {"matchExpressions": expressions}
 
 
-def describe(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A short description of a Node object, as flat fields: labels, taints, conditions, resources, addresses."""
+def describe(node: Mapping[str, Any], devices: ClusterDevices | None = None) -> dict[str, Any]:
+    """A short description of a Node object, as flat fields: labels, taints, conditions, resources, addresses, and what
+    the node publishes by DRA, out of `devices`."""
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
     conditions = {
@@ -127,7 +129,19 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
         "os_image": str(info.get("osImage") or ""),
         "machine_id": str(info.get("machineID") or ""),
         "provider_id": str(spec.get("providerID") or ""),
+        "dra": devices.of_node(str(meta.get("name")), labels) if devices else {},
     }
+
+
+def devices_of(description: Mapping[str, Any]) -> NodeDevices:
+    """What a node publishes by DRA. `description`: as from `describe`, or empty."""
+    return NodeDevices(**description.get("dra") or {})
+
+
+def has_plugin(node: Mapping[str, Any]) -> bool:
+    """Whether a Node object offers GPUs of a device plugin."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return any(count(allocatable.get(name)) for name in _VENDORS)
 
 
 @dataclass(frozen=True)
@@ -144,12 +158,22 @@ class Gpus:
     replicas: int = 1
     #: Resources of partitions (MIG), by name.
     partitions: tuple[str, ...] = ()
+    #: What would have offered them.
+    source: str = "device plugin"
+    #: Set if pods request the GPUs that the node publishes by DRA; `resource` is then what a device plugin would offer.
+    devices: NodeDevices | None = None
 
 
 def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto") -> Gpus:
     """The GPUs that a node offers, by the resource that its pods request; without GPUs, the resource expected."""
     capacity, labels = description["capacity"], description["labels"]
     allocatable = {name: count(value) for name, value in description["allocatable"].items()}
+    devices = dra.requested(devices_of(description), settings, sku, allocatable)
+    if devices:
+        resource, total = devices.resource or RESOURCES[devices.vendor], devices.count + devices.tainted
+        return Gpus(resource, devices.vendor, True, total, devices.count, devices=devices)
+    if settings.always_claims:  # what a device plugin offers does not count
+        capacity, allocatable = {}, {}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
     if not chosen and settings.resource is None and sku != CPU:
         resources = sorted((name for name in _VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
@@ -163,6 +187,7 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
         capacity=count(capacity.get(chosen)),
         allocatable=allocatable.get(chosen, 0),
         replicas=max(1, replicas),
+        source="DRA driver" if settings.always_claims else "device plugin",
         partitions=tuple(
             sorted(name for name in capacity if name.startswith("nvidia.com/mig-") and count(capacity[name]))
         ),
@@ -202,7 +227,7 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
 
     A rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither).
     """
-    model = product(description["labels"])
+    model = product(description["labels"]) or devices_of(description).product.replace(" ", "-")
     for sku, patterns in rules.items():
         if patterns and all(_matches(description, model, key, pattern) for key, pattern in patterns.items()):
             return sku
@@ -211,7 +236,9 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
 
 def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str) -> bool:
     if key == "resource":
-        return count(description["capacity"].get(str(pattern))) > 0
+        devices = devices_of(description)
+        by_dra = devices.vendor and pattern in (devices.resource, RESOURCES[devices.vendor])
+        return bool(by_dra) or count(description["capacity"].get(str(pattern))) > 0
     facts = {"product": model, "instance_type": description["instance_type"]}
     value = facts[key] if key in facts else description["labels"].get(key)
     return value is not None and fnmatch.fnmatchcase(value.lower(), str(pattern).lower())
@@ -311,6 +338,9 @@ def _gpu_problem(
     """Why a node's GPUs let no pod be placed; None if they do. A node without any sign of GPUs counts as a CPU node."""
     if expected == 0:
         return None
+    if have.devices:
+        return _device_problem(name, have.devices, expected)
+    note = devices_of(description).note
     vendor = have.vendor or vendor_by_labels(description["labels"])
     help_text = f"check that driver and device plugin run on the node ({_PODS_OF_NODE})"
     if vendor in _PLUGINS:
@@ -334,7 +364,8 @@ def _gpu_problem(
             message = f"it offers 0 {word}: the device plugin is gone, or finds no working GPU"
         else:
             message = (
-                f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
+                f"it offers no {word}: no {have.source} has registered on it (node created {description['created']})"
+                + (f"; DRA: {note}" if note else "")
             )
         return ProbeFinding("no_gpu_resource", message, help_text)
     if have.replicas > 1:
@@ -344,6 +375,25 @@ def _gpu_problem(
         capacity_words = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
         message = f"{have.allocatable} {word} allocatable{capacity_words}, {expected} expected"
         return ProbeFinding(REACHABLE, message, help_text)
+    return None
+
+
+def _device_problem(name: str, devices: NodeDevices, expected: int | None) -> ProbeFinding | None:
+    """Why the GPUs that a node publishes by DRA let no pod be placed; None if they do."""
+    driver, note = f"DRA driver {devices.driver}", f" ({devices.note})" if devices.note else ""
+    is_split = bool(devices.partitions) and not devices.count + devices.tainted
+    problems = (
+        (is_split, "gpus_partitioned", f"{driver} publishes only {devices.partitions} parts of GPUs{note}"),
+        (devices.shared, "gpus_partitioned", f"{driver} lets claims share a GPU, so results would not count"),
+        (not devices.count, "no_gpu_resource", f"{driver} publishes no usable GPU{note}"),
+        (not devices.device_class, "device_class_missing", f"no DeviceClass selects the GPUs of {driver}"),
+    )
+    for applies, problem, message in problems:
+        if applies:
+            return class_finding(name, problem, message)
+    if expected and devices.count < expected:
+        message = f"{devices.count} GPUs allocatable ({devices.request}), {expected} expected{note}"
+        return ProbeFinding(REACHABLE, message, class_finding(name, "no_gpu_resource", "").remedy)
     return None
 
 
@@ -362,10 +412,15 @@ def _condition(kind: str, condition: Mapping[str, str] | None) -> str:
 
 
 def finding_for(
-    name: str, node: Mapping[str, Any] | None, settings: PodSettings, sku: str, expected_gpus: int | None
+    name: str,
+    node: Mapping[str, Any] | None,
+    settings: PodSettings,
+    sku: str,
+    expected_gpus: int | None,
+    devices: ClusterDevices | None = None,
 ) -> dict[str, str] | None:
     """Failure class, message and remedy if no pod can be placed on the node; None if one can."""
-    description = describe(node) if node else None
+    description = describe(node, devices) if node else None
     node_finding = finding(name, description, sku=sku, expected_gpus=expected_gpus, settings=settings)
     return None if node_finding.state == REACHABLE else node_finding.reason
 

@@ -44,7 +44,7 @@ BIND_MARKS = (
 )
 
 #: Resources without a namespace, of those that gpuval uses.
-CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
+CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes", "resourceslices", "deviceclasses"})
 
 
 def documents(namespace: str) -> list[dict[str, Any]]:
@@ -119,8 +119,9 @@ def needed(
     marks_nodes: bool = False,
     makes_volumes: bool = False,
     makes_job_sets: bool = False,
+    makes_claims: bool = False,
 ) -> list[AccessRequest]:
-    """All requests that a run and its clean make, from the Role's file."""
+    """All requests that a run and its clean make, from the Role's file; a run that lacks optional ones goes on."""
     is_needed = {
         "gpuval-controller": True,
         "gpuval-nodes": True,
@@ -129,4 +130,5 @@ def needed(
         "gpuval-volumes": makes_volumes,
     }
     roles = [role for role in documents(FILE_NAMESPACE) if is_needed.get(role["metadata"]["name"])]
-    return sorted(request for request in granted(roles) if request.resource != "jobsets" or makes_job_sets)
+    optional = {"jobset.x-k8s.io": makes_job_sets, "resource.k8s.io": makes_claims, "resource.nvidia.com": False}
+    return sorted(request for request in granted(roles) if optional.get(request.group, True))

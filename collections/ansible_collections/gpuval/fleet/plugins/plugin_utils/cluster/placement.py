@@ -25,8 +25,8 @@ from ..store.access import object_key
 from ..watch import launch_inputs
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
-from . import cleaning, gangs, manifests, names, new_nodes, nodes, pod_classes, pod_records
-from .api import Cluster, ClusterError
+from . import cleaning, dra, gangs, manifests, names, new_nodes, nodes, pod_classes, pod_records
+from .api import Cluster, ClusterError, Forbidden
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .pod_diagnosis import PodLimits, PodTrouble
 from .pod_settings import PodSettings
@@ -41,6 +41,8 @@ TICK_SECONDS = 2.0
 #: Seconds for which a watch may be interrupted before a warning.
 TROUBLE_SECONDS = 30.0
 LOG_BYTES = 8 << 20
+#: Age at which what nodes publish by DRA is read again, if a node has no usable GPUs by it.
+DEVICES_SECONDS = 60.0
 #: Number of lines read from the end of a container's output, where the stage's record is.
 LOG_LINES = 2000
 _AMOUNT = re.compile(r"\d\S*")
@@ -81,6 +83,12 @@ class ClusterPlacement(JobPlacement):
         self._places: dict[tuple[str, int], PlanPlace] = {}
         #: By gang, the place of its list of members.
         self._gangs: dict[str, PlanPlace] = {}
+        #: By gang, the claim template of its ComputeDomain.
+        self._channels: dict[str, str] = {}
+        #: Names of the claim templates created here.
+        self._templates: set[str] = set()
+        self._devices: dra.ClusterDevices | None = None
+        self._devices_read_at = float("-inf")
         #: Whether the cluster has JobSets for gangs, and the gangs whose Jobs are created.
         self._has_sets = False
         self._submitted: set[str] = set()
@@ -120,6 +128,8 @@ class ClusterPlacement(JobPlacement):
         ]
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
+        for name in views:
+            self._devices_for(self._nodes.get(name))
         self._readmit_joined()
         self._warn_of_twins()
         code = code_config_map(self._run["run_id"], self._cluster.namespace, launch_inputs.archives(bytecode=False))
@@ -135,9 +145,11 @@ class ClusterPlacement(JobPlacement):
                 orders.append(self._order(name))
             except plans.PlanError as error:
                 self._warn(f"{name}: {error}")
+        if any(order.settings.devices == "dra" for order in orders):
+            self._read_devices()
         self._put_plans(order.plan for order in orders)
         if self._round and orders:
-            self._share_in_round(orders[0].plan["node"])
+            self._share_in_round(orders[0])
         shared = []
         for order in orders if not self._round else ():  # gangs load no model
             for volume in model_volumes(self._run["run_id"], self._cluster.namespace, order.settings):
@@ -159,17 +171,36 @@ class ClusterPlacement(JobPlacement):
     def _make(self, manifest: Mapping[str, Any]) -> None:
         self._cluster.create(gangs.labelled(manifest, self._round))
 
-    def _share_in_round(self, member: str) -> None:
+    def _share_in_round(self, member: PodOrder) -> None:
         """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
         run_id, shared = self._run["run_id"], self._run.get("gangs", {})
         try:
             manifests_made, self._gangs = manifests.shared_by_round(
-                run_id, self._cluster.namespace, keys.files_for(self._folder, member), shared
+                run_id, self._cluster.namespace, keys.files_for(self._folder, member.plan["node"]), shared
             )
         except plans.PlanError as error:
             raise ClusterError(str(error)) from None
         for manifest in manifests_made:
             self._make(manifest)
+        if member.settings.devices != "plugin":
+            self._make_compute_domains(shared)
+
+    def _make_compute_domains(self, shared: Mapping[str, Mapping[str, Any]]) -> None:
+        """Create a ComputeDomain for each gang of one NVLink domain, where the cluster has NVIDIA's driver for them."""
+        labels = {name: node["metadata"].get("labels") or {} for name, node in self._nodes.items()}
+        domains: dict[str, dict[str, Any]] = {}
+        for gang, content in shared.items():
+            members = [labels.get(member["node"], {}) for member in content["members"]]
+            domain = dra.compute_domain(self._run["run_id"], self._cluster.namespace, gang, members)
+            domains |= {gang: domain} if domain else {}
+        if not domains or not self._cluster.serves("ComputeDomain"):
+            return
+        try:
+            for gang, domain in domains.items():
+                self._make(domain)
+                self._channels[gang] = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+        except Forbidden as error:
+            self._warn(f"gangs get no ComputeDomain, so their GPUs may not reach each other over NVLink: {error}")
 
     def _readmit_joined(self) -> None:
         """Admit nodes again that joined under an earlier controller and are no hosts of this play."""
@@ -179,12 +210,36 @@ class ClusterPlacement(JobPlacement):
         hosts = self._described(self.everyone)
         for name, expected in self._run["nodes"].items():
             if expected.get("joined_at") and name not in self.everyone and name in self._nodes:
-                like = new_nodes.most_like(nodes.describe(self._nodes[name]), hosts, self._newcomers.skus)
+                description = nodes.describe(self._nodes[name], self._devices)
+                like = new_nodes.most_like(description, hosts, self._newcomers.skus)
                 if like:
                     self._admit(name, like)
 
     def _described(self, chosen: Iterable[str]) -> list[dict[str, Any]]:
-        return [nodes.describe(self._nodes[name]) for name in sorted(chosen) if name in self._nodes]
+        return [nodes.describe(self._nodes[name], self._devices) for name in sorted(chosen) if name in self._nodes]
+
+    def _read_devices(self) -> dra.ClusterDevices:
+        """What nodes publish by DRA, at most `DEVICES_SECONDS` old."""
+        now = time.monotonic()
+        if self._devices is None or now - self._devices_read_at > DEVICES_SECONDS:
+            self._devices, self._devices_read_at = dra.read(self._cluster), now
+        return self._devices
+
+    def _devices_for(self, node: Mapping[str, Any] | None) -> dra.ClusterDevices | None:
+        """What nodes publish by DRA; None, without a request, while all nodes asked for have a device plugin."""
+        return self._read_devices() if self._devices or (node and not nodes.has_plugin(node)) else None
+
+    def _target(self, name: str) -> manifests.PodTarget:
+        node = self._nodes.get(name)
+        return manifests.target_of(name, nodes.describe(node, self._devices) if node else {})
+
+    def _finding(self, name: str, order: PodOrder) -> dict[str, str] | None:
+        """Why no pod can be placed on a node: failure class, message and remedy; None if one can."""
+        expected = (order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
+        finding = nodes.finding_for(name, self._nodes.get(name), *expected, self._devices)
+        if finding and self._devices:  # it may publish its GPUs by now
+            finding = nodes.finding_for(name, self._nodes.get(name), *expected, self._read_devices())
+        return finding
 
     def _admit(self, name: str, like: str) -> None:
         """Add a node to the run that is no host of the play; `like`: the host whose variables it uses."""
@@ -200,7 +255,10 @@ class ClusterPlacement(JobPlacement):
         hosts = self._views.keys() & (self.present - self._like.keys())
         try:
             joined = self._newcomers.ready(
-                self._run["nodes"], lambda: self._described(hosts), lambda like: self._order(like).settings
+                self._run["nodes"],
+                lambda: self._described(hosts),
+                lambda like: self._order(like).settings,
+                self._devices_for,
             )
         except (ClusterError, plans.PlanError) as error:
             self._warn_once("joined", f"new nodes cannot be checked for joining the run: {error}")
@@ -307,7 +365,7 @@ class ClusterPlacement(JobPlacement):
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
         before = self._folder.read_launch(name).get("machine")
-        finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
+        finding = self._finding(name, order)
         if finding or node is None:
             return {**launch, "state": "unreachable", **(finding or {})}, None
         plan = order.plan
@@ -333,7 +391,7 @@ class ClusterPlacement(JobPlacement):
             # The pod of the earlier attempt may still wait for a debug shell.
             self._delete_waiting(name, self._pods.status(name, time.monotonic(), attempt - 1))
         return launch, manifests.PodAttempt(
-            manifests.target_of(name, nodes.describe(node)),
+            self._target(name),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,
@@ -361,7 +419,13 @@ class ClusterPlacement(JobPlacement):
 
     def _job(self, item: manifests.PodAttempt) -> dict[str, Any]:
         """The Job of an attempt, after creating the objects that its pod mounts."""
-        run = manifests.ClusterRun(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
+        run = manifests.ClusterRun(
+            self._run["run_id"], self._cluster.namespace, self._code, self._gangs, self._channels
+        )
+        template = manifests.claim_template_of(run.run_id, run.namespace, item)
+        if template and template["metadata"]["name"] not in self._templates:
+            self._make(template)
+            self._templates.add(template["metadata"]["name"])
         job = manifests.job_of(run, item, self._places[item.plan["node"], item.plan["attempt"]])
         self._make(manifests.secret_of(run, item))
         return gangs.labelled(job, self._round)
@@ -394,9 +458,7 @@ class ClusterPlacement(JobPlacement):
         trouble = status.trouble if status and status.done else None
         if not stages_left or attempt >= self.MAX_ATTEMPTS or trouble is None or not trouble.retryable:
             return None
-        order = self._order(view.name)
-        expected_gpus = self._run["nodes"][view.name]["gpu_count"]
-        if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
+        if self._finding(view.name, self._order(view.name)):
             return None  # retried if the node returns while other nodes are at work
         return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in stages_left])
 
@@ -565,7 +627,8 @@ class ClusterPlacement(JobPlacement):
                 self._delete_waiting(view.name, status, whole_set=True)
         if self._round.is_of_a_search:
             try:
-                for kind in cleaning.kinds_of(self._cluster):
+                claims = {"ResourceClaimTemplate": self._templates, "ComputeDomain": self._channels}
+                for kind in (*cleaning.kinds_of(self._cluster), *(kind for kind in claims if claims[kind])):
                     self._cluster.delete_all(kind, names.run_selector(self._run["run_id"]))
             except ClusterError as error:
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")

@@ -39,7 +39,14 @@ _FOREIGN = re.compile(
 )
 #: Failure class of the scheduler's reason, by the first pattern that it contains.
 _SCHEDULING = {
-    "gpus_in_use": re.compile(r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/"),
+    "device_class_missing": re.compile(r"device class \S+ does not exist"),
+    "claim_not_created": re.compile(
+        r"ResourceClaim not created yet|resourceclaim\S* \S+ (?:not found|is being deleted)"
+    ),
+    "dra_driver": re.compile(r"resource pool \S+ is currently"),
+    "gpus_in_use": re.compile(
+        r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/|cannot allocate all claims"
+    ),
     "node_not_ready": re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
     "node_pressure": re.compile(r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
     "cordoned": re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable"),

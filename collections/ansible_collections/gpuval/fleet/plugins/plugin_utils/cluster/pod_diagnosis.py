@@ -22,12 +22,16 @@ SOON = 0.4
 
 #: Reasons of events which report that the last image pull has failed.
 PULL_FAILED_REASONS = frozenset({"Failed", "BackOff"})
-#: Reasons of events about steps before the image pull (volumes, sandbox), with their failure classes.
+#: Reasons of events about steps before the image pull (volumes, devices, sandbox), with their failure classes: the
+#: last one is for an unknown text.
 PREPARE_REASONS = {
-    "FailedMount": "storage",
-    "FailedAttachVolume": "storage",
-    "FailedCreatePodSandBox": "container_refused",
+    "FailedMount": ("storage",),
+    "FailedAttachVolume": ("storage",),
+    "FailedCreatePodSandBox": ("container_refused",),
+    "FailedPrepareDynamicResources": ("dra_driver", "gpu_allocation"),
 }
+#: Reason of the event about a pod whose claim cannot be made from its template.
+NO_CLAIM = "FailedResourceClaimCreation"
 #: Waiting reasons of a container that has no image yet.
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
@@ -50,6 +54,7 @@ _DISRUPTIONS = {
     "EvictionByEvictionAPI": "drained",
     "DeletionByTaintManager": "node_lost",
     "DeletionByPodGC": "node_lost",
+    "DeletionByDeviceTaintManager": "dra_driver",
 }
 _POD_REASONS = {
     "Evicted": "evicted",
@@ -320,6 +325,9 @@ def _not_running(case: Case) -> PodTrouble | None:
 
 def _unscheduled(case: Case) -> PodTrouble:
     limit = case.limits.patience_seconds
+    if NO_CLAIM in case.pod_events:
+        text = f"{NO_CLAIM}: {case.pod_events[NO_CLAIM].message}"
+        return PodTrouble("claim_not_created", text, "unschedulable", limit)
     if case.pod.unscheduled is None:
         text = "no scheduler has handled its pod"
         return PodTrouble("unschedulable", text, "unschedulable", limit, quiet=True)
@@ -355,13 +363,13 @@ def _start(case: Case, stage: str, container: ContainerState) -> PodTrouble | No
 
 
 def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble | None:
-    for reason, name in PREPARE_REASONS.items():
+    for reason, classes in PREPARE_REASONS.items():
         if reason in case.pod_events and not (
             case.pod.prepared or case.pod.ran or pod_state.progressed(case.pod_events, {reason})
         ):
             # Either the condition or a later event will do: older kubelets set the condition late, events may be lost.
             text = f"{reason}: {case.pod_events[reason].message}"
-            return PodTrouble(name, text, "prepare", case.limits.patience_seconds, stage)
+            return PodTrouble(class_of(text, classes), text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 

@@ -44,6 +44,7 @@ class PodSettings:
     image_pull_policy: str = ""
     image_pull_secrets: Sequence[str] = ()
     resource: str | None = None
+    devices: str = "auto"
     resources: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"requests": REQUESTS})
     tolerations: Sequence[Mapping[str, Any]] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +67,11 @@ class PodSettings:
     kueue: Mapping[str, Any] = field(default_factory=dict)
     #: The Kueue LocalQueue of the Jobs of gangs, and of own stages with kueue.own_stages (gpuval_kueue_queue).
     queue: str = ""
+
+    @property
+    def always_claims(self) -> bool:
+        """Whether pods get GPUs by DRA's claims only, whatever device plugins offer."""
+        return self.devices == "dra" and self.resource is None
 
     @property
     def loses_models(self) -> bool:

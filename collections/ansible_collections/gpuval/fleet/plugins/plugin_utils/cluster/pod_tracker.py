@@ -14,6 +14,7 @@ from ..records.failure_classes import row_of
 from . import names, pod_state
 from .pod_diagnosis import (
     IMAGE_REASONS,
+    NO_CLAIM,
     PREPARE_REASONS,
     PULL_FAILED_REASONS,
     Case,
@@ -27,7 +28,7 @@ from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 MAX_EVENT_OBJECTS = 20_000
 #: Reasons of events that explain why a pod is missing or does not start, or show that it starts after all.
 EVENT_REASONS = frozenset(
-    {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
+    {"FailedCreate", "FailedScheduling", NO_CLAIM, *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
 )
 #: Seconds within which the status and the event of a failed pull belong together: they arrive in any order.
 PULL_NEWS_SECONDS = 5.0

@@ -24,7 +24,7 @@ from ..ssh import findings as ssh_findings
 from ..watch import launch_inputs, reach
 from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts, plan_of, values_for
 from ..watch.watch import WatchLimits
-from . import cleaning, marks, names, node_evidence, nodes, permissions, pod_settings
+from . import cleaning, dra, marks, names, node_evidence, nodes, permissions, pod_settings
 from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
 from .gangs import member_address
 from .named_nodes import hostname_selectors, list_named
@@ -134,16 +134,25 @@ class KubernetesScheduler(JobScheduler):
                 expected[name] = (cluster_of, nodes.expected_of(name, values))
         began = time.monotonic()
         listed: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        published: dict[tuple[str, ...], dra.ClusterDevices] = {}
         for cluster_of in dict.fromkeys(cluster_of for cluster_of, _expected in expected.values()):
             of_cluster = [name for name, (of, _held_against) in expected.items() if of == cluster_of]
             with Cluster(ClusterAccess(*cluster_of)) as cluster:
                 listed[cluster_of] = list_named(cluster, of_cluster)
-        findings = {}
+                always_claims = any(
+                    held["settings"].always_claims for of, held in expected.values() if of == cluster_of
+                )
+                if always_claims or not all(map(nodes.has_plugin, listed[cluster_of].values())):
+                    published[cluster_of] = dra.read(cluster)
+        findings, devices = {}, []
         for name, (cluster_of, held_against) in expected.items():
             node = listed[cluster_of].get(name)
-            findings[name] = nodes.finding(name, nodes.describe(node) if node else None, **held_against)
+            description = nodes.describe(node, published.get(cluster_of)) if node else None
+            findings[name] = nodes.finding(name, description, **held_against)
+            devices.append(nodes.devices_of(description or {}))
         seconds = time.monotonic() - began
         lines = ssh_findings.summary_of_cluster(findings, seconds)
+        lines += [f"  {line}" for line in (dra.summary(devices),) if line]
         return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
 
     def _variables(self, name: str) -> dict[str, Any]:
@@ -192,8 +201,13 @@ class KubernetesScheduler(JobScheduler):
             *(str(values.get(name) or "") for name in ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace"))
         )
         with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
-            count = len(cluster.list("Node")[0])
-        return f"the API server answers, {count} node(s); `make prepare` checks permissions"
+            listed, published = cluster.list("Node")[0], dra.read(cluster)
+        devices = dra.summary(nodes.devices_of(nodes.describe(node, published)) for node in listed)
+        return "; ".join(
+            filter(
+                None, (f"the API server answers, {len(listed)} node(s)", devices, "`make prepare` checks permissions")
+            )
+        )
 
     def mark(self) -> NodeVerdicts:
         try:

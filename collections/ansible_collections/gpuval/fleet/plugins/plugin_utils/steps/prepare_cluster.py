@@ -74,6 +74,7 @@ def _prepare(action, cluster, options):
             marks_nodes=options.marks,
             makes_volumes=options.volumes,
             makes_job_sets=cluster.serves("JobSet"),
+            makes_claims=options.pods.get("devices") == "dra",
         )
     )
     if created:

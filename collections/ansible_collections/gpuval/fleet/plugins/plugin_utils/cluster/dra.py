@@ -1,0 +1,281 @@
+"""GPUs by dynamic resource allocation (DRA): what nodes publish in ResourceSlices, and the claims by which pods get it.
+
+Pure but for `read`. Selectors of DeviceClasses (CEL) are not evaluated: names of drivers and types in them are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.escape import one_line
+from . import names
+from .api import Cluster, Forbidden, Missing
+from .kinds import Manifest
+from .pod_settings import CPU, RESOURCES, PodSettings
+
+#: By DRA driver, the vendor of its GPUs and the attribute that names their model.
+DRIVERS = {
+    "gpu.nvidia.com": ("nvidia", "productName"),
+    "gpu.amd.com": ("amd", "productName"),
+    "gaudi.intel.com": ("gaudi", "model"),
+}
+#: Values of the attribute `type` of whole GPUs. Others are partitions, or passed through to virtual machines.
+WHOLE_TYPES = ("", "gpu", "amdgpu")
+#: Label of the nodes of one NVLink domain.
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+#: Names of a pod's claims: its GPUs, and the channel of its ComputeDomain.
+GPUS, CHANNEL = "gpus", "channel"
+_KEEPING_AWAY = ("NoSchedule", "NoExecute")
+_TYPE = re.compile(r"""\btype\s*==\s*["']([\w-]+)["']""")
+
+
+@dataclass(frozen=True)
+class NodeDevices:
+    """The GPUs that a DRA driver publishes on one node; without a driver, there are none.
+
+    `count`: whole GPUs without a taint that keeps pods away. `kind`: their type. `device_class`: the DeviceClass that
+    selects them, `resource`: the extended resource that pods may request instead; empty: none. `partitions`: number of
+    devices that are no whole GPU. `shared`: a GPU may have several claims. `note`: what else limits their use.
+    """
+
+    driver: str = ""
+    vendor: str = ""
+    product: str = ""
+    kind: str = ""
+    device_class: str = ""
+    resource: str = ""
+    count: int = 0
+    tainted: int = 0
+    partitions: int = 0
+    shared: bool = False
+    note: str = ""
+
+    @property
+    def request(self) -> str:
+        """How pods request the GPUs, in words."""
+        return f"DRA, DeviceClass {self.device_class or 'missing'}" + (f" as {self.resource}" if self.resource else "")
+
+
+def requested(
+    devices: NodeDevices, settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None
+) -> NodeDevices | None:
+    """The published GPUs that the node's pod requests; None if it requests those of a device plugin, or none.
+
+    `allocatable`: extended resources of the Node object, which has none of DRA.
+    """
+    if not devices.vendor or sku == CPU or settings.resource not in (None, devices.resource or None):
+        return None
+    if sku in RESOURCES and sku != devices.vendor:
+        return None
+    is_plugged = any((allocatable or {}).get(name) for name in RESOURCES.values())
+    rules = {"auto": not is_plugged, "plugin": not is_plugged and bool(devices.resource), "dra": True}
+    return devices if rules[settings.devices] else None
+
+
+def is_claimed(devices: NodeDevices, settings: PodSettings) -> bool:
+    """Whether a pod requests these GPUs by a claim, rather than by an extended resource."""
+    return not devices.resource or settings.always_claims
+
+
+def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queued: bool) -> Manifest:
+    """The ResourceClaimTemplate of all whole GPUs of a node; equal nodes of a run share it.
+
+    Kueue counts devices before they are allocated: a queued pod requests a number, without selectors. So does a pod on
+    a node with tainted GPUs, which `All` would wait for.
+    """
+    request: Manifest = {"deviceClassName": devices.device_class, "allocationMode": "All"}
+    if is_queued or devices.tainted:
+        request |= {"allocationMode": "ExactCount", "count": devices.count}
+    if devices.partitions and devices.kind and not is_queued:  # the class may select partitions, too
+        expression = f'device.attributes["{devices.driver}"].type == "{devices.kind}"'
+        request["selectors"] = [{"cel": {"expression": f'device.driver == "{devices.driver}" && {expression}'}}]
+    name = names.run_name(run_id, f"{GPUS}-{names.digest(json.dumps(request, sort_keys=True), 10)}")
+    claim = {"devices": {"requests": [{"name": GPUS, "exactly": request}]}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": names.metadata(run_id, namespace, name),
+        "spec": {"metadata": {"labels": names.run_labels(run_id)}, "spec": claim},
+    }
+
+
+def compute_domain(run_id: str, namespace: str, gang: str, labels: Sequence[Mapping[str, str]]) -> Manifest | None:
+    """The ComputeDomain of a gang, which gives its pods memory of each other's GPUs over NVLink; None if the members do
+    not share an NVLink domain. `labels`: of each member's node."""
+    cliques = {node_labels.get(CLIQUE_LABEL, "") for node_labels in labels}
+    if len(labels) < 2 or len(cliques) != 1 or cliques == {""}:
+        return None
+    name = names.run_name(run_id, f"domain-{names.digest(gang, 10)}")
+    channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # which the driver's controller creates
+    metadata = names.metadata(run_id, namespace, name)
+    metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
+    return {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": metadata,
+        "spec": {"numNodes": len(labels), "channel": channel},
+    }
+
+
+class ClusterDevices:
+    """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses.
+
+    `problem`: why they are unknown; empty if they are known.
+    """
+
+    def __init__(self, slices: Iterable[Manifest] = (), classes: Sequence[Manifest] = (), problem: str = "") -> None:
+        self.problem = problem
+        self._classes = classes
+        specs = [item["spec"] for item in slices]
+        newest: dict[tuple[str, str], int] = {}
+        for spec in specs:
+            newest[_pool(spec)] = max(newest.get(_pool(spec), 0), spec["pool"]["generation"])
+        specs = [spec for spec in specs if spec["pool"]["generation"] == newest[_pool(spec)]]
+        published = Counter(_pool(spec) for spec in specs)
+        self._incomplete = {
+            _pool(spec): f"pool {spec['pool']['name']} has {published[_pool(spec)]} of {expected} slices"
+            for spec in specs
+            if published[_pool(spec)] < (expected := spec["pool"]["resourceSliceCount"])
+        }
+        #: By name of a node, the slices that only it uses; those of other nodes have the name "".
+        self._specs: dict[str, list[Manifest]] = defaultdict(list)
+        for spec in specs:
+            self._specs[spec.get("nodeName") or ""].append(spec)
+        self._gpu_drivers = {driver: _class_of(driver, classes) for driver in {spec["driver"] for spec in specs}}
+
+    def of_node(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+        """The fields of the node's NodeDevices: those of the driver with most whole GPUs; empty if there is nothing to
+        say."""
+        found = [
+            devices
+            for driver, (device_class, resource) in self._gpu_drivers.items()
+            if (devices := self._of_driver(driver, device_class, resource, name, labels))
+        ]
+        if not found:
+            return {"note": self.problem} if self.problem else {}
+        return asdict(max(found, key=lambda devices: (devices.count, devices.tainted, devices.driver)))
+
+    def _of_driver(
+        self, driver: str, device_class: str, resource: str, name: str, labels: Mapping[str, str]
+    ) -> NodeDevices | None:
+        vendors = {extended: vendor for vendor, extended in RESOURCES.items()}
+        vendor, model = DRIVERS.get(driver) or (vendors.get(resource, ""), "productName")
+        specs = [spec for spec in (*self._specs.get(name, ()), *self._specs.get("", ())) if spec["driver"] == driver]
+        devices = [device for spec in specs for device in _devices_for(spec, name, labels)]
+        if not vendor or not (devices or any(spec.get("nodeName") == name for spec in specs)):
+            return None
+        whole = [device for device in devices if _attribute(device, driver, "type") in WHOLE_TYPES]
+        usable = [device for device in whole if not _taints(device)]
+        taints = sorted({taint for device in whole for taint in _taints(device)})
+        notes = [f"device taints {', '.join(taints)}"] if taints else []
+        notes += sorted({self._incomplete[_pool(spec)] for spec in specs if _pool(spec) in self._incomplete})
+        first = whole[0] if whole else {}
+        return NodeDevices(
+            driver=driver,
+            vendor=vendor,
+            product=_attribute(first, driver, model),
+            kind=_attribute(first, driver, "type"),
+            device_class=device_class,
+            resource=resource,
+            count=len(usable),
+            tainted=len(whole) - len(usable),
+            partitions=len(devices) - len(whole),
+            shared=any(device.get("allowMultipleAllocations") for device in whole),
+            note=one_line("; ".join(notes), 300),
+        )
+
+
+def read(cluster: Cluster) -> ClusterDevices:
+    """What the cluster's nodes publish: one list of slices, and one of classes if there are any slices."""
+    try:
+        slices = cluster.list("ResourceSlice")[0]
+        return ClusterDevices(slices, cluster.list("DeviceClass")[0] if slices else ())
+    except Missing:
+        return ClusterDevices(problem="the cluster does not serve resource.k8s.io/v1")
+    except Forbidden as error:
+        asked = ", ".join(f"{item.verb} {item.full_resource}" for item in error.asked)
+        return ClusterDevices(problem=f"this user may not {asked}: apply role.yml, which `make prepare` writes")
+
+
+def summary(published: Iterable[NodeDevices]) -> str:
+    """Number of nodes and GPUs by model and request, as one line; empty if no node publishes GPUs."""
+    nodes_by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for devices in published:
+        if devices.vendor:
+            nodes_by_kind[devices.product or devices.vendor, devices.request].append(devices.count)
+    return "; ".join(
+        f"{len(counts)} node(s) publish {sum(counts)} {product} ({request})"
+        for (product, request), counts in sorted(nodes_by_kind.items())
+    )
+
+
+def _pool(spec: Manifest) -> tuple[str, str]:
+    return spec["driver"], spec["pool"]["name"]
+
+
+def _class_of(driver: str, classes: Iterable[Manifest]) -> tuple[str, str]:
+    """The DeviceClass of a driver's whole GPUs, preferably the one named like the driver, and the extended resource of
+    one of these classes, preferably a vendor's usual one; empty where there is none."""
+    fitting = []
+    for item in classes:
+        name, spec = item["metadata"]["name"], item.get("spec") or {}
+        expressions = " ".join((each.get("cel") or {}).get("expression", "") for each in spec.get("selectors") or ())
+        types = _TYPE.findall(expressions)
+        selects = name == driver or re.search(rf"""["']{re.escape(driver)}["']""", expressions)
+        if selects and (not types or set(types) & set(WHOLE_TYPES)):
+            fitting.append((name != driver, len(expressions), name, spec.get("extendedResourceName") or ""))
+    resources = sorted((item[-1] not in RESOURCES.values(), *item) for item in fitting if item[-1])
+    return min(fitting)[2] if fitting else "", resources[0][-1] if resources else ""
+
+
+def _devices_for(spec: Manifest, name: str, labels: Mapping[str, str]) -> Iterator[Manifest]:
+    """The devices of a slice that a node can use."""
+    for device in spec.get("devices") or ():
+        place = device if spec.get("perDeviceNodeSelection") else spec
+        if place.get("nodeName") == name or place.get("allNodes") or _selects(place.get("nodeSelector"), name, labels):
+            yield device
+
+
+def _selects(selector: Mapping[str, Any] | None, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether a NodeSelector chooses the node: one of its terms, of which all requirements must hold."""
+
+    def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+        values, operator = requirement.get("values") or [], requirement.get("operator")
+        is_number = value is not None and value.isdecimal() and bool(values) and values[0].isdecimal()
+        return bool(
+            {
+                "In": value in values,
+                "NotIn": value not in values,
+                "Exists": value is not None,
+                "DoesNotExist": value is None,
+                "Gt": is_number and int(value or 0) > int(values[0]),
+                "Lt": is_number and int(value or 0) < int(values[0]),
+            }.get(str(operator))
+        )
+
+    return any(
+        (term.get("matchExpressions") or term.get("matchFields"))
+        and all(holds(each, labels.get(each["key"])) for each in term.get("matchExpressions") or ())
+        and all(holds(each, name) for each in term.get("matchFields") or ())
+        for term in (selector or {}).get("nodeSelectorTerms") or ()
+    )
+
+
+def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:
+    """An attribute of a device as text; its name may have the driver as prefix. Empty without it."""
+    attributes = device.get("attributes") or {}
+    value = attributes.get(name) or attributes.get(f"{driver}/{name}") or {}
+    return one_line(str(next(iter(value.values()), "")), 80)
+
+
+def _taints(device: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{taint.get('key')}:{taint.get('effect')}"
+        for taint in device.get("taints") or ()
+        if taint.get("effect") in _KEEPING_AWAY
+    ]
