@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import new_nodes, nodes, placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.dra import ClusterDevices
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 
+from tests.kit.dra_objects import device_class, gpus, slice_of
 from tests.kit.node_objects import node
 
 RUN = {
@@ -176,3 +178,23 @@ def test_the_same_instance_type_comes_first():
     others = [nodes.describe(one) for one in (node("a"), node("b", labels=small), h200("g", labels=small))]
     assert new_nodes.most_like(nodes.describe(node("new", labels=small)), others, {}) == "b"
     assert new_nodes.most_like(nodes.describe(node("new", labels={**small, "x": "y"})), others[:1], {}) == "a"
+
+
+def test_a_node_that_publishes_its_gpus_by_dra_joins_once_it_does(said):
+    slices, read = [], []
+
+    def devices_for(_node):
+        read.append(len(slices))
+        return ClusterDevices(slices, [device_class()])
+
+    def joined():
+        return waiting.ready(RUN, lambda: THERE, lambda _name: PodSettings(), devices_for)
+
+    waiting = newcomers(Selector("gpu-2"), said)
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    waiting.see("gpu-2", node("gpu-2", labels=labels))
+    assert joined() == {} and read == [0]
+    assert "no device plugin has registered" in said[-1]
+    slices.append(slice_of("gpu-2", gpus(8)))
+    waiting.see("gpu-2", node("gpu-2", labels=labels))
+    assert joined() == {"gpu-2": ("gpu-1", {"stages": ["facts"], "sku": "ordered-h200", "gpu_count": 8})}
