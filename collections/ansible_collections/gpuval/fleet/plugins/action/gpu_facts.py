@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The hardware and software of a node as facts. The module does it; what it answers is checked here."""
 
-from __future__ import annotations
-
 from ..plugin_utils.core.action import ControllerAction
 
 

@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Give a play what a run measured on its hosts, from report.json; no host is contacted."""
 
-from __future__ import annotations
-
 from ..plugin_utils.core.escape import safe_name
 from ..plugin_utils.report.lookup import find_node, node_facts
 from ..plugin_utils.runs.action import RunAction

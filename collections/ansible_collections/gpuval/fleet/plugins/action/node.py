@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Run a step that works on a node: its half on the controller, which asks the one on the node."""
 
-from __future__ import annotations
-
 from .controller import ActionModule as ControllerStep
 
 

@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """One task on every node, as one task of the play."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

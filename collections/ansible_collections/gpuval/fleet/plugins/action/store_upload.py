@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Upload the controller's files to the `store` of the roles, the embedded one included; else the module does it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..module_utils.store import upload

@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """See DOCUMENTATION."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 name: console
 type: stdout

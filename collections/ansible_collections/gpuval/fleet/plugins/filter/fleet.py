@@ -1,8 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Filters of the roles' defaults."""
 
-from __future__ import annotations
-
 import functools
 
 from ansible.errors import AnsibleFilterError

@@ -4,8 +4,6 @@ Each node is accepted by its last whole run. All runs of the results folder are 
 no node, and what it found counts all the same.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

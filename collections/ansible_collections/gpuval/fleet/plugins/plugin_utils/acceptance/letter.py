@@ -1,8 +1,6 @@
 """acceptance.html: the letter of an acceptance, on two pages for a hundred nodes. It has no script; texts and policy
 are as in report.html."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The build context of an image, as one reproducible archive."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -2,8 +2,6 @@
 folder of plain files with ``SHA256SUMS``, as a model is. An archive is untrusted: only plain files with names below its
 root are unpacked, within bounds."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

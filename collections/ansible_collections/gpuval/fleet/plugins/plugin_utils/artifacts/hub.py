@@ -1,8 +1,6 @@
 """Fetches a repository of the hub in a child process. The hub's client retries for as long as the hub tells it to wait,
 and shows nothing meanwhile; as a thread it could not be ended."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

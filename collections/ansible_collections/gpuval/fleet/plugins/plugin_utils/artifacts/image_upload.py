@@ -1,7 +1,5 @@
 """Archives of images in the store, from where nodes get them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -2,8 +2,6 @@
 `gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of
 it."""
 
-from __future__ import annotations
-
 import functools
 import graphlib
 import json

@@ -2,8 +2,6 @@
 hub repository (``org/name`` or ``hf:org/name``, with ``@revision`` if wanted) or a local folder, which may be one of
 the hub's own cache. In the store a model is a folder of plain files, named as the hub's cache names it."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

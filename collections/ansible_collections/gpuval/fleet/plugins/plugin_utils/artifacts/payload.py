@@ -1,7 +1,5 @@
 """The files for a node: the runner and the workloads, each as one reproducible zip file."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import marshal

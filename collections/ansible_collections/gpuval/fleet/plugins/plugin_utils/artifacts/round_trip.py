@@ -1,8 +1,6 @@
 """The model's round trip on the controller: serve and ask, upload, delete, load back, serve and ask again. It proves
 before a run that what the store holds can be served, with the programs that the nodes run too."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

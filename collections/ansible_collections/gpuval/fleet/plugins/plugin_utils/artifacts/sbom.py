@@ -1,7 +1,5 @@
 """What is in an image, as a software bill of materials: CycloneDX 1.6, from the lists of dpkg and Python."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from typing import Any

@@ -3,8 +3,6 @@ files, the shapes and the chat template of a real model, so that preloading, loa
 download. Eight attention heads of 64 let it be served with tensor parallelism on two, four or eight GPUs. About 7
 MB."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -3,8 +3,6 @@
 The typed models of the library `kubernetes` are left alone: a thousand nodes as plain dicts fit into memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -135,7 +133,7 @@ class Cluster:
             raise
         self._logins = 1
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> "Cluster":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -282,7 +280,7 @@ class Cluster:
 
     def watch(
         self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float
-    ) -> EventStream:
+    ) -> "EventStream":
         """Open a watch from a resource version; the server ends it after `seconds`. Silence for longer than
         `silence_seconds` breaks it. Raises ``Gone`` when the version is too old."""
         query = {
@@ -315,7 +313,7 @@ class Cluster:
 
     def _call(
         self, request: ApiRequest, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED
-    ) -> _ApiAnswer:
+    ) -> "_ApiAnswer":
         """Send a request, with retries until it is answered or the deadline has passed; return the answer."""
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0

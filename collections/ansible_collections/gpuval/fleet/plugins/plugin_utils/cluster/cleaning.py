@@ -1,7 +1,5 @@
 """Removes what a run made in a cluster by its label, waits until it is gone, and names what is left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

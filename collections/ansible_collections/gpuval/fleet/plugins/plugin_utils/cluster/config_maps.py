@@ -1,7 +1,5 @@
 """What many pods of a run share, in as few ConfigMaps as possible: programs, plans, members of gangs. Pure."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Mapping

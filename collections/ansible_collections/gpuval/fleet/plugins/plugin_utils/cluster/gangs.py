@@ -4,8 +4,6 @@ their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits w
 A round is a run of its own below its run, and so are its objects; their labels name both.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """The kinds of objects that gpuval uses: where they are in the API, and which of their fields it keeps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a cluster is reached: the library `kubernetes` reads kubeconfig, plugins and certificates, and makes a client."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -4,8 +4,6 @@ Rendered manifests and applied objects come from the same functions. Labels are 
 `pod_settings`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """A run's verdict on the nodes of a cluster: labels, annotations, a condition and, when asked, a taint. Set and
 removed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Labels and names of what a run makes in a cluster. Two runs, or two nodes, never share a name."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Any

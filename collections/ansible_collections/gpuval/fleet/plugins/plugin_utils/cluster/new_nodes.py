@@ -1,7 +1,5 @@
 """Nodes that appear in a cluster while a run is watched: which of them join it, and what is expected of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

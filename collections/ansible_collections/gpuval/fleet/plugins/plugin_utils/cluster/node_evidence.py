@@ -1,7 +1,5 @@
 """What a cluster knows of a run on one node, for the logs bundle: objects and the output of containers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

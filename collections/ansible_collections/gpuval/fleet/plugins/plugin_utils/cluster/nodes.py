@@ -1,7 +1,5 @@
 """What a Node object says: a description, whether work can be placed on it, and the hosts of an inventory. Pure."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence

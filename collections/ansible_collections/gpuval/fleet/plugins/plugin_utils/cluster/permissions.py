@@ -1,7 +1,5 @@
 """The requests that gpuval makes to a cluster, and the Role that allows them. Pure but for reading the Role's file."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

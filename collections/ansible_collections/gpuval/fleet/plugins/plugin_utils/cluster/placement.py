@@ -1,7 +1,5 @@
 """The placement on a cluster: a Job for each node, made in its turn; the watch API shows its progress."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

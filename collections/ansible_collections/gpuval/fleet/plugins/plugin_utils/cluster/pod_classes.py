@@ -5,8 +5,6 @@ as a known one. Patterns are tested with real texts of Kubernetes, containerd an
 (tests/unit/cluster/test_pods.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 `diagnose` tries the rules of a table in order, so that a cause is found before its consequences.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ that was evicted, disrupted, deleted or lost with its node, one that never got i
 deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

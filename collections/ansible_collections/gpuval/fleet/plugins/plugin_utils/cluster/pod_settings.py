@@ -1,7 +1,5 @@
 """The settings `gpuval_pods`, checked and with defaults; tolerations and GPU resources of pods. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Times inside the objects are the cluster's, RFC 3339; they are only shown or com
 cluster are cleaned here, once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -66,7 +64,7 @@ class PodEvent:
     order: int
     arrived_at: float
 
-    def later_than(self, event: PodEvent) -> bool:
+    def later_than(self, event: "PodEvent") -> bool:
         """Whether this event is later than another: by the events' times in whole seconds, else by their arrival."""
         if self.second and event.second and self.second != event.second:
             return self.second > event.second
@@ -125,7 +123,7 @@ class Pod:
         """Whether the pod's containers ended because its deletion was requested, so that their end proves nothing."""
         return self.deleted_at is not None and not self.failed_first
 
-    def follow(self, before: Pod | None) -> None:
+    def follow(self, before: "Pod | None") -> None:
         """Copy what an earlier state of the pod showed: the API server changes the deletion time at the pod's removal.
 
         If a failure and the deletion appear in one update, their times decide which was first; the clocks may differ.

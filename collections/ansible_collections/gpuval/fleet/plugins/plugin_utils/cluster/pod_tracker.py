@@ -3,8 +3,6 @@
 Times are seconds of the caller's monotonic clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The volumes of pods, and where they are mounted: models, datasets, shared memory, folders of nodes. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

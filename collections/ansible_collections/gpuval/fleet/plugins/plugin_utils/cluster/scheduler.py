@@ -1,7 +1,5 @@
 """Kubernetes as gpuval's steps use it: watch, probe, reach, marks, evidence, clean."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil

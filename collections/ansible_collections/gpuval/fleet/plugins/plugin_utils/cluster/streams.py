@@ -4,8 +4,6 @@ No change is lost or reported twice when connections break: a watch resumes from
 is Gone, the kind is listed again and compared with what was reported.
 """
 
-from __future__ import annotations
-
 import queue
 import random
 import threading
@@ -71,7 +69,7 @@ class Streams:
             stream.thread = threading.Thread(target=self._follow, args=(stream,), name=name, daemon=True)
             stream.thread.start()
 
-    def __enter__(self) -> Streams:
+    def __enter__(self) -> "Streams":
         return self
 
     def __exit__(self, *exception: object) -> None:

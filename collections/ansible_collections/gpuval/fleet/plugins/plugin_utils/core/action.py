@@ -1,7 +1,5 @@
 """What the collection's action plugins share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

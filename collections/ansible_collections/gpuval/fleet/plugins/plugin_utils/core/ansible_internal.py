@@ -4,8 +4,6 @@ The same in 2.19 to 2.21 unless a use names versions; tests/unit/core/test_ansib
 Raises AnsibleError where ansible-core is older.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import sys

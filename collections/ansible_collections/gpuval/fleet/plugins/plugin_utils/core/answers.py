@@ -3,8 +3,6 @@
 A node that answers otherwise fails its own task, and changes nothing of another node's: above all it sets no variables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module

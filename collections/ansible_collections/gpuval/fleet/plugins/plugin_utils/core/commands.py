@@ -4,8 +4,6 @@ Messages name a command as in a checkout, between backticks, and a page by its p
 reported passes `pasteable`.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """What a command prints: texts of one line each, and progress in the terminal's last line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

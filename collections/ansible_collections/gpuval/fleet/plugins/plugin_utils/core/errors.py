@@ -1,8 +1,6 @@
 """The base of every expected error, and what errors of the disk mean. The class is defined in module_utils, whose code
 also runs on nodes."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Nodes are not trusted: a message may carry terminal escapes, HTML, a spreadsheet
 stands around them. Text is cleaned once, on intake, and escaped again for the format it is written to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -4,8 +4,6 @@ A folder of an extension has ``stages/NAME/``, ``profiles/NAME.yml``, ``schedule
 is code: its owner and its modes are checked before anything of it is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

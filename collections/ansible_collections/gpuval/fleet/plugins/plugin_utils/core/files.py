@@ -1,7 +1,5 @@
 """Files of the controller that several processes read and write: replaced whole, and changed by one at a time."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Variables of any node of the play from within one action: no process per node, as a task on each of them takes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

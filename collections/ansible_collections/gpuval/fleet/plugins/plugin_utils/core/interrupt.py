@@ -2,8 +2,6 @@
 Python drops in a finalizer or in the callback of a weak reference: the run would go on without its workers. At the
 others it prints nothing."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

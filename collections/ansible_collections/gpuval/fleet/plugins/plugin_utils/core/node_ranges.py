@@ -1,7 +1,5 @@
 """Ranges in names of nodes: `gpu[01-16]`, and as Ansible writes them `gpu[001:100]`, `gpu[a:f]`, `gpu[0:8:2]`."""
 
-from __future__ import annotations
-
 import re
 
 from .errors import SettingError

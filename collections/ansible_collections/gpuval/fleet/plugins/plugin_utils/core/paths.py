@@ -1,7 +1,5 @@
 """The folder of the collection and its version, and where relative paths of a project stand."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

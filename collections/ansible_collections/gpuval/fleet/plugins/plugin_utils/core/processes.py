@@ -1,7 +1,5 @@
 """Processes around this one: ansible-playbook, which started it, and a child that computes beside it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Documents validated against the JSON Schemas of the collection."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What stages and profiles declare in their files, as variables below all that Ansible has: inventory, play and -e."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

@@ -4,8 +4,6 @@ Each parameter after the first is an option of its name; one that is a dataclass
 A relative ``Path`` starts at the folder of the project; an empty one is None where the parameter allows it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass

@@ -1,7 +1,5 @@
 """Lists and names as people read them."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

@@ -1,7 +1,5 @@
 """Units: exact conversion between them, and figures as people read them. 1 GB = 1e9 bytes everywhere."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping

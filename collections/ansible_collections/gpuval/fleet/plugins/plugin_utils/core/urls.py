@@ -1,7 +1,5 @@
 """What a URL says about its way, and requests that stay on it."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """YAML files: those that ship, and those that people write: no key twice, and the line of each part for messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

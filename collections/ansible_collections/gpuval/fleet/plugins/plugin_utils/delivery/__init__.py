@@ -1,7 +1,5 @@
 """The delivery of a run to a customer: unique ids for names, no secrets, no internal addresses, checksums."""
 
-from __future__ import annotations
-
 from ..core.errors import GpuvalError
 
 

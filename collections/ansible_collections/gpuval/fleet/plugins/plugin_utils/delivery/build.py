@@ -2,8 +2,6 @@
 written one at a time into a draft next to the delivery and scanned for secrets and internal names. Only then does the
 draft replace the delivery. Memory holds one stage of one node at a time."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Destinations of a delivery: an S3 service with its own keys, or a folder. rclone sends and verifies the files."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The logs bundle of a run: evidence of each node and the controller's own files, in one archive."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import secrets

@@ -1,7 +1,5 @@
 """Manifest, checksums and reproducible archive of a folder."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The report with unique ids in place of workers' names; every form of the report is made from it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -2,8 +2,6 @@
 fetched, else from the node's facts), the log. The header has the size of each part in bytes, so that no line of a log
 can pose as the start of another part."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Python, Ansible, packages and configuration of the controller, as rows of the table."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import sys

@@ -1,7 +1,5 @@
 """What the controller needs beyond itself: rclone, the store, schedulers. Each check is that of a run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping, Sequence, Set

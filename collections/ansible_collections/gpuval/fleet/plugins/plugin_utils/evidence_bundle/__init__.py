@@ -1,7 +1,5 @@
 """Evidence bundles: all that a judgement read, as a folder of files, signed, and judged again offline."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from ..core.errors import GpuvalError

@@ -5,8 +5,6 @@ data/       criteria, SKUs, failures and further data files of the collection
 extensions/ the same of the extensions' stages and schedulers; no code
 """
 
-from __future__ import annotations
-
 import filecmp
 import re
 import secrets

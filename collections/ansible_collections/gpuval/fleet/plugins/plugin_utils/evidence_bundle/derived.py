@@ -1,7 +1,5 @@
 """A bundle derived from an evidence bundle: other names in all documents of the run, judged and sealed again."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

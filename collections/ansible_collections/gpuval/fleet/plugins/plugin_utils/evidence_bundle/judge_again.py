@@ -1,7 +1,5 @@
 """The child process of a replay: judges the run of a bundle with the bundle's data."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import sys

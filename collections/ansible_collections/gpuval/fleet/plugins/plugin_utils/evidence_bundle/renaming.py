@@ -4,8 +4,6 @@ Nodes, other machines, addresses, labels (racks, groups), buckets, stores, inven
 renamed. Serials and UUIDs of parts stay, because parts are delivered by serial.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import hmac

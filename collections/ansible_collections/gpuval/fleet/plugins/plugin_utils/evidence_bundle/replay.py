@@ -4,8 +4,6 @@ A child process judges, with the bundle's data files in place of the collection'
 and writes into a temporary folder only.
 """
 
-from __future__ import annotations
-
 import filecmp
 import itertools
 import json

@@ -3,8 +3,6 @@
 The private key stays in a file of the controller, or in the environment. It never enters a store, a run or a bundle.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress

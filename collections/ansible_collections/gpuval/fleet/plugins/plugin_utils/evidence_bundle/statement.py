@@ -3,8 +3,6 @@
 `verify_bundle.py` has the format, because it also runs without gpuval.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A restarted controller resumes from it, and the verdict reads it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain

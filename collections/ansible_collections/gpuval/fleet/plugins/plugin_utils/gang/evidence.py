@@ -1,7 +1,5 @@
 """The evidence of a run's gangs for the verdict: stages of each node, from its last round."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -132,7 +130,7 @@ class _CollectedRound:
     at: float | None
 
     @classmethod
-    def read(cls, folder: RunFolder, at: float | None) -> _CollectedRound | None:
+    def read(cls, folder: RunFolder, at: float | None) -> "_CollectedRound | None":
         """Read a round's files; None if run.json is damaged, or missing since the controller ended before."""
         try:
             if not folder.run_file.exists():

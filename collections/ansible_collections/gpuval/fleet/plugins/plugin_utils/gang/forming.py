@@ -1,7 +1,5 @@
 """Form gangs: nodes that passed and are alike, in gangs of a given size; the others with a reason."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

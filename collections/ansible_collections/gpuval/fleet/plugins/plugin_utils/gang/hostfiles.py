@@ -3,8 +3,6 @@
 `results/.hostfiles.json` has the path and digest of each; other files, and changed ones, are never touched.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run is judged from, as one value, and the report on it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

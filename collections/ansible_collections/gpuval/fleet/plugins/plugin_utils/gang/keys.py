@@ -3,8 +3,6 @@
 Made on the controller for each round, readable by its user alone, sent with the launch. They never enter the store.
 """
 
-from __future__ import annotations
-
 import secrets
 
 from ..core import files

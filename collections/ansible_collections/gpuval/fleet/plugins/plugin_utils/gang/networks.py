@@ -3,8 +3,6 @@
 With ``auto`` nothing is set, and sockets are only accepted on nodes without any RDMA port, active or not.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Every step is recorded before it is made, so that a restarted controller resumes
 placement of a round on its nodes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

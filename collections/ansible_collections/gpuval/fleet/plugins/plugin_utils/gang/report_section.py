@@ -1,7 +1,5 @@
 """What users read of gangs: sentences on findings, the report's part, lines in FINAL ACCEPTANCE; bounded, pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

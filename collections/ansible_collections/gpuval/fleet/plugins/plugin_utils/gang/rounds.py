@@ -1,7 +1,5 @@
 """Rounds of gangs: their run.json and ids, and the meaning of their records for the search."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What actions on gangs share: their settings, the nodes of the inventory, the context, aborting."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 ``sync`` copies changed reports into a cache of Parquet files, a folder for each run, which DuckDB reads; the cache may
 be deleted at any time."""
 
-from __future__ import annotations
-
 from ..runs.folder import RunError
 
 

@@ -10,8 +10,6 @@ Files are replaced atomically, state.json last: after an interruption the report
 """
 
 # ruff: noqa: S608 - names and files are this project's own; values are parameters
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,8 +1,6 @@
 """The history as files for other programs: JSON, CSV for spreadsheets, and the chosen stages of all judged runs as one
 file for databases and notebooks: JSON lines for MongoDB, or Parquet."""
 
-from __future__ import annotations
-
 import csv
 import filecmp
 import io

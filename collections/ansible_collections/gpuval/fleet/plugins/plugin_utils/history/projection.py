@@ -1,8 +1,6 @@
 """What the history keeps of a run's nodes: lines from run.json and report.json. Pure. Records reach a report only after
 ``accept_record``; free text is bounded here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The history of a node, a serial, a SKU or the fleet from the cached runs, as one document (``gpuval.history/1``)."""
 
 # ruff: noqa: S608 - names and files are this project's own; values are parameters
-from __future__ import annotations
-
 import fnmatch
 import itertools
 from collections import defaultdict
@@ -49,7 +47,7 @@ class Question:
     since: str = ""
 
     @classmethod
-    def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> Question:
+    def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> "Question":
         """Make the query from options. Raises HistoryError for invalid ones."""
         node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
         if sum(map(bool, (node, serial, sku))) > 1:

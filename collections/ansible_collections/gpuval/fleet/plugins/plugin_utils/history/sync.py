@@ -1,7 +1,5 @@
 """Synchronise the cache with the bucket: read the reports that changed, and the run.json of each run once."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

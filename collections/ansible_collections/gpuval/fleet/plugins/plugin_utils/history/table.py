@@ -1,7 +1,5 @@
 """The history as lines for a terminal. Pure; texts of nodes were cleaned on intake."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

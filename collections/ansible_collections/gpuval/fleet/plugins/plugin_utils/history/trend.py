@@ -3,8 +3,6 @@ The slope is the Theil-Sen estimate, the median of the slopes of all pairs of ru
 Its standard error comes from the scatter around that line, or from that of sister parts (the same figure of other
 parts) if it is larger: four points may be in line by chance, but not when hundreds of sisters are not."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Sequence

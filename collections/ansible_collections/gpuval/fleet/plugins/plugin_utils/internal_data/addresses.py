@@ -4,8 +4,6 @@ all versions. An IPv4 address is four numbers up to 255 without leading zeros an
 or a `v` are a version too, unless a port or a mask follows. After `driver` or `build` alone they may be an address.
 Known addresses of the fleet are found in any context."""
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 import re

@@ -1,8 +1,6 @@
 """Text as the customer may read it: unique ids for workers, placeholders for internal addresses, no secrets. One object
 serves a whole delivery, so that an address has the same placeholder throughout."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping

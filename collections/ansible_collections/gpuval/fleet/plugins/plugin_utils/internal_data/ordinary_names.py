@@ -1,7 +1,5 @@
 """Names of nodes that are common words: they are converted as names, and kept in running text."""
 
-from __future__ import annotations
-
 import re
 
 from ..core import extensions

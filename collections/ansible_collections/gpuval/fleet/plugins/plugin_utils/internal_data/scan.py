@@ -2,8 +2,6 @@
 written bytes, takes what to search for from inventory, settings and run.json, and shares no code with the redactor and
 the conversion, so it finds their bugs. What those know beyond it, it searches for as well."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ipaddress

@@ -1,7 +1,5 @@
 """Names, addresses and secrets around a run that a delivery must not contain."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import ipaddress

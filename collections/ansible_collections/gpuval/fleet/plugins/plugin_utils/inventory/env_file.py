@@ -1,7 +1,5 @@
 """Settings in a `.env` file beside the inventory: the syntax of python-dotenv, in which `$` stands for itself."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

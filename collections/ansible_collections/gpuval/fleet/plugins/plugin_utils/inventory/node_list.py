@@ -1,7 +1,5 @@
 """Lists of nodes as plain text or CSV, and their nodes beside those that a cluster knows. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

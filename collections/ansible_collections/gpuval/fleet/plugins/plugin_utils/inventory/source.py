@@ -1,7 +1,5 @@
 """What the collection's inventory plugins share."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

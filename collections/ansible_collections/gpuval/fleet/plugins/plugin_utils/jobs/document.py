@@ -1,8 +1,6 @@
 """Jobs (gpuval.job/1): YAML files that describe work of a user's own, read into dataclasses. All mistakes of a file are
 found at once, each with its line."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """From jobs to the stages of a node's plan. Pure, but for the files of the jobs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -4,8 +4,6 @@
 verdict on the run read it there (``runs.failed_checks``). Pure.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Sequence

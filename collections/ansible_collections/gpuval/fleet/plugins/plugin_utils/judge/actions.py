@@ -1,8 +1,6 @@
 """One action for each node that is not accepted, by ``failures/ladders.yml`` and by what earlier runs found. Pure but
 for reading the rules."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

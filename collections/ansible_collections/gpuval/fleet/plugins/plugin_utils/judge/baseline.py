@@ -3,8 +3,6 @@
 With each figure is its repeatability: the spread between nodes, within a node, and of repeats of one measurement.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -36,7 +34,7 @@ class Baseline:
     figures: Mapping[tuple[str, str, str], Sequence[Document]]
 
     @classmethod
-    def of(cls, document: Document) -> Baseline:
+    def of(cls, document: Document) -> "Baseline":
         figures = (((figure["stage"], figure["metric"], figure["scope"]), figure) for figure in document["figures"])
         return cls(document, values_by_key(figures))
 

@@ -1,8 +1,6 @@
 """The checks that need no criteria: launch, other work, changed evidence, accelerator, identity of the machine, GPUs in
 the order of the facts, and measurements that two nodes have in common: no two machines take the same time for all."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ the limits that healthy records keep. What cannot be is no evidence: the stage i
 contradiction itself shows a fault.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """The one comparison of figures: of a run with an earlier one, of a run with its baseline, of two baselines. Pure."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,7 +99,7 @@ class BaselineKey(NamedTuple):
     setup: tuple[str, ...]
 
     @classmethod
-    def of(cls, figure: Document) -> BaselineKey:
+    def of(cls, figure: Document) -> "BaselineKey":
         setup = tuple(text for path, text in sorted(figure["setup"].items()) if path != TORCH)
         shared = {name: figure[name] for name in cls._fields if name in figure}
         return cls(**{"revision": 1, **shared, "setup": setup})

@@ -6,8 +6,6 @@ the worse side by more than the margin, and by more spreads than differences bet
 of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics
@@ -79,7 +77,7 @@ class ComparedFigure:
     """One figure on all nodes of a kind. ``best``: for each node how far its best part is on the good side; ``far``:
     for each node the parts beyond the margin."""
 
-    rule: ComparisonRule
+    rule: "ComparisonRule"
     nodes: int
     parts: int
     count: int
@@ -153,7 +151,7 @@ def _collected(
     return figures
 
 
-def _compared(rule: ComparisonRule, parts: Mapping[str, PartValues]) -> ComparedFigure | None:
+def _compared(rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> ComparedFigure | None:
     """Compare one figure between all nodes; None if too few nodes report it."""
     nodes = len({number for column in parts.values() for number in column.nodes})
     if nodes < MIN_NODES:

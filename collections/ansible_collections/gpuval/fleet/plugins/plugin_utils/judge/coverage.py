@@ -5,8 +5,6 @@ A metric is covered when a check of its stage judges it or needs it, when it is 
 when a list declares it informational, with a reason.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

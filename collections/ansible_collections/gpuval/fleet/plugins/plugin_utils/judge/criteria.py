@@ -1,7 +1,5 @@
 """Criteria: YAML files of checks, and those of the SKU catalogue, read into dataclasses. Data, never code."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -38,7 +36,7 @@ class Criteria(tuple[Check, ...]):
 
     informational: tuple[Informational, ...]
 
-    def __new__(cls, checks: Iterable[Check], informational: Iterable[Informational] = ()) -> Criteria:
+    def __new__(cls, checks: Iterable[Check], informational: Iterable[Informational] = ()) -> "Criteria":
         criteria = super().__new__(cls, checks)
         criteria.informational = tuple(informational)
         return criteria

@@ -1,8 +1,6 @@
 """What the owner ordered and declares of a node: NICs, versions, services that run, file systems that are mounted, how
 hot GPUs may get. All is held against the facts, but for the temperature, which is the limit of a criterion."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

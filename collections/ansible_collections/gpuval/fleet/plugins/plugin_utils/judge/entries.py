@@ -4,8 +4,6 @@ A part that fails has an entry of its own; parts that are missing share one entr
 entry shows the part nearest to the limit.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Sequence

@@ -4,8 +4,6 @@ The setup of a training, NVLS and the collectives of a gang follow from the comm
 sizes that are ``auto`` from the memory of the SKU. They are frozen in run.json when the run is opened.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ knowledge. Two nodes fail for one identity only where nothing shows two machines
 contradicts its claim, it fails alone: the other gets a warning at most.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ or warned comes first; what it explains leaves the list, and the next part follo
 smaller counts: a link before a GPU, a GPU before a NUMA node, that before the host, and a part before the GPU switch.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +51,7 @@ class PartLayout:
     numa_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
-    def of_subject(cls, subject: Subject) -> PartLayout:
+    def of_subject(cls, subject: Subject) -> "PartLayout":
         facts = subject.records.get(FACTS)
         evidence = facts["environment"] if facts else {}
         numa_by_address = {

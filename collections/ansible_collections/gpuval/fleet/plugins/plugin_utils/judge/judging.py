@@ -1,7 +1,5 @@
 """A run's evidence as it lies in results/, and the report on it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Outliers among their parts are left out, so that the baseline of a run with bad nodes is that of its good ones.
 """
 
-from __future__ import annotations
-
 import operator
 import statistics
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """All checks of one node, by tables of what produces and revises them, which read from top to bottom. Pure."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import Counter

@@ -5,8 +5,6 @@ The latter are looked for where a fault cannot hide them: modes by the gap betwe
 figures, which a slow node does not touch.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
@@ -64,7 +62,7 @@ class Peers:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> Peers | None:
+    def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> "Peers | None":
         """None where there are too few, or where their median is 0 and so nothing is relative to it. ``floor_ratio`` is
         the least deviation, relative to the median: parts that agree by chance know no better than their repeats do."""
         median = statistics.median(values) if len(values) >= MIN_PARTS else 0
@@ -76,7 +74,7 @@ class Peers:
     @classmethod
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
-    ) -> Peers | None:
+    ) -> "Peers | None":
         """The median and deviation without outliers, since a bad third moves a median and widens a spread. Values
         beyond both ``margin`` and ``deviations`` are left out, repeatedly, until none is far off or half of the values
         are left out."""

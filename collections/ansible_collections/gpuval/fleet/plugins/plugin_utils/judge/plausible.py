@@ -1,8 +1,6 @@
 """Whether figures are possible at all: each has a physical range, whatever its limits: that of ``files/ranges.yml`` of
 a stage, or of ``skus/shared/ranges.yml``."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ that limits, spreads, margins and errors are those of the verdict. Of the parts 
 best counts, but for a hundredth of them: 99 of 100 are named. Figures and their titles: ``skus/shared/power.yml``.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import statistics

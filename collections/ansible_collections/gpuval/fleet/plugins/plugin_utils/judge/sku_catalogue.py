@@ -1,7 +1,5 @@
 """The SKU catalogue: which model of node a node is, by its facts, and what its maker says of it."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence

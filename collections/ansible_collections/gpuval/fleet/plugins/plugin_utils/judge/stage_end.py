@@ -1,8 +1,6 @@
 """How a stage of a node ended: its verdict, class and remedy, by a table of rules; and failures of several nodes at
 once through one thing that they share: store, model, image, program, switch. Pure."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -64,7 +62,7 @@ class StageEnd:
     cleaned: bool = False
     resume: str = ""
     peers_passed: int = 0
-    shared: SharedFailure | None = None
+    shared: "SharedFailure | None" = None
 
     @property
     def state(self) -> str:
@@ -102,7 +100,7 @@ class StageEnd:
         return self.failed and self.cause != HARDWARE and (self.cause == OWN_PROGRAM or unproven)
 
     @property
-    def as_failed(self) -> FailedStage | None:
+    def as_failed(self) -> "FailedStage | None":
         """The failure in a form that other nodes may share. None without failure, or if its cause is in the node: as
         for a shipped program that ran and found a fault, such as wrong results."""
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program

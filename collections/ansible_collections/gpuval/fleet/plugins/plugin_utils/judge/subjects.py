@@ -1,7 +1,5 @@
 """The nodes of a run as their checks see them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Two attempts measure the same, and so do two stages that ran one command. What h
 fault of the node where a further measurement, or an earlier run, shows it again on the same part. Pure.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

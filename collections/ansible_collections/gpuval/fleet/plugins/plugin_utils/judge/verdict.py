@@ -9,8 +9,6 @@ part) from a node never makes that node PASS, nor the run, but for figures that 
 impossible figure that is reported counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

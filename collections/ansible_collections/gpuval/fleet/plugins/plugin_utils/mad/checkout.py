@@ -1,7 +1,5 @@
 """Git repositories on the controller: cloned with a deadline; nothing of them is executed. Credentials of models."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

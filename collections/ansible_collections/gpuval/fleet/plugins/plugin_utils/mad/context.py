@@ -1,7 +1,5 @@
 """Additional context: what the user adds to every model of a run, as JSON or as a Python literal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """data.json: where a model's data comes from. Providers are tried in one order, whatever the file's."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence

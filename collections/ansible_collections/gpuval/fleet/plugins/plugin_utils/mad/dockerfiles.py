@@ -1,7 +1,5 @@
 """Which Dockerfiles of a model fit a node: those whose first lines, `# CONTEXT {...}`, contradict nothing."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping

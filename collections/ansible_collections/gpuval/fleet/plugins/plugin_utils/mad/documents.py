@@ -1,7 +1,5 @@
 """Files of a model repository. They are other people's: bounded, within the repository, and never executed."""
 
-from __future__ import annotations
-
 import ast
 import json
 import posixpath

@@ -1,7 +1,5 @@
 """The job of a planned model (gpuval.job/1): its steps, and what they find in their environment."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 import re

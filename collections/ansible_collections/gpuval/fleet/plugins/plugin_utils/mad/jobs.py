@@ -3,8 +3,6 @@
 The files of models are copied within limits and without secrets, or packed as text.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

@@ -1,7 +1,5 @@
 """One model of a repository: its fields with types and defaults."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """perf.csv of models: a row for each figure and each failure, in exactly the columns that MAD's tools read."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import csv

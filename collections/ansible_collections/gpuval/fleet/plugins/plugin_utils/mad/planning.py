@@ -1,7 +1,5 @@
 """Which stages, images, data and secrets a model needs on the nodes of a run: one plan for each of its Dockerfiles."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 Models are chosen by tags of models, names, `all`, `scope/tag`, and arguments behind colons.
 """
 
-from __future__ import annotations
-
 import difflib
 import posixpath
 import re

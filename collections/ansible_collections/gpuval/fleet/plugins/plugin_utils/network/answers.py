@@ -1,7 +1,5 @@
 """Intake of nodes' answers, which are untrusted: size limit and schema, then what the findings need of them. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

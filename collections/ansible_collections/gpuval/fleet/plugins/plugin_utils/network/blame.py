@@ -3,8 +3,6 @@
 A node that most of its partners have trouble with is one finding, not one for each; what remains is about links.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

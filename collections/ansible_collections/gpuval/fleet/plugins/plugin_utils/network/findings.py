@@ -1,7 +1,5 @@
 """Findings from all nodes' answers: the node, link or service at fault, and its remedy. Pure."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import re

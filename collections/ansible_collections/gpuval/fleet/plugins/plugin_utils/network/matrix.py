@@ -1,7 +1,5 @@
 """The reachability matrix as documents and as lines for the console. Pure, except for writing files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

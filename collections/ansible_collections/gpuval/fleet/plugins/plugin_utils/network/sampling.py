@@ -4,8 +4,6 @@ Up to `mesh` nodes everyone asks everyone. Above that each node asks `degree` ot
 so that a link that is good in one direction only is seen; and each pair of zones has a link of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

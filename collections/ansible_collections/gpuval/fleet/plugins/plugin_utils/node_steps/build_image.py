@@ -1,7 +1,5 @@
 """Make images: the context goes to the builder, the archive into the store and the catalogue."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 import tempfile

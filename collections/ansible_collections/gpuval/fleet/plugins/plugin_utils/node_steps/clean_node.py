@@ -1,7 +1,5 @@
 """Clean one node in one round trip. Every result, failures too, is an outcome that clean_run reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

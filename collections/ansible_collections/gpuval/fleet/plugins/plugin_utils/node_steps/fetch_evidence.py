@@ -1,7 +1,5 @@
 """Fetch what a node could not upload, and put it into the store in its place, or return it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

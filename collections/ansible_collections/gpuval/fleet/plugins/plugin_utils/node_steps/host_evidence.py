@@ -1,7 +1,5 @@
 """Put the node's archive into the results. A node without one is named, not failed."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Any

@@ -1,7 +1,5 @@
 """Configure a node's network, and confirm the changes over a new connection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ansible.errors import AnsibleError

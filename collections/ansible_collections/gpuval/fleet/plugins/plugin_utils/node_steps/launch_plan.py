@@ -1,7 +1,5 @@
 """Build a node's plan, sign its URLs, and send both to the node in one round trip."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any

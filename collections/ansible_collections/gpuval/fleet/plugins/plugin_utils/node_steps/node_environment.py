@@ -1,7 +1,5 @@
 """Install the Python environment of a node and system packages, report what its workloads lack, or remove it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """What a node measures of the network to others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...module_utils.network.peers import PeerProbeOptions

@@ -1,7 +1,5 @@
 """Make the run's keys once, hand each node its own in one round trip."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ansible.errors import AnsibleActionFail

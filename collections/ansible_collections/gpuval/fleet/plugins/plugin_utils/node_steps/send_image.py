@@ -1,7 +1,5 @@
 """Send images over the management connection to a node that does not reach the store."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Provisioning: a DigitalOcean Kubernetes cluster or node pools for a run, their cost, and their removal by tag."""
 
-from __future__ import annotations
-
 from ..core.errors import GpuvalError
 
 

@@ -1,7 +1,5 @@
 """The API of DigitalOcean, as far as provisioning needs it. Answers are untrusted: bounded, and cleaned in messages."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

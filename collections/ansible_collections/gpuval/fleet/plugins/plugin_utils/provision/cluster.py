@@ -1,7 +1,5 @@
 """Create a cluster or its missing node pools, wait for them, write an inventory; delete what carries a tag."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is to be created, what it costs, and what may be deleted, of settings and answers of the API. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

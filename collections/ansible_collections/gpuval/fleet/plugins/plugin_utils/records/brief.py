@@ -1,8 +1,6 @@
 """What a status shows of a record, which itself has up to a megabyte, and the line of a stage that a node has done, as
 acceptance logs have them: ``Node: X, Training Time: 811.93 seconds``. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime

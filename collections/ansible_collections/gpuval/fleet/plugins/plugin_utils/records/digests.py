@@ -1,7 +1,5 @@
 """Digests of evidence by another channel than the store: what a node states, against the bytes that were read. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +30,7 @@ class NodeDigests:
     read: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> NodeDigests:
+    def of(cls, document: Mapping[str, Any]) -> "NodeDigests":
         """The digests of a file of the run; empty if it is damaged: its stages are then confirmed by the store only."""
         try:
             return cls(**accept_answer("node_digests", document))

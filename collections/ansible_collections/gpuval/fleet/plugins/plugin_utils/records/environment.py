@@ -1,7 +1,5 @@
 """Values in a record's environment by path. The environment comes from a node: nothing guarantees its form."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ key it was found under. Its text is cleaned once, here. What is refused is kept 
 evidence, and never silent.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import hmac

@@ -1,8 +1,6 @@
 """Why a node or a stage failed, as one word with its subject, remedy and action: the classes of ``failures/*.yml``, and
 of ``failures.yml`` in the folders of stages and schedulers."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping

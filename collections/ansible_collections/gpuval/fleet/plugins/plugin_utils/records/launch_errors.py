@@ -5,8 +5,6 @@ of ansible-core, OpenSSH and sudo (tests/unit/records/data). A text that nothing
 launch state: an unknown failure never counts as a known one. Pure but for reading ``failures/launch.yml``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

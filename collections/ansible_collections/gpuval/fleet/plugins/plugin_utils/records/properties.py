@@ -3,8 +3,6 @@
 A new property needs a row of ``skus/shared/properties.yml``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -13,8 +13,6 @@ tables before its nodes:
 ``packed`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import operator

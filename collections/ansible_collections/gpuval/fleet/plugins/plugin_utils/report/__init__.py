@@ -1,8 +1,6 @@
 """The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
 ``report.html`` also shows the curves that lie beside it, where they do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """cluster_test_report.json: the run in brief, for programs that read the report of acceptance tests in one container
 (gpuval.cluster_test/1)."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections import Counter

@@ -2,8 +2,6 @@
 for each check. Missing evidence is ``other``: it neither passed nor failed. ``rawStatus`` is the check's own
 verdict."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

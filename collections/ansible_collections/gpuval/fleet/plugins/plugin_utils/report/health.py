@@ -1,7 +1,5 @@
 """The last verdict on each node over many runs, in one file (``gpuval.health/1``) for gates, marks and Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@ versions are in the HTML itself; a script draws from embedded JSON what needs dr
 escapes every text, JSON cannot end its script element, and the page's own policy lets the browser run and load nothing
 but what is known here by its SHA-256."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

@@ -1,8 +1,6 @@
 """junit.xml: a suite for each node, with its action as property, and a case for each check; nodes that were never
 reached are in it too."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One node of a report.json, as a play reads it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """report.md: the verdict first, then the nodes that need attention, then everything that was measured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """perf.csv and perf.html of models, of the run and of all runs whose results are in one folder."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

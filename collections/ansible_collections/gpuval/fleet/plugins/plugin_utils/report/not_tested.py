@@ -1,7 +1,5 @@
 """What a run did not test, or would have missed, as text: in one line for the console, in lines for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

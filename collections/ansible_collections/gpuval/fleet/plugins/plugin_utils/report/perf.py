@@ -2,8 +2,6 @@
 parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value. Counts of nothing are four
 rows in ten: with so many nodes that report.json has tables they are left out."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -1,7 +1,5 @@
 """The nodes that are not accepted, equal ones together: reasons and remedies are shown once, with their nodes. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 text is valid in Prometheus's format and in OpenMetrics alike: `# EOF`, which ends the latter, is a comment of the
 former. No sample has a time of its own, as the textfile collector asks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime

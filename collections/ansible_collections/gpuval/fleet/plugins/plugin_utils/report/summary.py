@@ -1,7 +1,5 @@
 """The lines of the FINAL ACCEPTANCE block: how many nodes, which of them are bad and why, what was measured."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections import Counter

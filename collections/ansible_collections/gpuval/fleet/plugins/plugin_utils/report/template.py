@@ -1,7 +1,5 @@
 """The Jinja2 templates of the report. No text reaches an output but through the escaping of its form."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

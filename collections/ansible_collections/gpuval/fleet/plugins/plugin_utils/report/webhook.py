@@ -1,8 +1,6 @@
 """The end of a run as a CloudEvent 1.0 (structured mode), signed as Standard Webhooks has it, and sent by a few
 attempts, each of which ends in time."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

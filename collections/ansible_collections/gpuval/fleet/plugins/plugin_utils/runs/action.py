@@ -1,7 +1,5 @@
 """What the actions on one run share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..core.action import ControllerAction

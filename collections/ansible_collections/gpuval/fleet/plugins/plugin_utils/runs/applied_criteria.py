@@ -1,7 +1,5 @@
 """The criteria, the baseline and the standings that a run is judged by, kept in its folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

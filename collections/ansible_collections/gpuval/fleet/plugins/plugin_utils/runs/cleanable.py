@@ -1,7 +1,5 @@
 """Which runs a clean is about: of one inventory and namespace those that may have left something."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

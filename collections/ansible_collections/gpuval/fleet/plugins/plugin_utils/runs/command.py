@@ -1,7 +1,5 @@
 """What commands on one run share, whether Ansible runs them or not."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`gpuval_datasets`: which datasets there are, where each is kept, and the stage that loads it. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What earlier runs of this controller found of machines and GPUs: verdict.json of each."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """``gpuval_endpoints``: what each node measures the way to, checked before anything starts, and in base units."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

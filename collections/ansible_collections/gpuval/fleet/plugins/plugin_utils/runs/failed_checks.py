@@ -5,8 +5,6 @@ not speak for its memory. So each node that failed bears the checks that are ope
 `stage/` for a stage of which required evidence was missing, and `?` where that is unknown. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs on the controller: their identity, their folder under results/, and what is remembered between commands."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -77,7 +75,7 @@ class FileOfRun:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, folder: RunFolder, _class: Any = None) -> Path:
+    def __get__(self, folder: "RunFolder", _class: Any = None) -> Path:
         return folder.path / self.name
 
 

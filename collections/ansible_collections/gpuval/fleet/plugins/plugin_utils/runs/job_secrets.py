@@ -1,7 +1,5 @@
 """Secrets of jobs: their values by the names of variables, from settings, a file or the controller's environment."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping

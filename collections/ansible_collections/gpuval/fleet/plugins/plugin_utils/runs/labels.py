@@ -1,7 +1,5 @@
 """Labels of a node: short texts that say where it stands (rack, row, power), for the analysis to group by."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

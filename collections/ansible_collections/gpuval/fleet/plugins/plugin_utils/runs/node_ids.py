@@ -4,8 +4,6 @@ A mapping is a dictionary, or a file: a table with columns between bars (``| id 
 header, YAML or JSON. One error lists everything that is wrong; a mapping with an error is not used at all.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Which run a validation opens or resumes, and how its nodes join one that is known."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Where a run belongs: its inventory, store and namespace, as run.json of its controller keeps them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

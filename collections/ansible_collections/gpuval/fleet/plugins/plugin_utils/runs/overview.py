@@ -1,7 +1,5 @@
 """The runs of an inventory as a table, and what a validation of the rest takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """From a profile and the workloads' declarations to the plan of one node. Pure, but for the nonce that it draws."""
 
-from __future__ import annotations
-
 import functools
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +69,7 @@ class PlanSettings:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @classmethod
-    def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> PlanSettings:
+    def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> "PlanSettings":
         """The settings of a node: its expectations from the run, all other fields from `chosen`."""
         expected = run["nodes"][node]
         settings = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}

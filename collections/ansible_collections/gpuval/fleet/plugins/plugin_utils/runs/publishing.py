@@ -5,8 +5,6 @@ accepted as evidence, only the controller knows: that is `run_watch.json`. What 
 `run_criteria.json`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,7 +123,7 @@ class DocumentPublisher:
     _published: dict[str, Any] = field(default_factory=dict)
     _at: float = float("-inf")
 
-    def publish(self, store: Store, run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
+    def publish(self, store: "Store", run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
         """Upload the document if it is due. Returns whether it was. `now`: monotonic seconds. Raises StoreError."""
         content = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
         if content == self._published and now - self._at < SIGN_SECONDS:
@@ -159,7 +157,7 @@ class WatchProgress:
         self._records[name] = {"stamp": stamp, **fields, "message": _hidden(fields["message"])}
         self._new = True
 
-    def publish(self, store: Store, run: Mapping[str, Any]) -> None:
+    def publish(self, store: "Store", run: Mapping[str, Any]) -> None:
         """Raises StoreError."""
         if not self._new:
             return
@@ -203,7 +201,7 @@ def renewed(
     }
 
 
-def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, Any]) -> None:
+def put(store: "Store", run: Mapping[str, Any], name: str, document: Mapping[str, Any]) -> None:
     """Upload one of the run's own objects to the store."""
     store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
 

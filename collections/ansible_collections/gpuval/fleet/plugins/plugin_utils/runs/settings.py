@@ -1,7 +1,5 @@
 """What an operator set, held against what the roles declare in `meta/argument_specs.yml`."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

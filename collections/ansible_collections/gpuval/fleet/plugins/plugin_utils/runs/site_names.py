@@ -1,7 +1,5 @@
 """Names, addresses and secrets of a site that no copy of a run for others may contain."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The states of a run and which controllers work on it, as run.json keeps them. Every command reads them here."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Slurm's own commands, on the controller: each with a time limit, and again where slurmctld did not answer."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

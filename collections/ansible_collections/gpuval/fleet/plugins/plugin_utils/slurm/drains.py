@@ -4,8 +4,6 @@ The reason is ``gpuval:RUN:CLASS``. What the node is to pass yet stands in the f
 whole run must pass.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Jobs of gpuval as squeue shows them, and what the state of each means for its node. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -92,7 +90,7 @@ class JobEnd:
     refused: bool = False
 
     @classmethod
-    def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> JobEnd:
+    def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> "JobEnd":
         """The end of a job by the name of its failure class, with the class's remedy for this node."""
         return cls(name, message, row_of(name).remedy.replace("{node}", node), refused)
 

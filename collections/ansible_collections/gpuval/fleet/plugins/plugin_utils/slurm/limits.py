@@ -1,7 +1,5 @@
 """The longest time that Slurm gives a job where it is submitted: by its partition, its QOS and its reservation."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,7 +1,5 @@
 """What Slurm says of its nodes: descriptions, whether a job can be placed on one, hosts of an inventory. Pure."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence

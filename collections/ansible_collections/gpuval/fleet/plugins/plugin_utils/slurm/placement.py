@@ -1,7 +1,5 @@
 """The placement on a Slurm cluster: a job for each node or gang, in its turn; one poll of squeue for all of them."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence

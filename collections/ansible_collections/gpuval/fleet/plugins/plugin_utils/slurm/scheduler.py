@@ -1,7 +1,5 @@
 """Slurm as gpuval's steps use it: watch, probe, reach, marks, clean."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import time

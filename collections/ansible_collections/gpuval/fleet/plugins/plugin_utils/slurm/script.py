@@ -3,8 +3,6 @@
 That of a gang starts the same shell on each member by `srun`, which gives the script to each over its standard input.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import shlex
@@ -79,7 +77,7 @@ class JobSettings:
     arguments: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> JobSettings:
+    def of(cls, values: Mapping[str, Any]) -> "JobSettings":
         """The settings in a node's variables. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in _CHOICES}
         arguments = values["gpuval_slurm_arguments"] or []

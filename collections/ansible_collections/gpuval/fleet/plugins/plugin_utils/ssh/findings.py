@@ -1,7 +1,5 @@
 """The result of probing a node: trust in its host key, the meaning of errors, and the summary. Reads key files only."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Host keys: reading known_hosts files as OpenSSH does, and the pins of an inventory."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

@@ -4,8 +4,6 @@ A module of Ansible unpacks itself and Ansible's libraries on the node at every 
 for in a session of its own. Here one session finds the interpreter and carries the runner, which then runs in memory.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

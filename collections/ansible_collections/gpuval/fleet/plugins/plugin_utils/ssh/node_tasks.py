@@ -5,8 +5,6 @@ which node needs what, and runs it in Ansible's own worker processes, as a strat
 connection, become and interpreter.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

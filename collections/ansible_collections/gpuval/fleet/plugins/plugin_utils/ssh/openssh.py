@@ -3,8 +3,6 @@
 Passwords and private keys in variables reach ssh by files in memory, and by a program that reads those.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

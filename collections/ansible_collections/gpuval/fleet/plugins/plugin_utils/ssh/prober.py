@@ -6,8 +6,6 @@ keys. TCP and banner of a node without a proxy are looked at before, for many no
 Nothing outlives `probe_all`: every connection is closed, and every ssh ends with its children.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import tempfile

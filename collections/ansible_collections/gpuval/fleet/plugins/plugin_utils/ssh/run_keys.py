@@ -4,8 +4,6 @@ They are made on the controller and never enter the store. A run's keys open not
 its own container from the files made here; no account of a node knows them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Reads a run's status from its folder, as long as its controller keeps that as current as the store."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The lines that show a run's status: head, table, changes, progress. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

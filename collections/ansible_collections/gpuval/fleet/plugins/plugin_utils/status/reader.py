@@ -1,7 +1,5 @@
 """Reads of the store what tells where a run stands: one LIST a look, and of the objects only those that changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -1,8 +1,6 @@
 """The status of a run from what the store has of it: states, order and expected ends of its nodes. Pure. All ages are
 seconds by the store's clock, so a wrong clock of a controller or a reader does not matter."""
 
-from __future__ import annotations
-
 import fnmatch
 import heapq
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,7 @@ class StoredStatus:
     #: The document gpuval.gangs/1, when it was stored, and the newest round of gangs, which has a run id of its own.
     gangs: Mapping[str, Any] | None = None
     gangs_modified: datetime | None = None
-    round: StoredStatus | None = None
+    round: "StoredStatus | None" = None
     #: The state of the run and its controllers, if run.json contains it.
     controller: Seen | None = None
 
@@ -98,7 +96,7 @@ class Status:
     watched: bool
     heartbeat_age: float | None
     #: Status of the newest round of the run's gangs.
-    round: Status | None = None
+    round: "Status | None" = None
 
     @property
     def ended(self) -> bool:

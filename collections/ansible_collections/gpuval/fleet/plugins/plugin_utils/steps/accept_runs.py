@@ -1,7 +1,5 @@
 """Join runs to one acceptance: acceptance.json, its letter and its block; fails unless every expected node is PASS."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

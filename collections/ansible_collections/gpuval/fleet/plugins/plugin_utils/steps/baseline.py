@@ -1,7 +1,5 @@
 """Make a baseline, or spreads alone, from the accepted nodes of a judged run, or compare two baselines."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Put the evidence of the nodes and the controller's own files into one archive; on a cluster, gather it first."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Check the settings of all nodes in one task: Ansible's own check of a role takes a process per node."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Close a run on the controller before its nodes are cleaned, and report what the clean removed and left."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from datetime import datetime

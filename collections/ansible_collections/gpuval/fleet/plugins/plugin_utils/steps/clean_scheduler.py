@@ -1,7 +1,5 @@
 """Remove what runs made at the scheduler of their nodes, and see that it is gone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bring a run's records, logs and series into results/: from the store, and from the nodes what never came there."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import errno

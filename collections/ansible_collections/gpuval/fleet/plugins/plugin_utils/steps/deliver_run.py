@@ -1,7 +1,5 @@
 """Make the delivery of a run, and send it."""
 
-from __future__ import annotations
-
 import os
 from typing import Any, Literal
 

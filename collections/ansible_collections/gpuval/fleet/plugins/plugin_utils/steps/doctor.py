@@ -1,7 +1,5 @@
 """Check controller and inventory before anything starts. What is missing is named; nothing else is imported before."""
 
-from __future__ import annotations
-
 import shutil
 from importlib import import_module
 from typing import Any

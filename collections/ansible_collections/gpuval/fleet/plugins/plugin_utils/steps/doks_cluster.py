@@ -1,7 +1,5 @@
 """Create or delete a DigitalOcean Kubernetes cluster for a run, or list what the account has."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

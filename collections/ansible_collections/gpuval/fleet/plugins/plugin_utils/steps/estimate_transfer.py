@@ -1,7 +1,5 @@
 """Compare what the nodes are to load with what the store can give before the deadline, and warn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

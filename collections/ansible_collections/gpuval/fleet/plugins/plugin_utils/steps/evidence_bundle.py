@@ -1,7 +1,5 @@
 """Make the evidence bundle of a judged run, in its folder of the results, and one under other names; seal them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

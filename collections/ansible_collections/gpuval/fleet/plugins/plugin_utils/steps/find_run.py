@@ -1,7 +1,5 @@
 """Find a run that was opened earlier: by id, or the latest; of another controller in the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..core.step_options import StoreOptions

@@ -1,7 +1,5 @@
 """Hold a run's evidence against the criteria and write report.json."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """List the runs of an inventory, and write what a validation of the nodes that did not pass takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

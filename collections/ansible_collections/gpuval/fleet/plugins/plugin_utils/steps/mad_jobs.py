@@ -1,7 +1,5 @@
 """Write a job and a build context for each selected model of a repository, which is read and never executed."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Write a run's verdicts on the nodes of its cluster, or take them off; drain and resume nodes of Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Write the matrix of links between nodes, and list bad nodes and links; no node is contacted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

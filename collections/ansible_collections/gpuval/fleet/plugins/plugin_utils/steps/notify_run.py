@@ -1,7 +1,5 @@
 """Send the end of a judged run to a webhook. What goes wrong is a warning."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Make the offline bundle with the checkout's own tool, or upload what one brought."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

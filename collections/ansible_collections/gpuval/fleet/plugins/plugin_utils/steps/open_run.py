@@ -1,7 +1,5 @@
 """Open a run: freeze the expected nodes and their stages, or resume the run that a dead controller left."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Pack the wheels for nodes without internet into one archive, and put it into the store."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Choose the peers that each node probes, and their addresses; no node is contacted."""
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 from collections.abc import Mapping

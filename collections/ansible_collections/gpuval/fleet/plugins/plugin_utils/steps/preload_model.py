@@ -1,7 +1,5 @@
 """See that model and datasets are in the store, whole, before a hundred nodes ask for them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

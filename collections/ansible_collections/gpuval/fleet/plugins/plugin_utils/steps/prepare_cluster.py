@@ -1,7 +1,5 @@
 """Write down what gpuval needs to be allowed on a cluster, see that it is, and make its namespace when asked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Probe the nodes of the play, all at once, before anything else touches them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a person gets to a node of a run: prints the command, and writes it for the shell that comes after Ansible."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any, Literal

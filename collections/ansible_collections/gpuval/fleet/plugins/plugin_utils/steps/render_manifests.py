@@ -1,7 +1,5 @@
 """Write everything that a run would make in a cluster into one file, made by what makes it there."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

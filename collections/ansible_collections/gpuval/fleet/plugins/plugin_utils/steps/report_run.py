@@ -1,7 +1,5 @@
 """Write a judged run's report and upload it, or print the FINAL ACCEPTANCE block and fail unless the run passed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run the stages of gangs once their members' own stages have passed, and search for the node that makes one fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Make the store usable: start the embedded one, or check the S3 service; see that the bucket is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

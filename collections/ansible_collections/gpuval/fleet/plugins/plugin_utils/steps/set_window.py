@@ -1,7 +1,5 @@
 """Change how many nodes of a run that is watched work, and load images, at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..runs import folder as run_folder

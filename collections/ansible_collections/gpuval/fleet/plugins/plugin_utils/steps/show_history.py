@@ -1,7 +1,5 @@
 """Show a node, a serial, a SKU or the fleet over the runs in the bucket."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Show where a run stands, from its folder or the store, once or until it has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

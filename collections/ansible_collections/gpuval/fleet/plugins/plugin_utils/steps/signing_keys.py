@@ -1,7 +1,5 @@
 """Make or replace the site's key that signs evidence bundles, and print its public half."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

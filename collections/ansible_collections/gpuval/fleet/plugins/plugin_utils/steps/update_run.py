@@ -1,7 +1,5 @@
 """Record the error that ended the preparation of a run or its gangs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..gang import session

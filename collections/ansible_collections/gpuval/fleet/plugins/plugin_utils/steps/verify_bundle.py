@@ -1,7 +1,5 @@
 """Verify an evidence bundle: signatures, digests, and the judgement, made again from its files; add a signature."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

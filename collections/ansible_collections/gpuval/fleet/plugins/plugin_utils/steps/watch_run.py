@@ -1,7 +1,5 @@
 """Launch the plans of a run and watch it until every node is done by its scheduler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..cluster.api import ClusterAccess

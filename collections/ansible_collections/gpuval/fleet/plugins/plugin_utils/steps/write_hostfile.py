@@ -1,7 +1,5 @@
 """Write the hostfile of the nodes of a run that may work together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which store the `store` option of an action means, and the keys of a run in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Where the embedded store listens: the address by which nodes reach the controller, found to be its own."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

@@ -1,7 +1,5 @@
 """What a store is to the rest: an S3 bucket that the controller writes and nodes read models from."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +25,7 @@ class StoreBackend(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, options: Mapping[str, Any]) -> StoreBackend: ...
+    def of(cls, options: Mapping[str, Any]) -> "StoreBackend": ...
 
     @abstractmethod
     def connection(self) -> Connection:
@@ -142,7 +140,7 @@ class S3Service(StoreBackend):
         self._read_keys = read_access_key, read_secret_key
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> S3Service:
+    def of(cls, options: Mapping[str, Any]) -> "S3Service":
         names = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file")
         fields: dict[str, Any] = {name: options[name] or None for name in names}
         keys = options["read_access_key"], options["read_secret_key"]

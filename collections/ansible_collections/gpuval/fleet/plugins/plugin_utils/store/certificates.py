@@ -3,8 +3,6 @@
 Made for one store and trusted only by its nodes and its controller. Its key never leaves the controller.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable
 from contextlib import suppress

@@ -8,8 +8,6 @@ Without an address both listen on the loopback, in the clear. With one they list
 on both: the certificates are `certificates.py`'s.
 """
 
-from __future__ import annotations
-
 import copy
 import errno
 import json
@@ -154,7 +152,7 @@ class EmbeddedStore(StoreBackend):
         self.data, self.objects = directory / "data", directory / "data" / bucket
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
+    def of(cls, options: Mapping[str, Any]) -> "EmbeddedStore":
         directory = project_path(options["state_dir"]) / "store"
         arguments = options["bucket"], options["address"], options["port"]
         results = project_path(options["results_dir"]) if options.get("results_dir") else None

@@ -1,7 +1,5 @@
 """A run's own files that are damaged: each command restores them from the store before it reads them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress

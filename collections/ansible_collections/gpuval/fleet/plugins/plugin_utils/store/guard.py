@@ -4,8 +4,6 @@ Objects over the limit of their kind, those of a node over its quota, and the la
 are cut to their beginning. A node that stays within its limits loses nothing to one that does not.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Whether the store can be used as a run uses it: uploads by signed URL, reading with the nodes' key, the clocks."""
 
-from __future__ import annotations
-
 import http.client
 import secrets
 import ssl

@@ -1,7 +1,5 @@
 """rclone on the controller: where it is, its configuration, and copies to and from the store by it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

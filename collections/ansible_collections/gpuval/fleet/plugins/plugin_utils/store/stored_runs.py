@@ -1,7 +1,5 @@
 """Runs in the store: the list of them, the documents of one, and many of its objects read at once."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

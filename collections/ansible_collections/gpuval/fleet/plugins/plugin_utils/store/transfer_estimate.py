@@ -1,7 +1,5 @@
 """Whether the store can bring models and images to all nodes within the deadline: bytes x nodes / bandwidth."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence

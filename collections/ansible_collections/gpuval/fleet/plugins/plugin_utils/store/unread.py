@@ -1,7 +1,5 @@
 """Why a run's store cannot be read, in words, and what to do about it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import datetime
 

@@ -1,8 +1,6 @@
 """Decides which nodes get a further attempt: resumed runners, evicted pods, stages that may be retried, and nodes that
 differ from their peers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

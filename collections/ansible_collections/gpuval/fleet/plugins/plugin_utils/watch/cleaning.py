@@ -1,7 +1,5 @@
 """The result of a clean, from each node's answer: the last lines on the console and whether all is removed. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

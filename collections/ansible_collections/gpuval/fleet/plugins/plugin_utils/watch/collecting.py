@@ -1,7 +1,5 @@
 """What is missing of a node's evidence after the store was read. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the watch decides about nodes: whose turn it is, which are done, lost or due for a fetch. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

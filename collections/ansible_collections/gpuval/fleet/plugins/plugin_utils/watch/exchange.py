@@ -4,8 +4,6 @@ One LIST shows which records changed, and only those are read. What only the con
 store alone describes the run.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

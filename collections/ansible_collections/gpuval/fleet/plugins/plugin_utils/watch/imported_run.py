@@ -1,7 +1,5 @@
 """Another controller's run, imported once from the store into the results: from then on it is like any other."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence

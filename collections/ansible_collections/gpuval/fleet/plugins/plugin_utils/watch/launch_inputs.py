@@ -1,7 +1,5 @@
 """What all launches of a run share: made once by the watch's action, inherited by its workers."""
 
-from __future__ import annotations
-
 import base64
 import getpass
 import json
@@ -95,7 +93,7 @@ class NodeStore:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> NodeStore:
+    def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> "NodeStore":
         """Make it from the option `store` of an action. Raises StoreError."""
         access = open_store(options)
         return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport), options)

@@ -1,7 +1,5 @@
 """Launches plans in a window that slides over the nodes, and keeps what became of each launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ and `fetch` return at once; the work runs beside the watch and `wait` reports ho
 plan file and launch file into the run's folder; the watch reads both when the launch has ended.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod

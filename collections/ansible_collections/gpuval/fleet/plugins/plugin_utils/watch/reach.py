@@ -1,7 +1,5 @@
 """Commands that open a shell on a node of a run, or follow the log of a stage."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Mapping, Sequence

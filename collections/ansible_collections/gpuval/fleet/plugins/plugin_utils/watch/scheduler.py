@@ -4,8 +4,6 @@ A scheduler is one class with a `name`: in a file `*scheduler.py` of a package b
 of a folder `schedulers/NAME` of an extension. How it launches and watches is its `watch.placement.Placement`.
 """
 
-from __future__ import annotations
-
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Hosts over SSH, or this machine: Ansible's own tasks in place of a scheduler."""
 
-from __future__ import annotations
-
 import base64
 import shlex
 import time

@@ -4,8 +4,6 @@
 `WatchPublisher` writes to the store what only the controller knows, and a `Placement` does what concerns nodes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

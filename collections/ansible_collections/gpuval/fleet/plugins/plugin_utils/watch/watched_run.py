@@ -1,7 +1,5 @@
 """What the parts of a watch share: the run, the views of its nodes, the evidence, the clocks, and the saved state."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields

@@ -1,7 +1,5 @@
 """How many nodes of a run work, and load images, at once: set by its command, or for a watched run by `make window`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

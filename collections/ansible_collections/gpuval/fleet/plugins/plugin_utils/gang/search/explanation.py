@@ -5,8 +5,6 @@ explains most comes first: boundaries with healthy nodes on both sides, links th
 nodes, the worst first. What one cause explains does not count against any other.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, defaultdict

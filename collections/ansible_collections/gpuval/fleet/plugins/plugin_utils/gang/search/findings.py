@@ -1,7 +1,5 @@
 """What a search concludes: the class of every node, link and boundary, and faults of the gang as a whole; pure."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

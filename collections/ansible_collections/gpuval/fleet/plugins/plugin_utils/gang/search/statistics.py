@@ -3,8 +3,6 @@
 A figure of -0.1 is 9.5 % slower than usual. A failure without a figure is HARD.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -35,7 +33,7 @@ class Result:
     message: str = ""
     culprits: tuple[str, ...] = ()
 
-    def cleaned(self, nodes: Sequence[str]) -> Result:
+    def cleaned(self, nodes: Sequence[str]) -> "Result":
         """The group's result without impossible values, which a node may have sent. `nodes`: the group's members."""
         bus, latency = _positive_figure(self.bus_bytes_per_second), _positive_figure(self.latency_seconds)
         named = tuple(name for name in nodes if name in self.culprits)

@@ -6,8 +6,6 @@ link of that ring, mostly within a group of the outermost level (a rack). The ne
 groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,7 +23,7 @@ class Topology:
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> Topology:
+    def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> "Topology":
         """Read the topology from the labels of each node; other labels are ignored."""
         levels = {node: {level: str(own[level]) for level in LEVELS if own.get(level)} for node, own in labels.items()}
         return cls({node: groups for node, groups in levels.items() if groups})

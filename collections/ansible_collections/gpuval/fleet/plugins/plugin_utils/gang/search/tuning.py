@@ -5,8 +5,6 @@ logarithms: -0.10 is 9.5 % slower. The source of the values is the simulator: no
 clean gangs, and detection is as high as that allows (docs/design/figures.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Optional
 

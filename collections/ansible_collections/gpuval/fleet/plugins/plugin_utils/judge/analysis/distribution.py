@@ -4,8 +4,6 @@ A figure is one metric of one stage, in one unit, of whole nodes or of their par
 one kind: the same SKU, number of GPUs and workload. Values count from stages that ran to their end.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

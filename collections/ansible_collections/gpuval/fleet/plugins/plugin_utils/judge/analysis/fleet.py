@@ -1,7 +1,5 @@
 """The analysis of a fleet as report.json keeps it (``fleet.analysis``): statistics, groups, findings, correlations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

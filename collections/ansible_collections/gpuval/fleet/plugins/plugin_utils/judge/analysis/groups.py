@@ -8,8 +8,6 @@ Groups that are the same nodes are compared once and named together. What is lef
 that stands out more must stand out by itself, or it is not named: a row is not bad because one rack in it is.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The kinds of checks: one class each, found by its name in criteria."""
 
-from __future__ import annotations
-
 from .against_baseline import AgainstBaseline
 from .base import CheckKind, JudgeContext
 from .fleet_outliers import Outlier

@@ -1,7 +1,5 @@
 """Kind ``baseline``: each part against the figures of an earlier run of accepted nodes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

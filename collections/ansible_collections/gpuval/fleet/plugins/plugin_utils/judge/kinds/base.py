@@ -1,7 +1,5 @@
 """What every kind of check has: its words, its evaluation, and what it needs beside a node's own records."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

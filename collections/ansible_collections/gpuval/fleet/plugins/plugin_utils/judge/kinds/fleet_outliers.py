@@ -11,8 +11,6 @@ A node that does not report what it needs to be compared is missing evidence; on
 compared. So removing a figure from a node never makes that node PASS.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

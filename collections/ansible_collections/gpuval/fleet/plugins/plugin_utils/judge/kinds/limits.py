@@ -1,8 +1,6 @@
 """Kinds ``min``, ``max``, ``within`` and ``equal``: a figure against fixed limits (``equal`` also a fingerprint); and
 ``trend``: a figure changed by enough, in the right direction, from an earlier one of the same stage."""
 
-from __future__ import annotations
-
 import functools
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ instead of failed. So is that of a minority of two nodes or more, and more than 
 agree with each other. Removing one node's value never makes that node PASS: a missing value is missing evidence.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

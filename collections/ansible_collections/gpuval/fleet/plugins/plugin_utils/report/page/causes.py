@@ -1,7 +1,5 @@
 """Nodes that are not accepted, together by what they have in common: verdict and class, or the same reasons. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The checks of a report as a table of nodes by checks, and the nodes that are not accepted. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """This run beside an earlier run of the same nodes, and beside the baseline that it was judged by. Reads the results of
 this controller; a file that cannot be read is passed over, since a comparison decides nothing."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

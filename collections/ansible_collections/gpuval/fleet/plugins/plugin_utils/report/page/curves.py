@@ -2,8 +2,6 @@
 node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
 of the page allows, and forgotten. A malformed file has no curves; the report lists it as a problem."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_left

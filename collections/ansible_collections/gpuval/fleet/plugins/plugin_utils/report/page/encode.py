@@ -1,7 +1,5 @@
 """Compact and safe forms of data in a page: JSON for a script element, figures as two characters, shared texts."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,8 +1,6 @@
 """The figures of a fleet as the page shows them: each with its plot, its outliers, and the values of every node. Pure.
 The analysis describes their spread. Outliers guide the eye; only checks decide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

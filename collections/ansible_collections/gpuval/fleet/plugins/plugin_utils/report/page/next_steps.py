@@ -1,7 +1,5 @@
 """What to do next, as commands of the controller that can be pasted. Pure."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

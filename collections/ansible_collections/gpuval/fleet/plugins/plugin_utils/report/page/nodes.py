@@ -1,7 +1,5 @@
 """Hardware, rack and main figures of every node, and the properties in which nodes differ. Pure."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """The curves of the nodes' own files. Several processes read those of a fleet, while this one makes the other forms of
 the report."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
