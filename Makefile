@@ -75,7 +75,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver evidence verify hostfile recurring deepspeed fabric clean bundle release \
+.PHONY: help help-all setup inventory environment doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver evidence verify hostfile in-cluster recurring deepspeed fabric clean bundle release \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks container build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -182,6 +182,10 @@ fabric: $(VENV)/.ready ### Find the bad node, link or switch by rounds of pairs 
 
 hostfile: $(VENV)/.ready ### Write a hostfile (ADDRESS slots=N) of the nodes that passed in the latest run (FILE=path)
 	$(PLAY) gpuval.fleet.hostfile $(call extra,run_hostfile,$(call path,$(FILE))) $(ARGS)
+
+in-cluster: $(VENV)/.ready ### Run the controller in the cluster: Job, ServiceAccount, Role, inventory, secrets (RECURRING=1: a CronJob, REMOVE=1: remove it, ARGS=--check: show it)
+	$(PLAY) gpuval.fleet.$(if $(filter 1 true yes,$(RECURRING)),recurring -e run_recurring_apply=true,in_cluster) \
+		$(if $(filter 1 true yes,$(REMOVE)),-e kubernetes_controller_state=absent) $(ARGS)
 
 recurring: $(VENV)/.ready ### Write schedules that validate idle nodes: systemd timer, crontab, scrontab, CronJob (OUTPUT=folder)
 	$(PLAY) gpuval.fleet.recurring $(call extra,run_recurring_output,$(call path,$(OUTPUT))) $(ARGS)

@@ -5,6 +5,8 @@
     docker run --rm -v "$PWD:/out" IMAGE ansible-playbook gpuval.fleet.validate -i inventory
     docker run --rm --network none -v "$PWD:/out:ro" IMAGE verify evidence_bundle --key vendor.pem
 
+`IMAGE controller` is what `make in-cluster` runs in a cluster.
+
 GPUVAL_NAME in the container's environment is the setting gpuval_name. Exit status: 0 for PASS, and for PARTIAL of a run
 that was asked to be narrower; 1 for other verdicts, or none; 2 for mistyped options, and if the container lacks
 something; 128 and more for a signal.
@@ -36,6 +38,8 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only its size is read
 #: What NCCL and RCCL share between the processes of a node; docker's default is 64 MiB.
 LEAST_SHARED_BYTES = 1 << 30
 NOT_ACCEPTED, NOT_STARTED, BY_SIGNAL = 1, 2, 128
+#: Of a controller in a cluster that ends without a verdict: another pod resumes the run.
+UNFINISHED = 3
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long the command may take to end after a signal; docker kills the container after 10 s.
 GRACE_SECONDS = 8
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         if arguments[:1] == ["verify"]:
             status = run_command(verify_command(arguments[1:]))
             status = NOT_ACCEPTED if status > 0 else status
+        elif arguments[:1] == ["controller"]:
+            status = control(arguments[1:], os.environ.get("GPUVAL_CONTROLLER_RUN", ""))
         elif arguments and not arguments[0].startswith("-"):
             status = run_command(arguments)
         else:
@@ -90,6 +96,29 @@ def verify_command(arguments: Sequence[str]) -> list[str]:
     keys, lists = ([str(path.absolute()) for path in paths] for paths in (options.key, options.known))
     settings = {"verify_folder": str(options.folder.absolute()), "verify_keys": keys, "gpuval_signing_keys": lists}
     return ["ansible-playbook", "gpuval.fleet.verify", "-i", "localhost,", "-e", json.dumps(settings)]
+
+
+def control(arguments: Sequence[str], run_id: str) -> int:
+    """Validate under a run id as the controller of a cluster, and resume what an earlier pod began. Returns 0 for an
+    accepted run, NOT_ACCEPTED for another verdict, UNFINISHED without one, or the negative number of a signal.
+
+    With `--clean` remove what the run made in the cluster. What follows `--` is for ansible-playbook.
+    """
+    parser = argparse.ArgumentParser("gpuval controller", allow_abbrev=False)
+    parser.add_argument("--clean", action="store_true", help="clean after the verdict")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options, words = parser.parse_args(arguments[:split]), arguments[split + 1 :]
+    if not run_id:
+        raise StartError("GPUVAL_CONTROLLER_RUN is empty: `make in-cluster` sets it to the id of the run")
+    os.environ["GPUVAL_AGAIN"] = "make in-cluster"
+    words += ["-e", json.dumps({"gpuval_run_id": run_id, "run_resume_from_store": True})]
+    status = run_command(["ansible-playbook", "gpuval.fleet.validate", *words])
+    is_judged = any(Path("results").glob(f"*/{run_id}/report.json"))
+    if status < 0 or not is_judged:
+        return status if status < 0 else UNFINISHED
+    if options.clean:
+        run_command(["ansible-playbook", "gpuval.fleet.clean", *words])
+    return NOT_ACCEPTED if status else 0
 
 
 def validate_machine(options: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """Schedules that validate idle nodes, as `make recurring` writes them."""
 
+import base64
 import fcntl
 import json
 import re
@@ -20,6 +21,7 @@ from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT
 from tests.kit.kubernetes_schemas import kubernetes_validate
 
+KEY = "5ecret-of-the-writer"
 INVENTORY = {
     "all": {
         "hosts": {"n1": {"ansible_host": "127.0.0.1", "ansible_port": 9}},
@@ -28,6 +30,10 @@ INVENTORY = {
             "gpuval_namespace": "checks",
             "kubernetes_selector": "nvidia.com/gpu.present=true",
             "gpuval_pods": {"priority_class": "normal", "run_as_user": 1000},
+            "gpuval_s3_endpoint": "https://s3.example",
+            "gpuval_s3_access_key": "writer",
+            "gpuval_s3_secret_key": KEY,
+            "kubernetes_controller": {"image": f"registry.example/validate@sha256:{'a' * 64}"},
             "run_recurring_time": "23:05",
             "run_recurring_days": ["mon", "thu"],
             "run_recurring_settings": {"gpuval_retries": 0, "gpuval_webhook_key": "a'b\"c%d"},
@@ -121,13 +127,28 @@ def test_the_readiness_rule_keeps_pods_off_all_but_accepted_nodes(folder):
 
 
 def test_the_manifest_is_valid_and_gives_way(folder):
-    priority, secret, job = yaml.safe_load_all(text(folder, "yml"))
-    for item in (priority, secret, job):
+    items = {item["kind"]: item for item in yaml.safe_load_all(text(folder, "yml"))}
+    for item in items.values():
         kubernetes_validate.validate(item, "1.36", strict=True)
+    assert items.keys() > {"ServiceAccount", "Role", "ClusterRole", "PriorityClass", "ConfigMap", "Secret", "CronJob"}
+    priority, job = items["PriorityClass"], items["CronJob"]
     assert (priority["value"] < 0, priority["preemptionPolicy"]) == (True, "Never")
-    assert json.loads(secret["stringData"]["settings.json"]) == json.loads(text(folder, "json"))
-    assert json.loads(text(folder, "json"))["gpuval_pods"]["priority_class"] == priority["metadata"]["name"]
+    public, secret = (read_files(items[kind]) for kind in ("ConfigMap", "Secret"))
+    of_idle_nodes = json.loads(text(folder, "json"))
+    key = of_idle_nodes.pop("gpuval_webhook_key")
+    settings = json.loads(public["settings.json"])
+    assert settings.items() >= of_idle_nodes.items()
+    assert settings["gpuval_pods"]["priority_class"] == priority["metadata"]["name"]
+    assert KEY not in str(public) and key not in str(public)
+    assert json.loads(secret["secrets.json"])["gpuval_s3_secret_key"] == KEY
     assert (job["spec"]["schedule"], job["spec"]["concurrencyPolicy"]) == ("5 23 * * mon,thu", "Forbid")
-    script = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"][-1]
-    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
-    assert {one["metadata"].get("namespace") for one in (secret, job)} == {"checks"}
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:3] == ["controller", "--clean", "--"]
+    namespaced = [item for item in items.values() if "namespace" in item["metadata"]]
+    assert {item["metadata"]["namespace"] for item in namespaced} == {"checks"}
+
+
+def read_files(item):
+    """Contents by name of a file."""
+    content = item["binaryData"] if item["kind"] == "ConfigMap" else item["data"]
+    return {key.rpartition(".")[0]: base64.b64decode(value).decode() for key, value in content.items()}

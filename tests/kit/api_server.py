@@ -65,6 +65,13 @@ RESOURCES = {
         Resource("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),
         Resource("Node", "", "v1", "nodes", namespaced=False),
         Resource("Namespace", "", "v1", "namespaces", namespaced=False),
+        Resource("CronJob", "batch", "v1", "cronjobs"),
+        Resource("ServiceAccount", "", "v1", "serviceaccounts"),
+        Resource("Role", "rbac.authorization.k8s.io", "v1", "roles"),
+        Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings"),
+        Resource("ClusterRole", "rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False),
+        Resource("ClusterRoleBinding", "rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False),
+        Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False),
         Resource("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
         Resource("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),
         Resource("DeviceClass", "resource.k8s.io", "v1", "deviceclasses", namespaced=False),
@@ -413,7 +420,10 @@ class ApiServer(kmock.KubernetesScaffold):
                 raise Problem(409, "Conflict", f"{what}: the object has been modified; please apply your changes to it")
             if asked.subresource:  # the spec stays, whatever the patch says
                 patch = {"status": strategically_merged(item.get("status") or {}, patch["status"])}
-            item = self.storage.change(resource.kind, item, patch) or item
+            if "dryRun" in query:
+                item = merged(item, patch)
+            elif merged(item, patch) != item:
+                item = self.storage.change(resource.kind, item, patch) or item
         return aiohttp.web.json_response(item)
 
     def _create(self, resource: Resource, namespace: str, body: bytes, *, keep: bool = True) -> Manifest:

@@ -58,7 +58,7 @@ def mounted(run, folder):
             ]
             for item in items:
                 with contextlib.suppress(KeyError):
-                    (folder / item["path"]).parent.mkdir(exist_ok=True)
+                    (folder / item["path"]).parent.mkdir(parents=True, exist_ok=True)
                     (folder / item["path"]).write_bytes(read(manifest, item["key"]))
 
 

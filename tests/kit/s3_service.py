@@ -11,14 +11,14 @@ from tests.kit.fleet import until
 class S3Service:
     """Has `data` and an `endpoint` at a port of its own, until `close`; a pair is an access key and its secret key."""
 
-    def __init__(self, folder, *pairs):
+    def __init__(self, folder, *pairs, address="127.0.0.1"):
         self.data = folder / "data"
         self.data.mkdir()
         self._log = folder / "s3.log"
         keys = ",".join(f'"{access},{secret}"' for access, secret in pairs)
         with self._log.open("wb") as stream:
             self._process = subprocess.Popen(
-                [find_rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--dir-cache-time", "1s", str(self.data)],
+                [find_rclone(), "serve", "s3", "--addr", f"{address}:0", "--dir-cache-time", "1s", str(self.data)],
                 env={"PATH": os.environ["PATH"], "RCLONE_AUTH_KEY": keys, "RCLONE_CONFIG": ""},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

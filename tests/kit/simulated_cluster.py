@@ -396,6 +396,8 @@ class SimulatedCluster:
         spec, labels = node["spec"], node["metadata"]["labels"]
         if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
             return "node(s) didn't match Pod's node affinity/selector"
+        if labels.get(HOSTNAME) in _targets(pod["spec"], "NotIn"):
+            return "node(s) didn't match Pod's node affinity/selector"
         if spec.get("unschedulable"):
             return "node(s) were unschedulable"
         for taint in spec.get("taints") or []:
@@ -939,16 +941,16 @@ def _ready(node: Manifest) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "True" for item in node["status"]["conditions"])
 
 
-def _targets(spec: Mapping[str, Any]) -> list[str]:
-    """Names of nodes that a pod is pinned to."""
-    if name := (spec.get("nodeSelector") or {}).get(HOSTNAME):
+def _targets(spec: Mapping[str, Any], operator: str = "In") -> list[str]:
+    """Names of nodes that a pod is pinned to, or with `NotIn` kept off."""
+    if operator == "In" and (name := (spec.get("nodeSelector") or {}).get(HOSTNAME)):
         return [name]
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
     for term in required.get("nodeSelectorTerms") or []:
         for rule in [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]:
-            if rule["key"] in (HOSTNAME, "metadata.name") and rule["operator"] == "In":
+            if rule["key"] in (HOSTNAME, "metadata.name") and rule["operator"] == operator:
                 return list(rule["values"])
     return []
 

@@ -274,3 +274,38 @@ def test_a_mistyped_verification_says_what_exists(entrypoint, capsys, words, mes
 
 def test_the_signing_key_is_no_setting(entrypoint):
     assert entrypoint.settings_of({"GPUVAL_SIGNING_KEY": "[secret"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_judged", "code", "played"),
+    [
+        (0, True, 0, ["validate", "clean"]),
+        (2, True, 1, ["validate", "clean"]),
+        (2, False, 3, ["validate"]),  # another pod may do better
+        (0, False, 3, ["validate"]),
+        (-signal.SIGTERM, False, 128 + signal.SIGTERM, ["validate"]),
+    ],
+)
+def test_a_controller_ends_as_its_verdict_does(entrypoint, monkeypatch, tmp_path, status, is_judged, code, played):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUVAL_CONTROLLER_RUN", "r1")
+    commands = []
+
+    def run(command):
+        commands.append(command)
+        if is_judged:
+            (tmp_path / "results/mine/r1").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "results/mine/r1/report.json").touch()
+        return status
+
+    monkeypatch.setattr(entrypoint, "run_command", run)
+    assert entrypoint.main(["controller", "--clean", "--", "-i", "x"]) == code
+    assert [command[1].rpartition(".")[2] for command in commands] == played
+    chosen = {"gpuval_run_id": "r1", "run_resume_from_store": True}
+    assert all(command[2:4] == ["-i", "x"] and json.loads(command[-1]) == chosen for command in commands)
+
+
+def test_a_controller_without_a_run_starts_nothing(entrypoint, capsys, monkeypatch):
+    monkeypatch.delenv("GPUVAL_CONTROLLER_RUN", raising=False)
+    assert entrypoint.main(["controller"]) == entrypoint.NOT_STARTED
+    assert "make in-cluster" in capsys.readouterr().err

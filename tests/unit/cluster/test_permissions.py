@@ -1,3 +1,4 @@
+import re
 import subprocess
 from types import SimpleNamespace
 
@@ -165,6 +166,17 @@ class TestPreparation:
         with pytest.raises(AnsibleActionFail, match=f"kubectl apply -f {prepare.role_file}"):
             prepare()
         assert prepare.told == [permissions.printed("gpuval")]
+
+    @pytest.mark.parametrize("denied", permissions.needed(), ids=lambda asked: f"{asked.verb}-{asked.full_resource}")
+    def test_each_right_that_is_missing_is_named_as_the_rule_to_add(self, prepare, denied):
+        prepare.kit.deny(*denied[:3], denied.subresource)
+        with pytest.raises(AnsibleActionFail) as caught:
+            prepare()
+        text = str(caught.value)
+        role = "ClusterRole" if denied.resource in permissions.CLUSTER_SCOPED else "Role in the namespace gpuval"
+        assert f"this user may not {denied.verb} {denied.full_resource}; a {role} needs this rule:" in text
+        rule = yaml.safe_load(re.search(r"(?s)needs this rule:\n(.*?)\nan administrator", text)[1])
+        assert permissions.granted([{"kind": role.split(maxsplit=1)[0], "rules": rule}]) == {denied}
 
     def test_check_mode_names_it_and_writes_nothing(self, prepare):
         assert prepare(check_mode=True)["changed"]

@@ -42,6 +42,7 @@ GIVEN = {
     "LIST": "1", "BUNDLE": "b", "RUNS": "run-1,run-2", "FOLDER": "b", "SIGNING": "1", "ROTATE": "1", "SIGN": "1",
     "RENAMED": "1", "KUBECONFIG": "k", "CONTEXT": "c", "SELECTOR": "a=b", "STORE": "192.0.2.1", "SLURM": "1",
     "PARTITION": "gpu", "REGISTRY": "r.example:5000/gpuval",
+    "RECURRING": "1", "REMOVE": "1",
 }  # fmt: skip
 
 

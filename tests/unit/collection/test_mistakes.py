@@ -47,6 +47,8 @@ SETTINGS = [
     ("gpuval_profiles: {quick: [facts, memory]}", "declare another one by memory_workload"),
     ("bundle_without: [image]", "bundle_without ['image']: image is none of source, wheels,"),
     # types, ranges and durations
+    ("kubernetes_controller: {imge: x}", "it has no imge; is it image?"),
+    ("kubernetes_controller: [x]", "must be a mapping, such as {name: value}"),
     ("gpuval_retries: many", "gpuval_retries many: must be one of 0, 1"),
     ("gpuval_gpu_count: eight", "gpuval_gpu_count eight: must be a whole number"),
     ("gpuval_gpu_count: true", "gpuval_gpu_count True: must be a whole number"),

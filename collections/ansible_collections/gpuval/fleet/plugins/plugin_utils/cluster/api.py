@@ -178,10 +178,11 @@ class Cluster:
     def list(
         self, kind: str, selector: str = "", fields: str = "", *, untrimmed: bool = False
     ) -> tuple[list[Manifest], str]:
-        """Objects of a kind, trimmed unless `untrimmed`, and their resource version."""
+        """Objects of a kind, trimmed unless `untrimmed`, and their resource version. The content of Secrets is never
+        read, that of ConfigMaps only if `untrimmed`."""
         object_kind = KINDS[kind]
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(PAGE)}
-        accept = _METADATA if object_kind.metadata_only else _JSON
+        accept = _METADATA if object_kind.metadata_only and not (untrimmed and kind == "ConfigMap") else _JSON
         items: list[Manifest] = []
         while True:
             try:
@@ -212,9 +213,11 @@ class Cluster:
         """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
         self.delete_all(kind, "", fields=f"metadata.name={name}")
 
-    def patch(self, kind: str, name: str, body: Mapping[str, Any], subresource: str = "") -> Manifest:
+    def patch(
+        self, kind: str, name: str, body: Mapping[str, Any], subresource: str = "", *, dry_run: bool = False
+    ) -> Manifest:
         """Merge a patch (RFC 7386) into an object and return it, trimmed. The patch of a `subresource` is a strategic
-        one: lists are merged by their entries' keys.
+        one: lists are merged by their entries' keys. With `dry_run` nothing changes.
 
         Raises ``Exists`` when the patch names a resource version that the object no longer has.
         """
@@ -223,7 +226,8 @@ class Cluster:
         asked = KINDS[kind].asked("patch")
         if subresource:
             path, asked = f"{path}/{subresource}", asked._replace(subresource=subresource)
-        request = ApiRequest(asked, "PATCH", path, body=body, content_type=merge)
+        query = {"dryRun": "All"} if dry_run else {}
+        request = ApiRequest(asked, "PATCH", path, query, body, content_type=merge)
         return trim(kind, _document(self._call(request)))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:

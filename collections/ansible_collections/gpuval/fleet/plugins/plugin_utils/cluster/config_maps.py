@@ -46,9 +46,13 @@ def plan_config_maps(
     documents = []
     for plan in pod_plans:
         node, attempt = plan["node"], plan["attempt"]
-        key = f"{names.label_value(node)}.{attempt}.json"
-        documents.append(((node, attempt), key, plans.without_members(plan), f"the plan of {node}"))
+        documents.append(((node, attempt), plan_key(node, attempt), plans.without_members(plan), f"the plan of {node}"))
     return _in_config_maps(run_id, namespace, "plans", documents)
+
+
+def plan_key(node: str, attempt: int) -> str:
+    """The key of a node's plan in its ConfigMap."""
+    return f"{names.label_value(node)}.{attempt}.json"
 
 
 def gang_config_maps(

@@ -44,6 +44,13 @@ KINDS = {
         ObjectKind("Event", "", "events"),
         ObjectKind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
         ObjectKind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
+        ObjectKind("CronJob", "batch", "cronjobs"),
+        ObjectKind("ServiceAccount", "", "serviceaccounts"),
+        ObjectKind("Role", "rbac.authorization.k8s.io", "roles"),
+        ObjectKind("RoleBinding", "rbac.authorization.k8s.io", "rolebindings"),
+        ObjectKind("ClusterRole", "rbac.authorization.k8s.io", "clusterroles", namespaced=False),
+        ObjectKind("ClusterRoleBinding", "rbac.authorization.k8s.io", "clusterrolebindings", namespaced=False),
+        ObjectKind("PriorityClass", "scheduling.k8s.io", "priorityclasses", namespaced=False),
         # Not part of Kubernetes itself: `Cluster.serves` tells whether the cluster has it.
         ObjectKind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
         # Dynamic resource allocation: since Kubernetes 1.34, and of NVIDIA's driver.

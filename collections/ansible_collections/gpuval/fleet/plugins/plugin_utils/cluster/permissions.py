@@ -42,7 +42,12 @@ BIND_MARKS = (
 )
 
 #: Resources without a namespace, of those that gpuval uses.
-CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes", "resourceslices", "deviceclasses"})
+CLUSTER_SCOPED = frozenset(
+    {
+        *("nodes", "namespaces", "persistentvolumes", "resourceslices", "deviceclasses"),
+        *("clusterroles", "clusterrolebindings", "priorityclasses"),
+    }
+)
 
 
 def documents(namespace: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.store import StoreError
+from ..core import schemas
 from ..core.escape import clean_text
 from ..core.text import some_of
 from ..gang import keys
@@ -25,7 +26,7 @@ from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt
 from . import cleaning, dra, gangs, manifests, names, new_nodes, nodes, pod_classes, pod_records
 from .api import Cluster, ClusterError, Forbidden
-from .config_maps import PlanPlace, code_config_map, plan_config_maps
+from .config_maps import PlanPlace, code_config_map, plan_config_maps, plan_key
 from .pod_diagnosis import PodLimits, PodTrouble
 from .pod_settings import PodSettings
 from .pod_state import ENDED, termination_report
@@ -137,6 +138,7 @@ class ClusterPlacement(JobPlacement):
         now = time.monotonic()
         self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
         todo = [name for name in views if name in self.present and not views[name].complete]
+        self._recall_plans(name for name in todo if self._pods.status(name, now).job)
         orders = []
         for name in todo:
             try:
@@ -154,6 +156,19 @@ class ClusterPlacement(JobPlacement):
                 if volume not in shared:
                     shared.append(volume)
                     self._make(volume)
+
+    def _recall_plans(self, launched: Iterable[str]) -> None:
+        """Write the plans of these nodes that only the cluster has: an earlier controller made their Jobs, and its
+        folder is lost. Their records name the nonce of these plans."""
+        lacking = {name for name in launched if not self._folder.plan_file(name).exists()}
+        selector = names.run_selector(self._run["run_id"])
+        listed = self._cluster.list("ConfigMap", selector, untrimmed=True)[0] if lacking else []
+        texts = {key: text for item in listed for key, text in (item.get("data") or {}).items()}
+        for name in lacking:
+            if text := texts.get(plan_key(name, 1)):
+                plan = json.loads(text)
+                schemas.validate("plan", plan, what=f"the plan of {name} in the cluster")
+                run_folder.write_json(self._folder.plan_file(name), plan)
 
     def _warn_of_twins(self) -> None:
         """Warn of nodes with the same machine id: two kubelets on one machine would test the same hardware at once."""

@@ -22,6 +22,7 @@ FAILED_NODES = "results/latest/failed_nodes.txt"
 #: Targets that do more than a playbook of their name.
 TARGETS = {
     "baseline-diff": ("compare_baselines",),
+    "in-cluster": ("in_cluster",),
     "calibrate": ("baseline", "-e", "baseline_state=spreads", "-e", "baseline_name=spreads"),
     "rerun": ("validate", "--limit", "@{failed}"),
     "shell": ("reach", "-e", "run_reach=shell"),

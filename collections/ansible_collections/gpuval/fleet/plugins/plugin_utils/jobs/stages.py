@@ -82,6 +82,11 @@ def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
     return [(job.path, name) for job in _readable(paths) for name in job.stage.get("needs", ())]
 
 
+def secret_names(paths: Iterable[str | Path]) -> list[str]:
+    """Variables of the jobs' secrets."""
+    return [name for job in _readable(paths) for name in job.stage.get("secrets", ())]
+
+
 def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
     """Problems with the jobs' secrets: values that `store`, the store's settings, lacks."""
     wrong = []

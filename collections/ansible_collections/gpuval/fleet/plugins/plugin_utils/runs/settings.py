@@ -178,6 +178,11 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
         return type_message
     if isinstance(value, bool) and kind in ("int", "float"):
         return type_message
+    if kind == "dict" and not isinstance(value, (Mapping, str)):
+        return type_message
+    if kind == "dict" and option.get("options") and isinstance(value, Mapping):
+        for key in (key for key in value if key not in option["options"]):
+            return f"it has no {_shown(key)}{meant(key, option['options'])}"
     if name == STAGES and isinstance(value, str):  # templates use it before text becomes a list
         meant_list = json.dumps({STAGES: re.split(r"[\s,]+", value.strip("[] "))})
         return f"must be a list: -e '{meant_list}'"

@@ -34,6 +34,8 @@ sku_catalogue.shipped()
 
 class OpenRunOptions(RunOptions):
     baseline: PathText = ""
+    #: Whether this controller resumes a run of the id that only the store has.
+    from_store: bool = False
     folder: str = ""
     runs_folder: str = ""
     namespace: str = ""
@@ -85,7 +87,11 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
         is_named = options.run_id not in ("", run_folder.LATEST)
         for folder in [run_folder.find(results, options.run_id)] if is_named else newest:  # that may be resumed
-            if folder.is_known and not (folder.is_imported or action.check_mode):
+            if options.from_store and is_named and not (folder.is_known or action.check_mode):
+                place = run_folder.find_or_place(results, options.run_id, action.inventory)
+                run_folder.keep_inventory(place, results, action.inventory)
+                file_recovery.bring_back(place, _folder_of(options, options.run_id), open_store(options.store))
+            elif folder.is_known and not (folder.is_imported or action.check_mode):
                 file_recovery.recover(folder, open_store(options.store), action.display.warning)
         run_id = opening.choose_run_id(
             results, options.run_id, nodes, options.profile, narrowed, action.inventory, extensions.digests() or None
@@ -184,6 +190,11 @@ def _ensure_no_gang_asked(options, count):
         )
 
 
+def _folder_of(options, run_id):
+    """The run's folder in the bucket."""
+    return run_folder.check_folder(options.folder or f"{options.runs_folder}/{run_id}")
+
+
 def _wanted(run_id, options, stages, narrowed, nodes):
     """The run document for these nodes, before a run is chosen or opened."""
     workloads = options.workloads
@@ -191,7 +202,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "schema": "gpuval.run/1",
         "version": version(),
         "run_id": run_id,
-        "folder": run_folder.check_folder(options.folder or f"{options.runs_folder}/{run_id}"),
+        "folder": _folder_of(options, run_id),
         "bucket": options.store["bucket"],
         "profile": options.profile,
         "depth": depth_of(options.profile),

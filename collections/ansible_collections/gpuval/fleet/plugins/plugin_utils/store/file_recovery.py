@@ -13,6 +13,7 @@ from ..core import files
 from ..core.text import some_of
 from ..runs import applied_criteria, publishing
 from ..runs import folder as run_folder
+from ..runs import state as run_state
 from . import stored_runs
 from .backend import StoreBackend
 
@@ -66,6 +67,34 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
     if lost:
         advice = "`make validate RUN=new` checks again what cannot be judged"
         warn(f"damaged files in {root} that cannot be restored from the store: {some_of(lost)}. {advice}")
+
+
+def bring_back(folder: run_folder.RunFolder, base: str, access: StoreBackend) -> None:
+    """Write the folder of a run from the store, if the store has it, for this controller to resume it: its own is gone.
+    `base`: the run's folder in the bucket. Raises RunError, StoreError and OSError."""
+    try:
+        run = stored_runs.read_run(access.store(), base) if access.known() else None
+    except StoreError as error:
+        if "no such bucket" not in str(error):
+            raise
+        run = None  # the preparation of the run makes it, or says so
+    if run is None or run["run_id"] != folder.path.name:
+        return
+    rounds = (_copy(Path(), "gangs/gangs.json", base, access) or {"rounds": ()})["rounds"]
+    for below in (*(Path("gangs", item["name"]) for item in rounds), Path()):
+        names = [name for name in COPIES if name != publishing.RUN_FILE]
+        documents = {name: _copy(below, name, base, access) for name in names}
+        watch = documents[STATE + publishing.WATCH_FILE] or {"problems": [], "nodes": {}}
+        documents[PROBLEMS] = watch["problems"]
+        for node, described in watch["nodes"].items():
+            documents[f"{LAUNCHES}{node}.json"] = described["launch"]
+            documents[f"{PLANS}{node}.json"] = _copy(below, f"{PLANS}{node}.json", base, access)
+        # The file of the run itself comes last: without it the rest is written again.
+        documents[publishing.RUN_FILE] = _copy(below, publishing.RUN_FILE, base, access)
+        for name, document in documents.items():
+            if document is not None:
+                run_folder.write_json(folder.path / below / name, document)
+    folder.write_run({**run, "state": {**run_state.of(run), "workers": []}})
 
 
 def _damaged(path: Path, run_id: str) -> Iterator[str]:

@@ -1,0 +1,129 @@
+"""The files that a controller in the cluster needs: those of its inventory, and those that settings name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core import yaml_file
+from ..core.errors import reason_of
+from ..core.paths import project_path
+from .controller import PROJECT, ProjectFiles
+from .pod_settings import PodSettingsError
+
+#: Settings that name a file or folder of this controller, or a list of such.
+FILE_SETTINGS = (
+    *("gpuval_baseline", "gpuval_criteria", "gpuval_extensions", "gpuval_jobs", "gpuval_node_ids"),
+    *("gpuval_s3_ca_file", "gpuval_signing_keys"),
+)
+#: Folders beside an inventory that is a file.
+VARIABLES = ("group_vars", "host_vars")
+MAX_FILES = 5000
+#: A secret this short occurs in any text.
+SHORTEST_HIDDEN = 6
+_KUBECONFIG = re.compile(rb"""^\s*["']?kind["']?\s*:\s*["']?Config\b""", re.MULTILINE)
+_PLUGIN = re.compile(rb"gpuval\.fleet\.kubernetes_nodes\b")
+_VAULT = b"$ANSIBLE_VAULT;"
+
+
+@dataclass
+class ControllerFiles:
+    """Files by path below PROJECT, as they are collected. `hidden`: texts that no ConfigMap may have;
+    `decrypt`: the text of a file of Ansible Vault."""
+
+    hidden: Collection[str]
+    decrypt: Callable[[str], str]
+    _public: dict[str, bytes] = field(default_factory=dict)
+    _secret: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    def result(self) -> ProjectFiles:
+        return ProjectFiles(self._public, self._secret)
+
+    def add(self, path: str, content: bytes, *, is_secret: bool = False) -> None:
+        """Add a file; one that has a hidden text goes into the Secret."""
+        text = content.decode("utf-8", "replace")
+        hidden = [text for text in self.hidden if len(text) >= SHORTEST_HIDDEN]
+        is_secret |= any(form in text for secret in hidden for form in (secret, json.dumps(secret)[1:-1]))
+        (self._secret if is_secret else self._public)[path] = content
+
+    def add_inventory(self, sources: Iterable[str]) -> list[str]:
+        """Add the files of an inventory, and return its sources in the pod."""
+        return [self._add_source(source, f"inventory/{number}") for number, source in enumerate(sources, 1)]
+
+    def _add_source(self, source: str, place: str) -> str:
+        path = Path(source)
+        if "," in source and not path.exists():
+            return source  # a list of hosts
+        folders = [path] if path.is_dir() else [path.parent / name for name in VARIABLES]
+        files = [*([] if path.is_dir() else [path]), *(file for folder in folders for file in _below(folder))]
+        for file in files:
+            content = self._content(file)
+            if _KUBECONFIG.search(content):
+                continue  # the controller uses its own account
+            if os.access(file, os.X_OK) and content.startswith(b"#!"):
+                raise PodSettingsError(
+                    f"{file} is a program, which the controller in the cluster cannot run: give its output, as "
+                    "`ansible-inventory --list --export` prints it"
+                )
+            self._add_file(f"{place}/{file.relative_to(path.parent)}", file, content)
+            if path.is_file() and file == path and _PLUGIN.search(content):
+                self._add_listed(place, file, content)
+        return f"{PROJECT}/{place}/{path.name}"
+
+    def _add_listed(self, place: str, source: Path, content: bytes) -> None:
+        """Add the list of nodes that an inventory of a cluster names."""
+        document = yaml_file.parse(source, content.decode("utf-8", "replace"), yaml_file.AnyTagLoader)
+        expected = document.get("expected") if isinstance(document, dict) else None
+        if isinstance(expected, str) and (listed := source.parent / expected).is_file():
+            relative = os.path.relpath(listed, source.parent)
+            if relative.startswith(".."):
+                raise PodSettingsError(f"{source}: expected: {expected} is outside of its folder: move it there")
+            self._add_file(f"{place}/{relative}", listed, self._content(listed))
+
+    def add_settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the files that settings name. Returns these settings with the paths in the pod."""
+        changed: dict[str, Any] = {}
+        for name in FILE_SETTINGS:
+            value = values.get(name)
+            if not value or isinstance(value, Mapping):
+                continue
+            paths = [value] if isinstance(value, str) else list(value)
+            moved = [self._add_path(f"files/{name}/{number}", str(path)) for number, path in enumerate(paths, 1)]
+            changed[name] = moved[0] if isinstance(value, str) else moved
+        return changed
+
+    def _add_path(self, place: str, named: str) -> str:
+        path = project_path(named)
+        files = list(_below(path)) if path.is_dir() else [path]
+        for file in files:
+            self._add_file(f"{place}/{file.relative_to(path.parent)}", file, self._content(file))
+        return f"{PROJECT}/{place}/{path.name}"
+
+    def _content(self, file: Path) -> bytes:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise PodSettingsError(f"{file} cannot be read: {reason_of(error)}") from None
+
+    def _add_file(self, path: str, file: Path, content: bytes) -> None:
+        """Add a file; one that others may not read goes into the Secret."""
+        is_vault = content.startswith(_VAULT)
+        if is_vault:
+            content = self.decrypt(str(file)).encode()
+        self.add(path, content, is_secret=is_vault or not file.stat().st_mode & 0o044)
+        if len(self._public) + len(self._secret) > MAX_FILES:
+            raise PodSettingsError(f"more than {MAX_FILES} files at {file.parent}: name the inventory itself")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below a folder, without hidden ones and backups."""
+    for root, below, names in os.walk(folder, followlinks=True):
+        below[:] = sorted(name for name in below if not name.startswith((".", "__pycache__")))
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(("~", ".pyc")):
+                yield Path(root) / name

@@ -1,0 +1,334 @@
+"""Run the controller in the cluster: apply its rights, files and Job or CronJob, write them to a file, or remove it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from ansible.errors import AnsibleActionFail
+from ansible.utils.vars import load_extra_vars
+
+from ...module_utils.store import session
+from ..cluster import controller, names
+from ..cluster.api import Cluster, ClusterAccess, Forbidden
+from ..cluster.controller import ControllerOrder, ControllerPodOptions
+from ..cluster.controller_files import FILE_SETTINGS, ControllerFiles
+from ..cluster.kinds import KINDS, Manifest
+from ..cluster.nodes import VARIABLE
+from ..core import files, step_options
+from ..core.errors import GpuvalError
+from ..core.host_values import templar_of, values_of
+from ..core.paths import project_path
+from ..core.step_options import PathText, StoreOptions
+from ..core.text import some_of
+from ..jobs import stages as job_stages
+from ..runs import folder as run_folder
+from ..runs import job_secrets, opening, origin, settings
+from ..runs.action import RunAction, RunOptions
+from .render_manifests import to_yaml
+
+#: Settings that are made of others.
+DERIVED = {"gpuval_env", "gpuval_store"}
+#: Settings of this command, not of the run.
+OWN = {"gpuval_run_id", "kubernetes_controller", "kubernetes_controller_rights", "kubernetes_controller_state"}
+#: Of the controller in the cluster: its account is that of its pod, and its folders are in it.
+FIXED = {
+    "gpuval_kubeconfig": "",
+    "gpuval_kube_context": "",
+    "gpuval_results_dir": f"{controller.WORK}/results",
+    "gpuval_state_dir": f"{controller.WORK}/.gpuval",
+    "gpuval_secrets_file": "",
+}
+RBAC = "rbac.authorization.k8s.io"
+#: Words for a Job's state, by the condition that has it.
+ENDS = {"Complete": "has ended with PASS", "Failed": "has ended without PASS"}
+AT_WORK = "is at work"
+#: What a trial compares, in which the version of an object stays.
+COMPARED = ("spec", "rules", "roleRef", "subjects", "automountServiceAccountToken", "value", "preemptionPolicy")
+SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+class RunInClusterOptions(RunOptions, ClusterAccess):
+    state: Literal["present", "absent"] = "present"
+    controller: Annotated[dict[str, Any], ControllerPodOptions]
+    store: StoreOptions
+    #: What a run may take.
+    seconds: float
+    #: Whether rights are applied, and which of the optional ones.
+    rights: bool = True
+    marks: bool = False
+    volumes: bool = False
+    #: Of a CronJob; empty: a Job.
+    schedule: str = ""
+    #: PriorityClass that is made, for the pods of the run.
+    priority_class: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    jobs: Sequence[PathText] = ()
+    #: File to write the manifests to; empty: they are applied.
+    path: PathText = ""
+
+
+def run_in_cluster(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
+    if options.state == "absent":
+        return _remove(action, options)
+    if options.path:
+        try:
+            return _write(action, options)
+        except GpuvalError as error:
+            if not options.schedule:
+                raise
+            action.display.warning(f"no CronJob is written: {error}")  # but other schedules are
+            return {"changed": False, "msg": "no CronJob is written"}
+    _check_store(options.store)
+    try:
+        with Cluster(options) as cluster:
+            return _start(action, cluster, options)
+    except Forbidden as error:
+        if not any(request.group == RBAC for request in error.asked):
+            raise
+        raise AnsibleActionFail(
+            f"{error}\nOr an administrator of the cluster applies the rights of the controller, which `make prepare` "
+            "writes, and you set kubernetes_controller_rights: false"
+        ) from None
+
+
+def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) -> dict[str, Any]:
+    """Apply everything, unless a controller of the run or of the inventory is there."""
+    run_id = _chosen_id(options)
+    if not options.schedule and (job := _present_job(action, cluster, options, run_id)):
+        name = job["metadata"]["name"]
+        return _result(action, name, [], [f"run {name}: its controller {_state(job)}: nothing to do"])
+    order = _order(action, options, run_id)
+    choice = controller.hosts(cluster.list("Node")[0], {*action.task_vars["ansible_play_hosts_all"]}, order.pod)
+    order = replace(order, avoided=choice.avoided)
+    shared = "prefers others than" if order.pod.share_nodes else "keeps off"
+    lines = [f"the controller {shared} the {len(choice.avoided)} nodes under test: {some_of(choice.free, 3)}"]
+    changed, before, after = [], "", ""
+    for manifest in _manifests(options, order):
+        label = f"{manifest['kind']} {manifest['metadata']['name']}"
+        outcome, earlier = _apply(cluster, manifest, trial=action.check_mode)
+        lines.append(f"  {label}: {'would be ' if outcome and action.check_mode else ''}{outcome or 'unchanged'}")
+        if outcome:
+            changed.append(label)
+            before, after = before + earlier, after + to_yaml([_shown(manifest)])
+    diff = {"before": before, "after": after, "before_header": "cluster", "after_header": "cluster"}
+    return {**_result(action, order.name, changed, lines, is_run=not options.schedule), "diff": diff}
+
+
+def _result(
+    action: RunAction, name: str, changed: Sequence[str], lines: Sequence[str], *, is_run: bool = True
+) -> dict[str, Any]:
+    """Print the lines, and how to follow a run from outside."""
+    action.display.display(*lines)
+    if is_run and not action.check_mode:
+        commands = ", ".join(f"`make {target} RUN={name}`" for target in ("status", "report", "clean"))
+        action.display.display(f"run {name} works in the cluster: {commands} work here, by the store")
+    return {"changed": bool(changed), "run_id": name, "objects": list(changed), "msg": f"controller {name}"}
+
+
+def _write(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
+    """Write the manifests into a file, which has secrets."""
+    _check_store(options.store)
+    path = project_path(options.path)
+    order = _order(action, options, _chosen_id(options))
+    text = to_yaml(_manifests(options, order)).encode()
+    is_same = path.exists() and path.read_bytes() == text
+    if not (is_same or action.check_mode):
+        files.replace(path, text, files.PRIVATE)
+    return {"changed": not is_same, "run_id": order.name, "msg": f"the controller's manifests are in {path}"}
+
+
+def _remove(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
+    """Remove all controllers of the namespace with their files and pods. Their rights and PriorityClass stay."""
+    removed = []
+    with Cluster(options) as cluster:
+        for kind in ("CronJob", "Job", "ConfigMap", "Secret"):
+            there = [item["metadata"]["name"] for item in cluster.list(kind, controller.SELECTOR)[0]]
+            removed += [f"{kind} {name}" for name in there]
+            if there and not action.check_mode:
+                cluster.delete_all(kind, controller.SELECTOR)
+    action.display.display(*(f"  {label}: {'would be ' if action.check_mode else ''}removed" for label in removed))
+    return {"changed": bool(removed), "objects": removed, "msg": f"{len(removed)} object(s) of controllers"}
+
+
+def _check_store(store: Mapping[str, Any]) -> None:
+    """Raise RunError for a store that the controller's pod does not reach."""
+    host = urlsplit(store["endpoint"]).hostname or ""
+    is_local = host in ("", "localhost")
+    with suppress(ValueError):  # a name
+        is_local = ipaddress.ip_address(host).is_loopback
+    if is_local:
+        endpoint = store["endpoint"] or "the embedded store"
+        raise run_folder.RunError(
+            f"the controller in the cluster keeps its results in the store, and its pod does not reach {endpoint}: set "
+            "gpuval_s3_endpoint to an S3 service that pods and you reach"
+        )
+
+
+def _present_job(action: RunAction, cluster: Cluster, options: RunInClusterOptions, run_id: str) -> Manifest | None:
+    """The Job of the run's controller; without a run id one of this inventory that is at work."""
+    if run_id:
+        return next(iter(cluster.list("Job", fields=f"metadata.name={run_id}")[0]), None)
+    inventory = origin.folder_name(action.inventory)
+    selector = f"{controller.SELECTOR},{names.PARENT_LABEL}"
+    for job in cluster.list("Job", selector)[0] if options.run_id != run_folder.NEW else ():
+        is_of_inventory = job["metadata"]["annotations"].get(controller.INVENTORY_ANNOTATION) == inventory
+        if is_of_inventory and _state(job) == AT_WORK:
+            return job
+    return None
+
+
+def _state(job: Manifest) -> str:
+    ended = {item["type"] for item in (job.get("status") or {}).get("conditions") or () if item["status"] == "True"}
+    return next((words for kind, words in ENDS.items() if kind in ended), AT_WORK)
+
+
+def _chosen_id(options: RunInClusterOptions) -> str:
+    """The id that the command chose for the run; empty for none."""
+    return options.run_id if options.run_id not in ("", run_folder.LATEST, run_folder.NEW) else ""
+
+
+def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> ControllerOrder:
+    """What to apply, with all files and settings. Raises PodSettingsError."""
+    inventory = origin.folder_name(action.inventory)
+    name = controller.recurring_name(inventory) if options.schedule else run_id or opening.new_run_id()
+    hosts = action.task_vars["ansible_play_hosts_all"]
+    pod = step_options.group_of(ControllerPodOptions, options.controller)
+    public, secret, hidden, named = _settings(action, options, pod)
+    collected = ControllerFiles(hidden, action._loader.get_text_file_contents)
+    sources = collected.add_inventory(action.task_vars["ansible_inventory_sources"])
+    public |= collected.add_settings(named)
+    collected.add("settings.json", controller.settings_text(public))
+    if secret:
+        collected.add("secrets.json", controller.settings_text(secret), is_secret=True)
+    arguments = [word for source in sources for word in ("-i", source)]
+    for file in ("settings.json", *(["secrets.json"] if secret else [])):
+        arguments += ["-e", f"@{controller.PROJECT}/{file}"]
+    described = (action.task_vars["hostvars"][node].get(VARIABLE) or {} for node in hosts)
+    avoided = sorted(node.get("hostname") or name for name, node in zip(hosts, described, strict=True))
+    order = ControllerOrder(
+        name=name,
+        namespace=options.namespace,
+        pod=pod,
+        files=collected.result(),
+        arguments=[*arguments, *_choices(action.task_vars)],
+        avoided=avoided,
+        inventory=inventory,
+        seconds=options.seconds,
+        schedule=options.schedule,
+    )
+    for remark in controller.check_order(order):
+        action.display.warning(remark)
+    return order
+
+
+def _settings(
+    action: RunAction, options: RunInClusterOptions, pod: ControllerPodOptions
+) -> tuple[dict[str, Any], dict[str, Any], set[str], dict[str, Any]]:
+    """Settings for the ConfigMap and for the Secret, texts that no ConfigMap may have, and settings that name files.
+
+    The inventory's files bring the other ones. What comes from this controller's environment is resolved here.
+    """
+    values = values_of(action, action.task_vars["ansible_play_hosts_all"][0], action.task_vars)
+    specs, templar = settings.declared(), templar_of(action, values)
+    protected = {name for name, option in specs.options.items() if option.get("no_log")}
+    by_env = {name: default for name, default in specs.defaults.items() if "gpuval_env." in str(default)}
+    extra = {name: value for name, value in load_extra_vars(action._loader).items() if name not in OWN | protected}
+    resolved = {
+        name: templar.template(values[name])
+        for name in specs.options
+        if name in values and (name in protected or _is_of_this_place(values[name], specs.defaults.get(name)))
+    }
+    resolved |= {"gpuval_secrets": _job_secrets(options)}
+    if not (options.store["access_key"] or pod.secret):
+        resolved |= _own_keys()
+    resolved = {name: value for name, value in resolved.items() if value} | extra | {**options.settings}
+    hidden = {text for name in (protected & resolved.keys()) - DERIVED for text in _texts(resolved[name])}
+    secret = {name: resolved.pop(name) for name in protected & resolved.keys()}
+    secret = {name: secret[name] for name in secret if name.startswith(settings.PREFIX) and name not in DERIVED}
+    if pod.secret:  # its variables set what this controller's set here
+        resolved |= {name: by_env[name] for name in protected & by_env.keys()}
+        secret = {name: value for name, value in secret.items() if name not in by_env}
+    public = resolved | FIXED
+    named = {name: templar.template(values[name]) for name in FILE_SETTINGS if name in values}
+    return public, secret, hidden, named
+
+
+def _own_keys() -> dict[str, str]:
+    """The keys of the store that this controller uses where no setting has any: of its environment or profile."""
+    credentials = session().get_credentials()
+    keys = credentials.get_frozen_credentials() if credentials else ("", "", "")
+    named = zip(("access_key", "secret_key", "session_token"), keys, strict=False)
+    return {f"gpuval_s3_{name}": value for name, value in named if value}
+
+
+def _is_of_this_place(value: Any, default: Any) -> bool:
+    """Whether a setting comes from this controller's environment or files: the pod has others."""
+    return isinstance(value, str) and ("gpuval_env." if value == default else "lookup(") in value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _choices(task_vars: Mapping[str, Any]) -> list[str]:
+    """The nodes and stages that the command chose, as arguments."""
+    limit = str(task_vars.get("ansible_limit") or "")
+    if limit.startswith("@"):  # a file
+        limit = ",".join(task_vars["ansible_play_hosts_all"])
+    chosen = [("--limit", limit)]
+    for option, variable in (("--tags", "ansible_run_tags"), ("--skip-tags", "ansible_skip_tags")):
+        chosen.append((option, ",".join(tag for tag in task_vars.get(variable) or () if tag != "all")))
+    return [word for option, value in chosen if value for word in (option, value)]
+
+
+def _rights(options: RunInClusterOptions) -> list[Manifest]:
+    if not options.rights:
+        return []
+    return controller.rights(options.namespace, marks=options.marks, volumes=options.volumes)
+
+
+def _manifests(options: RunInClusterOptions, order: ControllerOrder) -> list[Manifest]:
+    """All objects in the order in which they are applied."""
+    priority = [controller.priority_class(options.priority_class)] if options.priority_class else []
+    return [*_rights(options), *priority, *controller.objects(order)]
+
+
+def _apply(cluster: Cluster, manifest: Manifest, *, trial: bool) -> tuple[str, str]:
+    """Create an object, or change it where it differs. Returns what was done, empty for nothing, and as YAML the object
+    before. In a trial the API server checks the object and keeps nothing."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    listed, _version = cluster.list(kind, fields=f"metadata.name={name}", untrimmed=True)
+    if not listed:
+        cluster.create(manifest, dry_run=trial)
+        return "created", ""
+    before, after = listed[0], cluster.patch(kind, name, manifest, dry_run=trial)
+    if trial and KINDS[kind].metadata_only:
+        return "changed where its content differs", ""
+    is_same = after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    is_same &= not trial or all(after.get(key) == before.get(key) for key in COMPARED)
+    return ("" if is_same else "changed"), to_yaml([_shown({"kind": kind, **before})])
+
+
+def _shown(manifest: Manifest) -> Manifest:
+    """An object for people: without a Secret's content and what the server adds."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key in SHOWN_METADATA}
+    hidden = {"data": dict.fromkeys(manifest.get("data") or (), "(hidden)")} if manifest["kind"] == "Secret" else {}
+    return {**{key: value for key, value in manifest.items() if key != "status"}, "metadata": metadata, **hidden}
+
+
+def _job_secrets(options: RunInClusterOptions) -> dict[str, str]:
+    """Secrets of jobs by variable, from settings, the file, and for the jobs' names the environment."""
+    path, given = options.store["secrets_file"], job_secrets.flat(options.store["secrets"])
+    in_file = job_secrets.flat(job_secrets.read(project_path(path))) if path else {}
+    required = job_secrets.values(job_stages.secret_names(map(project_path, options.jobs)), options.store)
+    return {name: value for name, value in {**in_file, **given, **required}.items() if value}

@@ -1,0 +1,157 @@
+"""The controller as a Job of the cluster, by the image's own program, from the command to the clean."""
+
+import json
+import re
+import threading
+
+import pytest
+
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_fleet import ClusterFleet, own_address
+from tests.kit.controller_pod import ControllerPods
+from tests.kit.fleet import STEP_SECONDS, until
+from tests.kit.s3_service import S3Service
+
+STAGES = ("first", "second")
+STAGE = {"command": ["true"], "timeout_seconds": 60}
+KEY, SECRET = "controller-key", "5ecret-0f-the-st0re"
+IMAGE = f"registry.example/validate@sha256:{'a' * 64}"
+
+
+@pytest.fixture
+def kit(tmp_path):
+    pods = ControllerPods(root=tmp_path / "pods")
+    with ClusterKit(tmp_path, on_stage=pods) as kit:
+        pods.kubeconfig = kit.kubeconfig
+        kit.add_nodes(2, gpus=0)
+        kit.add_node("elsewhere", gpus=0, labels={"pool": "other"})
+        yield kit
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "s3").mkdir()
+    with S3Service(tmp_path / "s3", (KEY, SECRET), address=own_address()) as service:
+        (service.data / "results").mkdir()
+        yield service
+
+
+@pytest.fixture
+def new_fleet(tmp_path, kit, store):
+    """Consoles over one cluster and store."""
+    fleets = []
+
+    kit.store = store
+
+    def make(name="fleet", **more):
+        settings = {
+            "gpuval_stages": list(STAGES),
+            "gpuval_sku": "cpu",
+            **{f"{stage}_workload": STAGE for stage in STAGES},
+            "gpuval_s3_endpoint": store.endpoint,
+            "gpuval_bucket": "results",
+            "gpuval_store_address": "",
+            "kubernetes_controller": {"image": IMAGE},
+            **more,
+        }
+        keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+        fleet = ClusterFleet(tmp_path / name / "of", kit=kit, settings=settings, more_environment=keys)
+        fleet.source = {"selector": "pool!=other"}
+        fleets.append(fleet)
+        return fleet
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
+
+
+def started(kit, done):
+    assert done.code == 0, str(done)
+    (run_id,) = set(re.findall(r"RUN=([\w-]+)", done.output))
+    return run_id
+
+
+def ended(kit, name):
+    def condition():
+        job = kit.get("Job", name)
+        return {item["type"] for item in job["status"].get("conditions", ())} & {"Complete", "Failed"}
+
+    (state,) = until(condition, f"the end of the Job {name}", 240)
+    return state
+
+
+MADE = ("Job", "Pod", "Secret", "ConfigMap", "ServiceAccount", "Role", "RoleBinding", "ClusterRole")
+
+
+def there(kit):
+    return {kind: len(found) for kind in MADE if (found := kit.all(kind))}
+
+
+def for_run(run_id, *more):
+    return ("-e", f"gpuval_run_id={run_id}", *more)
+
+
+def test_a_run_in_the_cluster_from_the_command_to_the_clean(kit, new_fleet):
+    fleet = new_fleet()
+    trial = fleet.play("gpuval.fleet.in_cluster", "--check", "--diff")
+    assert trial.code == 0, trial
+    assert "Job 2" in trial.output and "would be created" in trial.output and SECRET not in trial.output
+    assert not there(kit)
+
+    done = fleet.play("gpuval.fleet.in_cluster")
+    run_id = started(kit, done)
+    again = fleet.play("gpuval.fleet.in_cluster")
+    if "is at work" in again.output:  # on a slow machine the run may have ended by then
+        assert started(kit, again) == run_id and again.recap("node-001")["changed"] == 0, again
+    assert ended(kit, run_id) == "Complete", kit.on_stage.pods
+    (pod,) = [pod for pod in kit.all("Pod") if pod["metadata"]["labels"].get("job-name") == run_id]
+    assert pod["spec"]["nodeName"] == "elsewhere", "no node under test"
+    (output,) = kit.on_stage.pods[run_id]
+    assert "FINAL ACCEPTANCE: PARTIAL" in output and f"run {run_id}: 2 node(s)" in output
+    readable = [kit.all(kind) for kind in ("ConfigMap", "Job", "Pod")]
+    assert SECRET not in output + done.output + json.dumps(readable)
+
+    for command, said in (("status", f"run {run_id}"), ("report", "FINAL ACCEPTANCE: PARTIAL")):
+        outside = fleet.play(f"gpuval.fleet.{command}", *for_run(run_id))
+        assert outside.code == 0 and said in outside.output, outside
+    clean = fleet.play("gpuval.fleet.clean", *for_run(run_id))
+    assert clean.code == 0, clean
+    assert there(kit) == {"ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "ClusterRole": 1}, "rights stay"
+
+
+class Held(ControllerPods):
+    """The second stage runs until it is released."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.released = threading.Event()
+
+    def __call__(self, run, moment):
+        end = super().__call__(run, moment)
+        if (run.stage, moment) == (STAGES[1], "start"):
+            assert self.released.wait(STEP_SECONDS)
+        return end
+
+
+def test_another_pod_resumes_the_run_of_one_that_is_lost(kit, new_fleet, tmp_path):
+    """With nothing of the first pod but the store and the cluster."""
+    kit.on_stage = pods = Held(root=tmp_path / "pods", kubeconfig=kit.kubeconfig)
+    fleet = new_fleet()
+    run_id = started(kit, fleet.play("gpuval.fleet.in_cluster"))
+    until(lambda: sum(count for key, count in pods.begun.items() if key[2] == STAGES[1]) == 2, "both second stages")
+    until(lambda: "run_watch.json" in {path.name for path in kit.store.data.rglob("*")}, "the watch in the store")
+    pods.kill()
+    assert ended(kit, run_id) == "Failed"  # the simulated cluster makes no further pod
+    kit.forget_requests()
+    (job,) = [job for job in kit.all("Job") if job["metadata"]["name"] == run_id]
+    (pod,) = [pod for pod in kit.all("Pod") if pod["metadata"]["labels"].get("job-name") == run_id]
+    playing = threading.Thread(target=pods.run_again, args=(job, pod, kit))
+    playing.start()
+    until(lambda: "resumed where it stopped" in pods.output, "the second pod", 120)
+    pods.released.set()
+    playing.join(STEP_SECONDS)
+    assert "FINAL ACCEPTANCE: PARTIAL" in pods.output and pods.code == 0, pods.output
+    begun = {key[1:3]: count for key, count in pods.begun.items()}
+    assert begun == {(node, stage): 1 for node in ("node-001", "node-002") for stage in STAGES}, "nothing runs twice"
+    made = {asked.resource for asked in kit.requests if asked.verb == "create"}
+    assert "jobs" not in made and "secrets" not in made
