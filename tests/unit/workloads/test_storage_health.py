@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from gpuval_node.hardware.disks import disk_sectors
+from gpuval_node.hardware.tree import Tree
 from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.storage import health, program
 
@@ -145,13 +147,13 @@ def test_disks_are_those_of_the_kernel_but_virtual_ones(tmp_path):
     for name, sectors in {"nvme0n1": 8, "nvme0c0n1": 8, "sda": 8, "sdb": 0, "loop0": 8, "dm-0": 8, "md127": 8}.items():
         (tmp_path / "sys/block" / name).mkdir(parents=True)
         (tmp_path / "sys/block" / name / "size").write_text(f"{sectors}\n")
-    assert health.disks(tmp_path) == ["nvme0n1", "sda"]
-    assert health.disks(tmp_path / "none") == []
+    assert list(disk_sectors(Tree(tmp_path))) == ["nvme0n1", "sda"]
+    assert disk_sectors(Tree(tmp_path / "none")) == {}
 
 
 def test_disks_beyond_the_most_are_not_tested_and_said_so(monkeypatch):
     monkeypatch.setattr(health, "MAX_DISKS", 1)
-    monkeypatch.setattr(health, "disks", lambda: ["sda", "sdb"])
+    monkeypatch.setattr(health, "disk_sectors", lambda _tree: {"sda": 8, "sdb": 8})
     monkeypatch.setattr(health, "read", lambda _name: (health.Health(), ""))
     result, read = WorkloadResult(), health.read_all()
     program._report_health(result, read, read)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from pathlib import Path
 
 import torch
-from gpuval_node.hardware.cpu import cpu_list
+from gpuval_node.hardware.cpu import cpu_list, processors
+from gpuval_node.hardware.tree import Tree
 
 from ..common import fio
 from ..common.ranks import Ranks
@@ -111,12 +111,9 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 def cpu_model() -> str | None:
     """Return the CPU's model name, to compare like nodes: hosts with the same GPU may have different CPUs."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return None
-    match = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip()[:120] if match else None
+    first = next(iter(processors(Tree().read("/proc/cpuinfo") or "")), {})
+    model = first.get("model name") or first.get("CPU part")
+    return model[:120] if model else None
 
 
 def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from gpuval_node.hardware.cpu import processors
 
 from .sizes import SEQUENCE
 
@@ -52,10 +53,7 @@ def loaded_library(name: str, maps: str) -> str | None:
 
 def cpu_identity(cpuinfo: str) -> str:
     """Return the model of the first CPU, and a digest of its features: libraries select kernels by both."""
-    fields = {}
-    for line in cpuinfo.split("\n\n", 1)[0].splitlines():
-        name, _, value = line.partition(":")
-        fields[name.strip()] = value.strip()
+    fields = next(iter(processors(cpuinfo)), {})
     model = fields.get("model name") or fields.get("CPU part") or "unknown CPU"
     numbers = "/".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))
     flags = " ".join(sorted((fields.get("flags") or fields.get("Features") or "").split()))

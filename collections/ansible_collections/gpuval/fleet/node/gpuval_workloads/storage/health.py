@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+from gpuval_node.hardware.disks import disk_sectors
+from gpuval_node.hardware.tree import Tree
 
 from ..common import command
 from ..common.tool_output import dicts, json_object, number, plain, shortened, texts
@@ -14,8 +14,6 @@ from ..common.tool_output import dicts, json_object, number, plain, shortened, t
 TOOL_SECONDS = 20.0
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
 MAX_DISKS = 64
-#: Block devices that are not the node's own disks: virtual, removable, or made of other disks (as in facts).
-NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|md_.+|nvme\d+c\d+n\d+")
 #: SATA attributes of media errors: unreadable or pending sectors (197, 198), reported errors (187).
 ATA_MEDIA_ERRORS = (187, 197, 198)
 
@@ -43,20 +41,11 @@ CRITICAL = (
 )
 
 
-def disks(root: Path = Path("/")) -> list[str]:
-    """Return the kernel's names of the node's disks."""
-    names = []
-    for size in (root / "sys/block").glob("*/size"):
-        with suppress(OSError, ValueError):
-            if not NOT_DISKS.fullmatch(size.parent.name) and int(size.read_text()):
-                names.append(size.parent.name)
-    return sorted(names)
-
-
 def read_all() -> dict[str, tuple[Health | None, str]]:
     """Return by disk its health, or None and the reason."""
     beyond = f"not asked: the node has more than {MAX_DISKS} disks"
-    return {name: read(name) if index < MAX_DISKS else (None, beyond) for index, name in enumerate(disks())}
+    numbered = enumerate(disk_sectors(Tree()))
+    return {name: read(name) if index < MAX_DISKS else (None, beyond) for index, name in numbered}
 
 
 def read(name: str) -> tuple[Health | None, str]:

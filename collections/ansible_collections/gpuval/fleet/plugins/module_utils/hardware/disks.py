@@ -20,12 +20,15 @@ def facts(tree: Tree) -> list[dict[str, Any]]:
     return [*_disks(tree), *_filesystems(tree)]
 
 
+def disk_sectors(tree: Tree) -> dict[str, int]:
+    """Return the size of each of the machine's disks in sectors, by the kernel's name."""
+    names = (name for name in tree.entries(BLOCK) if not NOT_DISKS.fullmatch(name))
+    return {name: sectors for name in names if (sectors := tree.number(f"{BLOCK}/{name}/size"))}
+
+
 def _disks(tree: Tree) -> list[dict[str, Any]]:
     disks = []
-    for name in tree.entries(BLOCK):
-        sectors = tree.number(f"{BLOCK}/{name}/size")
-        if not sectors or NOT_DISKS.fullmatch(name):
-            continue
+    for name, sectors in disk_sectors(tree).items():
         rotational = tree.number(f"{BLOCK}/{name}/queue/rotational")
         device = f"{BLOCK}/{name}/device"
         disk = {

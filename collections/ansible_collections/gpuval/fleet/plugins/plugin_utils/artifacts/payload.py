@@ -15,7 +15,10 @@ RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
-OF_WORKLOADS = ("clock_skew.py", *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "pci", "tree")))
+OF_WORKLOADS = (
+    *("clock_skew.py", "network/__init__.py", "network/parallel.py"),
+    *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "pci", "tree")),
+)
 SHARED = (
     "clock_skew.py",
     *("engines", "hardware", "node_directory.py", "node_launch.py", "requirement_trial.py"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from gpuval_node.hardware.pci import ADDRESS
 from gpuval_node.hardware.tree import Tree
+from gpuval_node.network.parallel import in_parallel
 
 from ..members import Gang
 from . import pcie, rdma
@@ -95,19 +95,9 @@ def look(gang: Gang, sysfs: Tree, seconds: float) -> Local:
         "counters": lambda: {"counters": _counters(local, sysfs)},
     }
     local.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
-    _run_for(seconds, *(partial(_do, steps, local, over) for steps in (routes, devices)))
+    in_parallel({number: partial(_do, steps, local, over) for number, steps in enumerate((routes, devices))}, seconds)
     over.set()
     return local
-
-
-def _run_for(seconds: float, *works: Callable[[], None]) -> None:
-    """Run functions in parallel threads and wait at most ``seconds``; a function that hangs is left behind."""
-    deadline = time.monotonic() + seconds
-    threads = [threading.Thread(target=work, name="host checks", daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _do(steps: Steps, local: Local, over: threading.Event) -> None:
@@ -130,12 +120,11 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
 
 def counters_again(local: Local, sysfs: Tree, seconds: float) -> dict[str, rdma.Moved]:
     """Return the changes of the counters since `look`; empty if the driver does not answer within ``seconds``."""
-    read: list[Mapping[str, Mapping[str, int]]] = []
-    _run_for(seconds, lambda: read.append(rdma.counters(sysfs, local.ports)))
-    if not read:
+    now = in_parallel({"counters": partial(rdma.counters, sysfs, local.ports)}, seconds).get("counters")
+    if now is None:
         local.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
         return {}
-    return rdma.moved(local.counters, read[0])
+    return rdma.moved(local.counters, now)
 
 
 def ways(gang: Gang, sysfs: Tree) -> dict[str, Way]:
