@@ -546,6 +546,7 @@ VOLUMES = [
     {"path": "/lustre", "claim": "lustre"},
     {"path": "/gcs", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "attributes": {"bucketName": "data"}}},
     {"path": "/ssd", "host_path": "/mnt/stateful_partition/kube-ephemeral-ssd"},
+    {"path": "/nvme", "storage_class": "local-nvme", "size": "1Ti"},
 ]
 
 
@@ -558,15 +559,40 @@ def test_every_stage_has_the_storage_that_was_asked_for():
     sources = {volume["name"]: volume for volume in spec["volumes"]}
     for container in containers(spec):
         mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-        assert [mounts[one["path"]]["readOnly"] for one in VOLUMES] == [True, False, False, False]
+        assert [mounts[one["path"]]["readOnly"] for one in VOLUMES] == [True, *[False] * 4]
         found = [sources[mounts[one["path"]]["name"]] for one in VOLUMES]
     assert found[0]["nfs"] == {"server": "10.0.0.2", "path": "/export"}
     assert found[1]["persistentVolumeClaim"] == {"claimName": "lustre"}
     driver = "gcsfuse.csi.storage.gke.io"
     assert found[2]["csi"] == {"driver": driver, "readOnly": False, "volumeAttributes": {"bucketName": "data"}}
     assert found[3]["hostPath"]["type"] == "Directory", "a folder that is made would be on the system's disk"
+    claim = found[4]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert (claim["storageClassName"], claim["resources"]) == ("local-nvme", {"requests": {"storage": "1Ti"}})
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("reader", False)
     assert manifests.security_level(spec) == "privileged"
+
+
+def test_stages_know_the_names_of_volumes_that_are_not_the_nodes_own():
+    claimed = placement({"volumes": VOLUMES, "model_cache": {"claim": "models"}})
+    for container in containers(of("Job", made(claimed))[0]["spec"]["template"]["spec"]):
+        variables = {item["name"]: item.get("value") for item in container["env"]}
+        assert json.loads(variables["GPUVAL_VOLUMES"]) == {
+            "/mnt": "NFS 10.0.0.2:/export",
+            "/lustre": "claim lustre",
+            "/gcs": "CSI volume of gcsfuse.csi.storage.gke.io",
+            "/var/lib/gpuval/models": "claim models",
+        }
+    assert "GPUVAL_VOLUMES" not in {item["name"] for item in containers(pod())[0]["env"]}
+
+
+def test_a_volume_takes_the_place_of_a_folder_of_the_node_that_a_stage_measures():
+    host = {"container": {"volumes": ["/nvme:/nvme", "/data:/data"]}}
+    spec = of("Job", made(placement({"volumes": VOLUMES}, **host)))[0]["spec"]["template"]["spec"]
+    (training,) = (one for one in containers(spec) if one["name"] == "training")
+    sources = {volume["name"]: volume for volume in spec["volumes"]}
+    by_path = {mount["mountPath"]: sources[mount["name"]] for mount in training["volumeMounts"]}
+    assert len(by_path) == len(training["volumeMounts"])
+    assert "ephemeral" in by_path["/nvme"] and by_path["/data"]["hostPath"]["path"] == "/data"
 
 
 @pytest.mark.parametrize(
@@ -578,6 +604,7 @@ def test_every_stage_has_the_storage_that_was_asked_for():
         ([{"path": "/a", "claim": "a", "host_path": "/b"}], "volumes[0]"),
         ([{"path": "/a"}], "volumes[0]"),
         ([{"path": "a", "claim": "a"}], "volumes[0]"),
+        ([{"path": "/a", "claim": "a", "size": "1Ti"}], "volumes[0]"),
     ],
 )
 def test_storage_that_cannot_be_mounted_is_named(volumes, message):

@@ -1,6 +1,7 @@
 """What a stage needs is not there, or may not be used: the record names it as the site's, not the node's."""
 
 import json
+import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import NODE, named_cause, subject_of
@@ -82,6 +83,16 @@ def test_a_file_system_that_became_read_only_may_be_a_broken_disk(node, tmp_path
     record = node.record("work")
     assert "Read-only file system" in record["message"]
     assert "fault" not in record["environment"]
+
+
+def test_a_volume_that_is_mounted_read_only_is_no_fault_of_the_node(node, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    with tmpfs(folder, "size=1m"):
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        node.put_plan(stage("work"), models_dir=str(folder / "cache"))
+        node.call("run")
+    assert named_cause(node.record("work")) == "volume_read_only"
 
 
 @pytest.mark.parametrize(

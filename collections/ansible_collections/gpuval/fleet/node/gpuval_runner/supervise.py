@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
+from gpuval_node.volumes import volume_of
+
 from gpuval_runner import descendants
 from gpuval_runner.outcome import StageStop, signal_name
 from gpuval_runner.text import seconds
@@ -264,7 +266,8 @@ def fault_of(error: Exception) -> str:
 def unusable_folder(error: OSError) -> ProcessEnd:
     """Return the end of a stage whose folder or file could not be created."""
     text = f"{error.filename}: {error.strerror}: make room or correct the path"
-    return ProcessEnd(start_error=text, fault=fault_of(error))
+    volume = volume_of(Path(error.filename or "/"))
+    return ProcessEnd(start_error=text, fault=volume.fault_in(error.strerror) or fault_of(error))
 
 
 def explain_start_error(command: str, error: Exception) -> str:

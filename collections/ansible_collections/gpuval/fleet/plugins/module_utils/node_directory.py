@@ -44,6 +44,7 @@ PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "
 #: Variables that a stage inherits from the runner: names, and how names begin and end.
 INHERITED = {
     *("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH"),
+    "GPUVAL_VOLUMES",
     *("SLURM_JOB_ID", "SLURM_CONF"),  # with the others, launchers would use Slurm
 }
 INHERITED_BEGINNINGS = (

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuval_node.volumes import volume_of
+
 from ..common.arguments import positive_int, workload_parser
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
@@ -77,8 +79,8 @@ def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: Wo
 def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset and fill `result`.
 
-    Raises ``WorkloadFailure`` for an empty or incomplete source and for wrong checksums, ``WorkloadCrash`` for a
-    full disk, ``TransportError`` when the store cannot be read.
+    Raises ``WorkloadFailure`` for an empty or incomplete source, for wrong checksums and for faults of a volume of the
+    site, ``WorkloadCrash`` for a full disk, ``TransportError`` when the store cannot be read.
     """
     if not _FOLDER_NAME.fullmatch(options.model_folder):
         raise WorkloadFailure(
@@ -93,7 +95,14 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
         "multi_thread_streams": options.streams,
         "chunk_size": CHUNK_SIZE,
     }
-    ModelLoad(options, rclone, source, folder, result).run()
+    try:
+        ModelLoad(options, rclone, source, folder, result).run()
+    except (OSError, WorkloadFailure, WorkloadCrash) as error:
+        volume = volume_of(folder)
+        fault = volume.fault_in(str(error)) if getattr(error, "fault", "") in ("", "environment") else ""
+        if not fault:
+            raise
+        raise WorkloadFailure(f"{volume.name}: {error}", fault=fault) from error
 
 
 @dataclass

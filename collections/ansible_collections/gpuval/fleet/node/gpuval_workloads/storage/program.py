@@ -9,8 +9,10 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from gpuval_node.volumes import SLOW, MountedVolume, volume_of
 
 from ..common import fio
 from ..common.arguments import positive_float, workload_parser
@@ -27,7 +29,8 @@ NO_FIO = "fio was not found: install it on the node, or put it into the image of
 @dataclass
 class TargetFindings:
     """The findings on one target. ``figures`` by the end of their names; ``direct``: whether requests bypassed the page
-    cache; ``problem``: why something was not measured."""
+    cache; ``problem``: why something was not measured. ``volume``: of a target that is not the node's own its file
+    system, whose ``fault`` is a failure class."""
 
     figures: dict[str, float] = field(default_factory=dict)
     direct: bool = True
@@ -36,6 +39,8 @@ class TargetFindings:
     mismatch: str = ""
     io_error: str = ""
     problem: str = ""
+    volume: MountedVolume | None = None
+    fault: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -52,6 +57,14 @@ class TargetFindings:
         elif measured.problem:
             self.problem = measured.problem
         return not measured.problem
+
+    def ascribe(self, volume: MountedVolume, *, shared: bool) -> None:
+        """Note that the target's fault is that of a volume of the site, if it is."""
+        text = self.mismatch or self.io_error or self.problem
+        self.volume = replace(volume, of_site=volume.of_site or shared)
+        self.fault = self.volume.fault_in(text)
+        if self.fault:
+            self.mismatch, self.io_error, self.problem = "", "", text
 
     def add_figures(self, name: str, measured: fio.FioMeasurement) -> None:
         sides = [side for side in (measured.read, measured.write) if side]
@@ -97,7 +110,8 @@ def _floors(text: str) -> dict[str, float]:
 
 
 def main(result: WorkloadResult) -> None:
-    """Measure all targets. Raises ``WorkloadFailure``, naming the target, for wrong data or disk errors."""
+    """Measure all targets. Raises ``WorkloadFailure``, naming the target, for wrong data, disk errors, and volumes of
+    the site that are full, read-only, slow or broken."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that folders are removed
     options = parse_arguments(sys.argv[1:])
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
@@ -124,13 +138,18 @@ def main(result: WorkloadResult) -> None:
             findings.problem = str(error) if program else f"{error}; {NO_FIO}"
         except OSError as error:
             findings.problem = f"{target.path}: {error.strerror or error}"
+        finally:
+            if not target.raw:
+                findings.ascribe(volume_of(target.path), shared=target.shared)
     _report(result, findings_by_target, options)
     _report_health(result, before, health.read_all())
     wrong = {target.path: findings.mismatch or findings.io_error for target, findings in findings_by_target.items()}
     faults = [f"{path}: {fault}" for path, fault in wrong.items() if fault]
     result.message = result.message[:MAX_MESSAGE]
-    if faults:
-        raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
+    of_volumes = [findings.fault for findings in findings_by_target.values() if findings.fault]
+    if faults or of_volumes:
+        fault = "" if faults else of_volumes[0]
+        raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE], fault=fault)
 
 
 def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:
@@ -146,10 +165,12 @@ def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace
     size = table.file_bytes(limit, options.file_bytes, free, keep, sharers)
     if not size:
         sharing = f"{sharers} nodes share the rest, " if sharers > 1 else ""
+        has_room = (free - keep) / sharers >= table.LEAST_FILE_BYTES
+        remedy = "raise storage_max_written_bytes" if has_room else "make room, or lower storage_keep_free_ratio"
         raise TargetError(
             f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {sharing}"
             f"{limit / 1e6:.0f} MB may be written: too little for a file of "
-            f"{table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise storage_max_written_bytes"
+            f"{table.LEAST_FILE_BYTES >> 20} MiB; {remedy}"
         )
     return size
 
@@ -202,8 +223,9 @@ def _report(
     result.add_metric("storage_written_bytes", sum(f.written_bytes for f in findings_by_target.values()), "bytes")
     for target, findings in findings_by_target.items():
         scope, is_named = target.scope, str(target.path) in findings.problem
-        notes += [f"{'' if is_named else f'{target.path}: '}{findings.problem}"] if findings.problem else []
-        if NO_FIO in findings.problem:
+        name = f"{findings.volume.name}: " if findings.volume and findings.fault else ""
+        notes += [f"{name}{'' if is_named else f'{target.path}: '}{findings.problem}"] if findings.problem else []
+        if findings.fault or NO_FIO in findings.problem:
             continue
         result.add_metric("storage_mismatch_count", int(bool(findings.mismatch)), "count", scope)
         result.add_metric("storage_io_error_count", int(bool(findings.io_error)), "count", scope)
@@ -219,7 +241,11 @@ def _report(
             notes.append(f"{target.path} refuses O_DIRECT: its figures are those of the page cache")
         floors = options.shared_floors if target.shared else options.floors
         missed = [text for name, limit in floors.items() if (text := _missed(name, limit, findings))]
-        notes += [f"{target.path}: {text}" for text in missed]
+        if missed and findings.volume and findings.volume.of_site:
+            findings.fault, name = SLOW, f"{findings.volume.name}: "
+        notes += [f"{name}{target.path}: {text}" for text in missed]
+        if findings.fault:
+            continue
         if not floors or (findings.direct and floors.keys() <= findings.figures.keys()):
             result.add_metric("storage_floor_misses_count", len(missed), "count", scope)
     result.environment.update(

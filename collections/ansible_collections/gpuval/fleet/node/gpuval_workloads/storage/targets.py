@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuval_node.volumes import MOUNTS, volume_of
+
 from ..common import command
 
 #: File in the stage's scratch directory that lists folders elsewhere, which the runner also removes, one a line.
@@ -39,16 +41,9 @@ class StorageTarget:
         return "link:" + (_NOT_IN_A_SCOPE.sub("-", self.name or str(self.path)).strip("-")[-60:] or "root")
 
 
-def in_memory(target: StorageTarget, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+def in_memory(target: StorageTarget, mounts: Path = MOUNTS) -> bool:
     """Whether the folder is in memory (tmpfs), which accepts direct I/O although it is the page cache itself."""
-    folder = str(target.path.resolve())
-    best, kind = "", ""
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-        before, _, after = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
-        if (folder + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
-            best, kind = mount, after.split(" ")[0]
-    return kind in ("tmpfs", "ramfs")
+    return volume_of(target.path, mounts).kind in ("tmpfs", "ramfs")
 
 
 def free_bytes(target: StorageTarget) -> tuple[int, int]:

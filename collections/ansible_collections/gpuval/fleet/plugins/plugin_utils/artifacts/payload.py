@@ -16,7 +16,7 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
 OF_WORKLOADS = (
-    *("clock_skew.py", "network/__init__.py", "network/parallel.py"),
+    *("clock_skew.py", "volumes.py", "network/__init__.py", "network/parallel.py"),
     *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "pci", "tree")),
 )
 SHARED = (
@@ -26,6 +26,7 @@ SHARED = (
     "root_causes.json",
     "redaction.py",
     "visible_text.py",
+    "volumes.py",
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 

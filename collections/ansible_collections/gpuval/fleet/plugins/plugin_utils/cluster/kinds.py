@@ -80,7 +80,12 @@ def trim(kind: str, item: Manifest) -> Manifest:
             ]
             for part in ("initContainers", "containers")
         }
-        return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}
+        volumes = [
+            {key: volume[key] for key in ("name", "persistentVolumeClaim", "ephemeral") if key in volume}
+            for volume in spec.get("volumes") or []
+        ]
+        kept = {"nodeName": spec.get("nodeName", ""), **containers, "volumes": volumes}
+        return {**result, "spec": kept, "status": status}
     if kind == "Node":
         left_out = ("images", "volumesInUse", "volumesAttached", "config", "daemonEndpoints")
         return {**result, "spec": spec, "status": {key: value for key, value in status.items() if key not in left_out}}

@@ -319,7 +319,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     if channel := run.channels.get((plan.get("gang") or {}).get("name", "")):
         templates[dra.CHANNEL] = channel
     (model_cache,) = settings.model_cache.items()
-    volumes, mounts = pod_volumes.host_volumes(plan["stages"])
+    volumes, mounts = pod_volumes.host_volumes(plan["stages"], settings)
     containers = [_container(run, settings, plan, stage, gpus, mounts[stage["name"]]) for stage in plan["stages"]]
     for container in containers if templates else ():  # one claim of the pod, which its stages use in turn
         container["resources"]["claims"] = [{"name": name} for name in templates]
@@ -381,6 +381,8 @@ def _container(
     # A failed Job would end the other members' Jobs in the JobSet, so the runner exits with 0: records tell failures.
     command += ["--last"] if stage is plan["stages"][-1] and not plan.get("gang") else []
     variables = {"HOME": STATE, **settings.environment}
+    if volumes := pod_volumes.names_by_folder(settings):
+        variables["GPUVAL_VOLUMES"] = compact_json(volumes)
     environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in variables.items()]
     environment += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": _secret_key(stage["name"], name)}}}

@@ -537,7 +537,7 @@ class ClusterPlacement(JobPlacement):
         attempt = view.attempt
         status = self._closed.get((view.name, attempt)) or self._pods.status(view.name, now, attempt)
         trouble, was_pulling = status.trouble, view.pulling
-        refused = trouble is not None and trouble.shared
+        refused = trouble is not None and bool(trouble.shared)
         view.pulling = not (status.started or status.done or refused)
         brought = was_pulling and not view.pulling
         if trouble is not None and refused:

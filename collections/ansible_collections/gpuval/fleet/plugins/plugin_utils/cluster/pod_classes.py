@@ -22,6 +22,9 @@ OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "regi
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
 #: Failure classes for a Job that the API server refuses, or that may not create its pod.
 OF_REFUSALS = ("quota", "pod_security", "pod_refused")
+#: Failure classes of claims, which concern all nodes whose pods use the claim.
+OF_CLAIMS = ("claim_missing", "volume_claimed", "claim_mismatch", "claim_class", "claim_pending")
+OF_VOLUMES = (*OF_CLAIMS, "volume_in_use", "volume_elsewhere", "volume_client", "storage")
 
 #: The end of the scheduler's message, about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
@@ -31,6 +34,8 @@ _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
 _SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
 _REFUSED_NAME = re.compile(r'(?:Error creating: )?\b([a-z]+(?:\.[a-z]+)*) "[^"]*" is forbidden')
 _COUNT = re.compile(r"^\d+ ")
+#: A folder of the kubelet for one pod, by its UID.
+_POD_FOLDER = re.compile(r"\s?/\S*/pods/[0-9a-f-]{36}/\S*")
 #: The scheduler's reasons for nodes other than the one that the pod is pinned to.
 _FOREIGN = re.compile(
     r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
@@ -49,7 +54,7 @@ _SCHEDULING = {
     "node_pressure": re.compile(r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
     "cordoned": re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable"),
     "tainted": re.compile("untolerated taint|didn't tolerate"),
-    "storage": re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE),
+    "storage": re.compile(r"persistentvolume|\bpvc\(s\)|volume|enough free storage", re.IGNORECASE),
     "unschedulable": re.compile(""),
 }
 
@@ -74,6 +79,11 @@ def of_error(error: ClusterError) -> FailureClass:
     return row_of("api_away")
 
 
+def without_pod_folder(message: str) -> str:
+    """The kubelet's message about a volume without the folder of the pod, so that it is the same for all nodes."""
+    return _POD_FOLDER.sub("", message)
+
+
 def without_pod_name(message: str) -> str:
     """The message of a refusal without the random name of pod or object, so that it is the same for all nodes."""
     return _REFUSED_NAME.sub(r"\1 refused", message)
@@ -95,7 +105,8 @@ def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[st
         text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own_reasons or reasons)
         if node is not None and not node.ready and _SOME_TAINT.search(text):
             return "node_not_ready", text
-        return next(known for known, pattern in _SCHEDULING.items() if pattern.search(text)), text
+        name = next(known for known, pattern in _SCHEDULING.items() if pattern.search(text))
+        return (class_of(text, OF_VOLUMES) if name == "storage" else name), text
     if node is None:
         return "node_missing", "the cluster has no node of this name"
     if node.hostname not in (None, name):

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 
 from ..core.escape import one_line
 from . import pod_state
-from .pod_classes import OF_IMAGES, OF_REFUSALS, OF_STARTS, class_of, unschedulable, without_pod_name
+from .pod_classes import (
+    OF_CLAIMS,
+    OF_IMAGES,
+    OF_REFUSALS,
+    OF_STARTS,
+    OF_VOLUMES,
+    class_of,
+    unschedulable,
+    without_pod_folder,
+    without_pod_name,
+)
 from .pod_state import ClusterNode, ContainerState, Pod, PodEvent
 
 #: Seconds to wait for the pod of a Job that failed before its pod was seen: separate watches report Jobs and pods.
@@ -23,13 +33,18 @@ PULL_FAILED_REASONS = frozenset({"Failed", "BackOff"})
 #: Reasons of events about steps before the image pull (volumes, devices, sandbox), with their failure classes: the
 #: last one is for an unknown text.
 PREPARE_REASONS = {
-    "FailedMount": ("storage",),
-    "FailedAttachVolume": ("storage",),
+    "FailedMount": OF_VOLUMES,
+    "FailedAttachVolume": OF_VOLUMES,
     "FailedCreatePodSandBox": ("container_refused",),
     "FailedPrepareDynamicResources": ("dra_driver", "gpu_allocation"),
 }
 #: Reason of the event about a pod whose claim cannot be made from its template.
 NO_CLAIM = "FailedResourceClaimCreation"
+#: Reasons of events which tell why a claim has no volume, the most precise first; and that it has one.
+CLAIM_REASONS = ("VolumeMismatch", "ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
+CLAIM_PROVISIONED = "ProvisioningSucceeded"
+#: What a trouble may be shared by: all pods of the namespace, all pods with the same claim.
+NAMESPACE, CLAIM = "namespace", "claim"
 #: Waiting reasons of a container that has no image yet.
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
@@ -96,7 +111,7 @@ class PodTrouble:
     """What keeps a pod from running, or ended it. `name`: the failure class. `family`: troubles of one family share one
     time limit. `limit`: seconds the trouble may last, None: final. `evidence`: the trouble tells about the node, so the
     stage counts as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`:
-    final, and the pod waits forever. `shared`: applies to all pods of the namespace.
+    final, and the pod waits forever. `shared`: empty, or whose pods it applies to.
 
     The tracker sets `remedy`, and `final`: the trouble does not resolve by itself, or did not in time.
     """
@@ -110,7 +125,7 @@ class PodTrouble:
     retryable: bool = False
     quiet: bool = False
     stuck: bool = False
-    shared: bool = False
+    shared: str = ""
     remedy: str = ""
     final: bool = False
 
@@ -159,7 +174,8 @@ class NodeAttempt:
 class Case:
     """All that a diagnosis of an attempt uses.
 
-    `host`: the Node that the pod is on; `named`: the Node with the name of the run's node. Events are by reason.
+    `host`: the Node that the pod is on; `named`: the Node with the name of the run's node. Events are by reason, those
+    of claims by claim first.
     """
 
     attempt: NodeAttempt
@@ -169,6 +185,7 @@ class Case:
     job_events: Mapping[str, PodEvent]
     pod_events: Mapping[str, PodEvent]
     limits: PodLimits
+    claim_events: Mapping[str, Mapping[str, PodEvent]] = field(default_factory=dict)
 
 
 def diagnose(case: Case) -> PodTrouble | None:
@@ -268,7 +285,7 @@ def _no_pod(case: Case) -> PodTrouble:
         return PodTrouble("suspended", text, "suspended", limits.admission_seconds)
     if event and event.message:
         text = without_pod_name(event.message)
-        return PodTrouble(class_of(text, OF_REFUSALS), text, "refused", limits.soon_seconds, shared=True)
+        return PodTrouble(class_of(text, OF_REFUSALS), text, "refused", limits.soon_seconds, shared=NAMESPACE)
     return PodTrouble("no_pod", "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
@@ -322,17 +339,50 @@ def _not_running(case: Case) -> PodTrouble | None:
 
 
 def _unscheduled(case: Case) -> PodTrouble:
-    limit = case.limits.patience_seconds
+    limit, claim_text = case.limits.patience_seconds, _claim_text(case)
+    name, text = "unschedulable", ""
     if NO_CLAIM in case.pod_events:
         text = f"{NO_CLAIM}: {case.pod_events[NO_CLAIM].message}"
         return PodTrouble("claim_not_created", text, "unschedulable", limit)
-    if case.pod.unscheduled is None:
-        text = "no scheduler has handled its pod"
-        return PodTrouble("unschedulable", text, "unschedulable", limit, quiet=True)
-    reason, message = case.pod.unscheduled
-    node = case.named if case.named is not None and not case.named.gone else None
-    name, text = unschedulable(case.attempt.node, message, node)
-    return PodTrouble(name, f"{reason}: {text}", "unschedulable", limit)
+    if case.pod.unscheduled is not None:
+        reason, message = case.pod.unscheduled
+        node = case.named if case.named is not None and not case.named.gone else None
+        name, text = unschedulable(case.attempt.node, message, node)
+        text = f"{reason}: {text}"
+    elif not claim_text:
+        return PodTrouble(name, "no scheduler has handled its pod", "unschedulable", limit, quiet=True)
+    if claim_text and (not text or name == "claim_pending"):
+        name, text = class_of(claim_text, OF_CLAIMS), claim_text
+    elif name in OF_VOLUMES:
+        text = _with_claims(text, case.pod)
+    if name in OF_CLAIMS and not case.pod.own_claims:
+        return PodTrouble(name, text, CLAIM, limit, shared=CLAIM)
+    return PodTrouble(name, text, "unschedulable", limit)
+
+
+def _claim_text(case: Case) -> str:
+    """Why a claim of the pod has no volume, by the newest events about its claims; empty if none tells."""
+    reasons = []
+    for claim, events in case.claim_events.items():
+        event = next((events[reason] for reason in CLAIM_REASONS if reason in events), None)
+        provisioned = events.get(CLAIM_PROVISIONED)
+        if event is not None and not (provisioned and provisioned.later_than(event)):
+            latest = pod_state.newest(events, CLAIM_REASONS) or event
+            reasons.append((latest.second, f"claim {_claim_name(claim, case.pod)}: {event.message}"))
+    return max(reasons, default=("", ""))[1]
+
+
+def _claim_name(claim: str, pod: Pod) -> str:
+    """The name of a claim, without that of its pod where the cluster made it for one: so it is alike on all nodes."""
+    return claim.removeprefix(f"{pod.name}-") if claim in pod.own_claims else claim
+
+
+def _with_claims(text: str, pod: Pod) -> str:
+    """The text, with the claims that the pod mounts where it names none, and without the pod's name in theirs."""
+    claims = [_claim_name(claim, pod) for claim in (*pod.claims, *pod.own_claims)]
+    text = text.replace(f"{pod.name}-", "")
+    is_named = not claims or any(f'"{claim}"' in text for claim in claims)
+    return text if is_named else f"{text} (claim {', '.join(claims)})"
 
 
 def _image(case: Case, stage: str, container: ContainerState) -> PodTrouble | None:
@@ -367,6 +417,8 @@ def _prepare(case: Case, stage: str, _container: ContainerState) -> PodTrouble |
         ):
             # Either the condition or a later event will do: older kubelets set the condition late, events may be lost.
             text = f"{reason}: {case.pod_events[reason].message}"
+            if classes == OF_VOLUMES:
+                text = _with_claims(without_pod_folder(text), case.pod)
             return PodTrouble(class_of(text, classes), text, "prepare", case.limits.patience_seconds, stage)
     return None
 

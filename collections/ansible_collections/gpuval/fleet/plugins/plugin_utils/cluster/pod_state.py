@@ -91,6 +91,9 @@ class Pod:
     unscheduled: tuple[str, str] | None = None
     disruption: tuple[str, str] | None = None
     stages: dict[str, ContainerState] = field(default_factory=dict)
+    #: Names of the claims that the pod mounts; those of the pod alone, which the cluster makes for it, are not shared.
+    claims: tuple[str, ...] = ()
+    own_claims: tuple[str, ...] = ()
     gone: bool = False
     #: UID of the pod's Node, since a later Node may have the same name; "" is not known yet.
     host_uid: str = ""
@@ -178,6 +181,9 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     }
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
+    volumes = spec.get("volumes") or ()
+    claims = [str((volume.get("persistentVolumeClaim") or {}).get("claimName") or "") for volume in volumes]
+    own_claims = [f"{meta.get('name')}-{volume.get('name')}" for volume in volumes if volume.get("ephemeral")]
     # deletionTimestamp is the end of the grace period: subtract the period for the time of the request.
     deleted, grace_left = _moment(meta.get("deletionTimestamp")), _seconds(meta.get("deletionGracePeriodSeconds"))
     is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, _seconds(spec.get("terminationGracePeriodSeconds"))
@@ -196,6 +202,8 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         unscheduled=reason_of(scheduled, 2000) if scheduled.get("status") == "False" else None,
         disruption=reason_of(disrupted) if disrupted.get("status") == "True" else None,
         stages={names.stage_of(name): _container(reported.get(name) or {}) for name in named},
+        claims=tuple(filter(None, claims)),
+        own_claims=tuple(own_claims),
     )
 
 

@@ -11,6 +11,9 @@ from ..core.escape import one_line
 from ..records.failure_classes import row_of
 from . import names, pod_state
 from .pod_diagnosis import (
+    CLAIM,
+    CLAIM_PROVISIONED,
+    CLAIM_REASONS,
     IMAGE_REASONS,
     NO_CLAIM,
     PREPARE_REASONS,
@@ -28,6 +31,10 @@ MAX_EVENT_OBJECTS = 20_000
 EVENT_REASONS = frozenset(
     {"FailedCreate", "FailedScheduling", NO_CLAIM, *PREPARE_REASONS, *PULL_FAILED_REASONS, *pod_state.PROGRESS_REASONS}
 )
+#: The same of claims: why they have no volume, or that they have one.
+EVENTS_OF_CLAIMS = frozenset({*CLAIM_REASONS, CLAIM_PROVISIONED})
+#: The kubelet's summary of volumes that it cannot mount, which follows the event with the cause.
+MOUNT_SUMMARY = "Unable to attach or mount volumes"
 #: Seconds within which the status and the event of a failed pull belong together: they arrive in any order.
 PULL_NEWS_SECONDS = 5.0
 
@@ -65,8 +72,10 @@ class PodTracker:
         self._events: dict[tuple[str, str], dict[str, PodEvent]] = {}
         self._arrived = 0
         self._now = 0.0
-        #: Since when the namespace refuses all pods, by failure class: all pods share one time limit.
+        #: Since when the namespace refuses all pods, by failure class, or a claim has no volume: all share the limit.
         self._refused_at: dict[str, float] = {}
+        #: Attempts with pods that mount a claim, by name of the claim.
+        self._claims: dict[str, set[tuple[str, int]]] = {}
         #: By name of the cluster's node, the run's nodes with pods there: inventory names may differ from node names.
         self._hosts: dict[str, set[str]] = {}
 
@@ -130,7 +139,9 @@ class PodTracker:
             view.stages = {stage: container for stage, container in view.stages.items() if stage in stages}
         before = tried.pods.get(view.uid)
         if before is None or view.gone or view.ended:  # a pod was admitted, or freed its resources
-            self._refused_at.clear()
+            self._refused_at = {key: at for key, at in self._refused_at.items() if key == CLAIM}
+        for claim in (*view.claims, *view.own_claims):
+            self._claims.setdefault(claim, set()).add((tried.node, tried.number))
         if deleted and before is not None and before.ended and not view.ended:
             view.phase, view.stages = before.phase, before.stages
         view.follow(before)
@@ -138,6 +149,8 @@ class PodTracker:
         self._owners["Pod", view.name] = (tried.node, tried.number)
         if view.host:
             self._hosts.setdefault(view.host, set()).add(tried.node)
+            if before is None or not before.host:
+                self._refused_at.clear()  # the claims have volumes
             self._bind(view)
         self._note_pull(tried, view)
         return [tried]
@@ -179,7 +192,8 @@ class PodTracker:
     def _event(self, event: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
         about = event.get("involvedObject") or event.get("regarding") or {}
         reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
-        if deleted or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
+        reasons = {"Job": EVENT_REASONS, "Pod": EVENT_REASONS, "PersistentVolumeClaim": EVENTS_OF_CLAIMS}
+        if deleted or reason not in reasons.get(kind, ()):
             return []  # events are deleted only for their age
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
@@ -188,10 +202,14 @@ class PodTracker:
         message = "" if reason in pod_state.PROGRESS_REASONS else message
         latest = PodEvent(message, pod_state.second_of(event), self._arrived, self._now)
         known_of = self._events.setdefault((kind, name), {})
+        if reason in known_of and message.startswith(MOUNT_SUMMARY):
+            latest = replace(latest, message=known_of[reason].message)
         if reason not in known_of or latest.later_than(known_of[reason]):
             known_of[reason] = latest
-        owner = self._owners.get((kind, name))
-        return [self._attempts[owner[0]][owner[1]]] if owner else []
+        owners = {self._owners[kind, name]} if (kind, name) in self._owners else set()
+        if kind == "PersistentVolumeClaim":
+            owners = self._claims.get(name, set())
+        return [self._attempts[node][number] for node, number in sorted(owners)]
 
     def _host(self, tried: NodeAttempt) -> ClusterNode | None:
         """The Node of an attempt's pod; marked as gone if another Node has its name."""
@@ -205,14 +223,17 @@ class PodTracker:
         pod = tried.pod
         job_events = self._events.get(("Job", tried.job or ""), {})
         pod_events, named = self._events.get(("Pod", pod.name), {}), self._nodes.get(tried.node)
-        cause = diagnose(Case(tried, pod, self._host(tried), named, job_events, pod_events, self.limits))
+        claims = {
+            name: self._events.get(("PersistentVolumeClaim", name), {}) for name in (*pod.claims, *pod.own_claims)
+        }
+        cause = diagnose(Case(tried, pod, self._host(tried), named, job_events, pod_events, self.limits, claims))
         before, family = (each.family if each else "" for each in (tried.found, cause))
         if not family or family != before:
             if family == "pull":  # the time without an image does not count during a pull
                 tried.image_seconds = now - tried.since if before == "image" else 0.0
             tried.since = now - (tried.image_seconds if (before, family) == ("pull", "image") else 0.0)
             if cause is not None and cause.shared:
-                tried.since = self._refused_at.setdefault(cause.name, now)
+                tried.since = self._refused_at.setdefault(CLAIM if cause.shared == CLAIM else cause.name, now)
         tried.found = cause
         if pod.ran:
             tried.before_start = None

@@ -16,6 +16,8 @@ MODELS = "/var/lib/gpuval/models"
 #: Folder of datasets, the same as in containers of SSH hosts.
 DATASETS = "/opt/gpuval/datasets"
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
+#: Sources of a volume in gpuval_pods.volumes.
+KINDS = ("claim", "nfs", "csi", "host_path", "storage_class")
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
@@ -61,6 +63,10 @@ def volume_of(run_id: str, kind: str, source: Any, folder: str = "Directory") ->
     if kind == "csi":
         attributes = {"volumeAttributes": dict(source["attributes"])} if source.get("attributes") else {}
         return {"csi": {"driver": source["driver"], **attributes}}
+    if kind == "storage_class":
+        requests = {"storage": str(source.get("size", "100Gi"))}
+        spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": source[kind], "resources": {"requests": requests}}
+        return {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
     if kind == "claim":
         return {"persistentVolumeClaim": {"claimName": source}}
     if kind == "nfs" and source.get("mount_options"):
@@ -82,12 +88,25 @@ def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
         if path in used:
             raise PodSettingsError(f"gpuval_pods.volumes: two volumes have the path {path}")
         used.append(path)
-        ((kind, source),) = ((key, declared[key]) for key in ("claim", "nfs", "csi", "host_path") if key in declared)
-        volume = volume_of(run_id, kind, source)
+        kind = next(kind for kind in KINDS if kind in declared)
+        volume = volume_of(run_id, kind, declared if kind == "storage_class" else declared[kind])
         if "csi" in volume:
             volume["csi"]["readOnly"] = bool(declared.get("read_only"))
         volumes.append({"name": f"asked-{index}", **volume})
     return volumes
+
+
+def names_by_folder(settings: PodSettings) -> dict[str, str]:
+    """The volumes of pods that are not the node's own, by their folders in the containers: names for messages."""
+    volumes = [*settings.volumes, {"path": MODELS, **settings.model_cache}]
+    return {volume["path"]: _words_of(volume) for volume in volumes if {"claim", "nfs", "csi"} & set(volume)}
+
+
+def _words_of(volume: Mapping[str, Any]) -> str:
+    if "claim" in volume:
+        return f"claim {volume['claim']}"
+    nfs = volume.get("nfs")
+    return f"NFS {nfs['server']}:{nfs['path']}" if nfs else f"CSI volume of {volume['csi']['driver']}"
 
 
 def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
@@ -102,15 +121,19 @@ def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[s
 
 
 def host_volumes(
-    stages: Iterable[Mapping[str, Any]],
+    stages: Iterable[Mapping[str, Any]], settings: PodSettings
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Folders of the node that stages request: the pod's volumes, and their mounts by stage."""
+    """Folders of the node that stages request: the pod's volumes, and their mounts by stage. Folders in which the
+    settings mount other volumes are left out."""
+    mounted = {volume["path"] for volume in settings.volumes}
     volumes: dict[str, dict[str, Any]] = {}
     mounts: dict[str, list[dict[str, Any]]] = {}
     for stage in stages:
         mounts[stage["name"]] = []
         for volume in stage["container"].get("volumes") or ():
             path, inside, *more = volume.split(":")
+            if inside in mounted:
+                continue
             if not path.startswith("/"):
                 raise PodSettingsError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
             volume_made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
