@@ -56,6 +56,7 @@ def test_counters_are_wide_and_links_are_reported_one_by_one(library, said):
     assert counters[0] == {
         "uuid": "GPU-00000000",
         "pci_address": "0000:10:00.0",
+        "fabric": "n/a",
         "ecc_corrected": 5_000_000_000,
         "ecc_uncorrected": 5_000_000_000,
         "pcie_replays": 5,
@@ -79,6 +80,14 @@ def test_an_older_driver_has_other_names_and_newer_links_other_counters(tmp_path
     assert counters["link_errors"] == {**{str(link): 1 for link in range(18)}, "4": 7}  # by field values
     assert "row_remaps" not in counters
     assert source.absent["row_remaps"] == "not supported by the GPU"
+
+
+def test_the_fabric_is_one_text_that_changes_with_it(library, said):
+    said("fabric-0", "3 0 2 156 426 1")
+    joined = Nvml(str(library)).counters(1)[0]["fabric"]
+    assert joined == "completed success 2 9c9c9c9c-9c9c-9c9c-9c9c-9c9c9c9c9c9c"
+    said("fabric-0", "3 0 2 156 425 2")
+    assert Nvml(str(library)).counters(1)[0]["fabric"] == f"{joined} summary Unhealthy, bandwidth Degraded"
 
 
 @pytest.mark.parametrize("remembered", [False, True])

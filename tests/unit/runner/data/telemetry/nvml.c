@@ -115,6 +115,7 @@ int nvmlDeviceGetFieldValues(gpu_t *gpu, int count, field_t *fields) {
     switch (field->field) {
       case 82: field->type = 1; field->value.ui = 60 + gpu->index; break;
       case 91: field->type = 1; field->value.ui = LINKS; break;
+      case 164: field->type = 1; field->value.ui = 53125; break;
       case 207: field->type = 3; field->value.ull = field->scope == 4 ? 6 : 0; break; /* NVLink 5, by link */
       case 208: field->type = 0; field->value.d = 1.0; break;
       default: field->result = NOT_SUPPORTED;
@@ -122,3 +123,44 @@ int nvmlDeviceGetFieldValues(gpu_t *gpu, int count, field_t *fields) {
   }
   return SUCCESS;
 }
+
+/* NVLink fabric and place in the rack: "fabric-INDEX" holds state, status, clique, a byte of the cluster's UUID, health
+ * mask and summary; without it the GPU has no fabric. "platform" makes it a tray. */
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned mask; unsigned char summary; } fabric_t;
+typedef struct { unsigned version; unsigned char guid[16], serial[16], slot, tray, host, peer, module; } platform_t;
+_Static_assert(sizeof(fabric_t) == 40, "nvmlGpuFabricInfo_v3_t");
+_Static_assert(sizeof(platform_t) == 44, "nvmlPlatformInfo_v2_t");
+#ifndef OLD
+int nvmlDeviceGetGpuFabricInfoV(gpu_t *gpu, fabric_t *value) {
+  char path[4096];
+  unsigned state_, status, clique, byte, mask, summary;
+  const char *folder = getenv("NVIDIA_STAND_IN");
+  int newest = said("older_fabric") < 0; /* a driver that knows version 2 only, which ends before the summary */
+  if (value->version != (newest ? (3u << 24 | 40) : (2u << 24 | 36))) return 25; /* ARGUMENT_VERSION_MISMATCH */
+  snprintf(path, sizeof path, "%s/fabric-%u", folder ? folder : "/nowhere", gpu->index);
+  FILE *file = fopen(path, "r");
+  if (!file) return NOT_SUPPORTED;
+  int read = fscanf(file, "%u %u %u %u %u %u", &state_, &status, &clique, &byte, &mask, &summary);
+  fclose(file);
+  if (read != 6) return 999;
+  memset(value->cluster, (int)byte, 16);
+  value->state = state_; value->status = status; value->clique = clique; value->mask = mask;
+  if (newest) value->summary = summary;
+  return SUCCESS;
+}
+int nvmlDeviceGetPlatformInfo(gpu_t *gpu, platform_t *value) {
+  if (said("platform") < 0) return NOT_SUPPORTED;
+  if (value->version != (2u << 24 | 44)) return 25;
+  memset(value->guid, 0, 16); value->guid[7] = 16 + gpu->index;
+  memcpy(value->serial, "1820000000001\0\0\0", 16);
+  value->slot = 14; value->tray = 4; value->host = 1; value->peer = 1; value->module = gpu->index + 1;
+  return SUCCESS;
+}
+#endif
+const char *nvmlErrorString(int code) { return code == 23 ? "Insufficient Resources" : "Unknown Error"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned length) { snprintf(text, length, "580.173.02"); return SUCCESS; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 13000; return SUCCESS; }
+int nvmlDeviceGetName(gpu_t *gpu, char *text, unsigned length) { snprintf(text, length, "NVIDIA GB200"); return SUCCESS; }
+int nvmlDeviceGetSerial(gpu_t *gpu, char *text, unsigned length) { snprintf(text, length, "16500000000%02u", gpu->index / 2); return SUCCESS; }
+int nvmlDeviceGetEccMode(gpu_t *gpu, unsigned *now, unsigned *next) { *now = *next = 1; return SUCCESS; }
+int nvmlDeviceGetMaxPcieLinkWidth(gpu_t *gpu, unsigned *value) { GIVE(value, 16); }

@@ -235,7 +235,7 @@ class TelemetryComparison:
             self.new.append((index, name, rise))
             if rise and reading != "link_corrected":  # corrected link errors rise all the time
                 self.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
-        for name in ("pci_address", "pcie_width"):
+        for name in ("pci_address", "pcie_width", "fabric"):
             if old.get(name) != new.get(name) and name in old and name in new:
                 self._change_topology(f"{label} {name}: {old[name]} before, {new[name]} after")
         for name in ("row_remap_pending", "row_remap_failed"):

@@ -12,9 +12,11 @@ from . import (
     cpu,
     disks,
     gaudi_gpus,
+    imex,
     memory,
     nics,
-    nvidia_gpus,
+    nvlinks,
+    nvml_gpus,
     osinfo,
     pci,
     peer_access,
@@ -22,11 +24,11 @@ from . import (
     topology,
     tuning,
 )
-from .gpu import Detection, Gpu
+from .gpu import Detection, Gpu, differing_fabrics
 from .tools import Run, toolbox
 from .tree import Tree
 
-DETECTORS = (nvidia_gpus.detect, gaudi_gpus.detect, amd_gpus.detect)
+DETECTORS = (gaudi_gpus.detect, amd_gpus.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
 #: Properties of ``Gpu`` for which the number of GPUs is a metric.
 FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")
@@ -47,11 +49,15 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
     """
     tree = Tree(root)
     run = run or toolbox(root)
-    detections = [detect(run) for detect in DETECTORS]
+    # Another machine's tree has no driver that this process could load.
+    nvidia = nvml_gpus.detect(run, nvml_gpus.LIBRARY if tree.is_real else None)
+    detections = [nvidia, *(detect(run) for detect in DETECTORS)]
+    nvlinks.read_nvlinks(run, nvidia.gpus)
     accelerator, gpus, hardware = _accelerators(tree, detections)
     firmware, slots = osinfo.firmware_facts(tree), pci.slots(tree)
     for gpu in gpus:
         gpu.slot = slots.get((gpu.pci_address or "").rpartition(".")[0])
+    services_facts = services.facts(tree, run)
     return {
         "accelerator": accelerator,
         "identity": {
@@ -72,7 +78,8 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
         "pci_accelerators": hardware,
         "topology": topology.facts(run, accelerator["vendor"]) if gpus else [],
         "peer_access": peer_access.facts(tree, [gpu.pci_address for gpu in gpus if gpu.pci_address]),
-        "services": services.facts(tree, run),
+        "services": services_facts,
+        "imex": imex.facts(tree, run, services_facts),
     }
 
 
@@ -217,8 +224,11 @@ def _summary(environment: dict[str, Any]) -> str:
     models = ", ".join(f"{number} x {name}" for name, number in names.items())
     driver = environment["gpus"][0]["driver_version"]
     hidden = sum(device["state"] == HIDDEN for device in environment["pci_accelerators"])
+    gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
+    bad_fabrics = [gpu for gpu in gpus if gpu.fabric_not_ready or gpu in differing_fabrics(gpus)]
+    fabric = "; ".join(f"NVLink fabric of gpu:{gpu.index}: {gpu.fabric}" for gpu in bad_fabrics[:8])
     untested = f"{hidden} GPU(s) of this machine are not tested: {HIDDEN}" if hidden else ""
-    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or "", untested]
+    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or "", fabric, untested]
     return "; ".join(part for part in parts if part)
 
 
@@ -238,6 +248,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("gpu_hardware_count", accelerator["hardware_count"], "count"),
         ("gpu_without_driver_count", accelerator["without_driver_count"], "count"),
         *((f"gpu_{flag}_count", sum(getattr(gpu, flag) for gpu in gpus), "count") for flag in FLAGS),
+        ("imex_not_ready_count", imex.not_ready_count(environment["imex"]), "count"),
         ("cpu_logical_count", cpu["logical_count"], "count"),
         ("cpu_slow_governor_count", cpu["slow_governor_count"], "count"),
         ("cpu_idle_latency_max_seconds", environment["tuning"]["idle_latency_max_seconds"], "seconds"),
@@ -257,6 +268,17 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     for gpu in gpus:
         metrics += gpu.metrics()
+    fabrics = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
+    differing = differing_fabrics(fabrics)
+    metrics += [
+        {
+            "name": "gpu_fabric_differs_count",
+            "value": int(gpu in differing),
+            "unit": "count",
+            "scope": f"gpu:{gpu.index}",
+        }
+        for gpu in fabrics
+    ]
     return metrics + [
         {"name": "gpu_links_count", "value": gpu["links_count"], "unit": "count", "scope": f"gpu:{gpu['index']}"}
         for gpu in environment["topology"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
@@ -49,6 +51,10 @@ _FAULTS = (
 #: First words of nvidia-smi's "GPU Recovery Action" other than None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
 
+#: State of a GPU that has joined its NVLink fabric, and those of one without a fabric.
+COMPLETED, NO_FABRIC = "completed", ("n/a", "not supported")
+#: From this driver on nvidia-smi and NVML report state, status, clique and cluster of the fabric. 535 has no clique.
+FABRIC_DRIVER = 570
 
 #: Fields: attribute of ``Gpu``, function that reads its text, the tool's names for it (the first with a value counts).
 Fields = Iterable[tuple[Any, ...]]
@@ -104,9 +110,20 @@ class Gpu:
     recovery_action: Optional[str] = None
     persistence_mode: Optional[str] = None
     fabric_state: Optional[str] = None
+    fabric_status: Optional[str] = None
+    fabric_clique: Optional[int] = None
+    fabric_cluster_uuid: Optional[str] = None
+    fabric_health: Optional[dict[str, str]] = None
     fabric_problem: Optional[str] = None
     partition_mode: Optional[str] = None
+    chassis_serial: Optional[str] = None
+    chassis_slot: Optional[int] = None
+    tray_index: Optional[int] = None
+    host_id: Optional[int] = None
+    peer_type: Optional[str] = None
     module_id: Optional[int] = None
+    fabric_guid: Optional[str] = None
+    nvlinks: Optional[list[dict[str, Any]]] = None
     slot: Optional[str] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
     memory_temperature_celsius: Optional[Number] = None
@@ -166,9 +183,42 @@ class Gpu:
 
     @property
     def fabric_not_ready(self) -> bool:
-        """Whether the GPU has not joined its NVLink fabric (fabric manager), or the fabric is not healthy."""
-        joined = (self.fabric_state or "n/a") in ("completed", "n/a", "[n/a]", "not supported")
-        return not joined or bool(self.fabric_problem)
+        """Whether the GPU's NVLink fabric is started but not joined, or is not healthy.
+
+        A GPU that reports no fabric is ready: whether it needs one depends on the SKU.
+        """
+        return self.fabric_state not in (None, COMPLETED, *NO_FABRIC) or bool(self.fabric_problem)
+
+    @property
+    def fabric_joined_count(self) -> Optional[int]:
+        """1 if the GPU has joined a healthy NVLink fabric, else 0; None if its driver is too old to report it."""
+        if self.fabric_state is None and not self._driver_prints_fabric:
+            return None
+        return int(self.fabric_state == COMPLETED and not self.fabric_problem)
+
+    @property
+    def fabric_clique_count(self) -> Optional[int]:
+        """1 if the GPU has a clique in an NVLink domain, else 0; None if its driver is too old to report it."""
+        if self.fabric_clique is None and not self._driver_prints_fabric:
+            return None
+        return int(bool(self.fabric_clique) and bool(re.search("[1-9a-f]", self.fabric_cluster_uuid or "")))
+
+    @property
+    def _driver_prints_fabric(self) -> bool:
+        major = (self.driver_version or "").partition(".")[0]
+        return self.vendor == "nvidia" and major.isdecimal() and int(major) >= FABRIC_DRIVER
+
+    @property
+    def fabric(self) -> str:
+        """State, clique and problem (else the status) of the NVLink fabric in words."""
+        clique = None if self.fabric_clique is None else f"clique {self.fabric_clique} of {self.fabric_cluster_uuid}"
+        parts = (self.fabric_state or "not reported", clique, self.fabric_problem or self.fabric_status)
+        return ", ".join(filter(None, parts))
+
+    @property
+    def nvlinks_up_count(self) -> Optional[int]:
+        """NVLinks that are up; None for a GPU without NVLink, or if its tool does not list them."""
+        return None if self.nvlinks is None else sum(link["is_up"] for link in self.nvlinks)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics for checks; a value that the tool does not give makes no metric."""
@@ -199,7 +249,25 @@ _METRICS = (
     "pcie_generation_max",
     "pcie_width",
     "pcie_width_max",
+    "fabric_joined_count",
+    "fabric_clique_count",
+    "nvlinks_up_count",
 )
+
+
+def differing_fabrics(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Return the GPUs whose NVLink fabric differs from that of most of the node's GPUs of their model.
+
+    Without a majority these are all: the node is at fault, and which of its GPUs is open.
+    """
+    differing = []
+    by_model: dict[tuple[str, Optional[str]], list[Gpu]] = {}
+    for gpu in gpus:
+        by_model.setdefault((gpu.vendor, gpu.name), []).append(gpu)
+    for group in by_model.values():
+        (fabric, count), *_others = Counter(gpu.fabric for gpu in group).most_common(1)
+        differing += [gpu for gpu in group if gpu.fabric != fabric or 2 * count <= len(group) > 1]
+    return differing
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from . import values
@@ -165,11 +165,13 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
             sums = (_sum(element, [f"ecc_errors/{period}/{name}" for name in names]) for names in generations)
             readings[attribute] = next((count for count in sums if count is not None), None)
     mig = _text(element, "mig_mode/current_mig")
+    health = {part.tag: (part.text or "").strip() for part in element.findall("fabric/health/*")}
     return Gpu(
         VENDOR,
         index,
         **readings,
-        fabric_problem=_fabric_problem(element),
+        fabric_health=health or None,
+        fabric_problem=fabric_problem({**health, "status": (element.findtext("fabric/status") or "").strip()}),
         memory_repair_pending_count=_sum(element, _REPAIRS),
         partition_mode=None if mig is None else f"mig {mig.lower()}",
         processes=[_process(process) for process in element.findall("processes/process_info")],
@@ -242,8 +244,17 @@ FIELDS = (
     Field("pcie_width_max", values.count, "", f"{_LINK}/link_widths/max_link_width"),
     Field("recovery_action", values.text, "", "gpu_recovery_action"),
     Field("persistence_mode", values.lower, "", "persistence_mode"),
-    Field("fabric_state", values.lower, "", "fabric/state"),
-    Field("module_id", values.count, "", "gpu_module_id"),
+    Field("fabric_state", values.word, "", "fabric/state"),
+    Field("fabric_status", values.word, "", "fabric/status"),
+    Field("fabric_clique", values.count, "", "fabric/cliqueId"),
+    Field("fabric_cluster_uuid", values.lower, "", "fabric/clusterUuid"),
+    Field("chassis_serial", values.identifier, "", "platformInfo/chassis_serial_number"),
+    Field("chassis_slot", values.count, "", "platformInfo/slot_number"),
+    Field("tray_index", values.count, "", "platformInfo/tray_index"),
+    Field("host_id", values.count, "", "platformInfo/host_id"),
+    Field("peer_type", values.text, "", "platformInfo/peer_type"),
+    Field("module_id", values.count, "", "platformInfo/module_id gpu_module_id"),
+    Field("fabric_guid", values.identifier, "", "platformInfo/gpu_fabric_guid"),
 )
 #: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): with an unknown name the whole query fails.
 _NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
@@ -279,24 +290,24 @@ def _sum(element: ET.Element, paths: Iterable[str]) -> Optional[int]:
     return sum(counts) if counts else None
 
 
-#: Values of the parts of `fabric` for a healthy fabric, or a GPU without one.
-_FABRIC = {
+#: Values of the parts of `fabric` for a healthy fabric.
+_HEALTHY = {
     "status": "success",
-    "health/summary": "healthy",
-    "health/bandwidth": "full",
-    "health/route_recovery_in_progress": "false",
-    "health/route_unhealthy": "false",
-    "health/access_timeout_recovery": "false",
-    "health/incorrect_configuration": "false",
+    "summary": "healthy",
+    "bandwidth": "full",
+    "route_recovery_in_progress": "false",
+    "route_unhealthy": "false",
+    "access_timeout_recovery": "false",
+    "incorrect_configuration": "false",
 }
 
 
-def _fabric_problem(element: ET.Element) -> Optional[str]:
-    words = {path: (element.findtext(f"fabric/{path}") or "").strip() for path in _FABRIC}
+def fabric_problem(words: Mapping[str, str]) -> Optional[str]:
+    """Return what is wrong by the words for status and health of the NVLink fabric; None if nothing is."""
     wrong = [
-        f"{path.rpartition('/')[2]} {word}"
-        for path, word in words.items()
-        if word.strip("[]").lower() not in (_FABRIC[path], "no", *values.ABSENT)
+        f"{name} {words[name]}"
+        for name, healthy in _HEALTHY.items()
+        if values.word(words.get(name, "")) not in (None, "no", healthy, *values.ABSENT)
     ]
     return ", ".join(wrong) or None
 

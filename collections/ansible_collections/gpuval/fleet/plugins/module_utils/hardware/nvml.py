@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from .nvidia_gpus import NvidiaSmi, throttle
+from .nvml_fabric import fabric_text, read_fabric
 from .source import Counters, Sample, Source, SourceError, known
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -216,7 +217,9 @@ class Nvml(Source):
 
     def _read(self, reading: str, handle: ctypes.c_void_p) -> Any:
         """Return a reading of CALLS; None when NVML refuses it, with the reason in `absent`."""
-        call = CALLS[reading]
+        return self._read_call(reading, CALLS[reading], handle)
+
+    def _read_call(self, reading: str, call: NvmlCall, handle: ctypes.c_void_p) -> Any:
         value = call.kind()
         arguments = (handle, *map(ctypes.c_uint, call.arguments), ctypes.byref(value))
         code = self._call(call.function, *arguments)
@@ -276,12 +279,11 @@ class Nvml(Source):
         if self._gone:  # the driver may remember the UUID of a GPU that fell off the bus, not its temperature
             self.absent[f"gpu:{index}"] = reason(self._gone)
             return {"lost": True}
-        pci = _PciInfo()
-        located = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)) == SUCCESS
         links = self._links_up(handle)
         reading = {
             "uuid": uuid.value.decode("ascii", "replace") if code == SUCCESS else None,
-            "pci_address": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if located else None,
+            "pci_address": self._pci_address(handle),
+            "fabric": fabric_text(read_fabric(self._call, handle, self.error_text)),
             **{name: self._read(name, handle) for name in COUNTED},
             "links_up": links,
             "link_errors": None if links is None else self._link_errors(handle, links),
@@ -289,6 +291,20 @@ class Nvml(Source):
             **self._remaps(handle),
         }
         return known(reading)
+
+    def _pci_address(self, handle: ctypes.c_void_p) -> Optional[str]:
+        pci = _PciInfo()
+        code = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        return None if code else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+    def error_text(self, code: int) -> str:
+        """Return NVML's own text for a return code."""
+        try:
+            function = self._library.nvmlErrorString
+        except AttributeError:
+            return reason(code)
+        function.restype = ctypes.c_char_p
+        return str((function(ctypes.c_uint(code)) or b"").decode("utf-8", "replace")) or reason(code)
 
     def _remaps(self, handle: ctypes.c_void_p) -> dict[str, int]:
         values = [ctypes.c_uint() for _ in range(4)]

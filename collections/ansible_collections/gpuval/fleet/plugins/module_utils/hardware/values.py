@@ -71,6 +71,12 @@ def lower(value: Any) -> Optional[str]:
     return None if word is None else word.lower()
 
 
+def word(value: Any) -> Optional[str]:
+    """Return a word in lower case, also one for no value (`n/a`, `not supported`); None if the tool prints none."""
+    bare = str(value or "").strip().strip("[]").lower()
+    return bare or None
+
+
 def identifier(value: Any) -> Optional[str]:
     """Return an identifier such as a serial number, or None for the filler that vendors leave in firmware."""
     word = text(value)

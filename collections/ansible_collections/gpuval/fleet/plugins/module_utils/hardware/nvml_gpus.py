@@ -1,0 +1,190 @@
+"""Facts of NVIDIA GPUs by NVML, where nvidia-smi is missing or its release does not print the NVLink fabric.
+
+A call of the driver may hang, so a child process reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import time
+from dataclasses import asdict
+from typing import Any, Optional
+
+from . import nvidia_gpus, values
+from .gpu import COMPLETED, Detection, Gpu
+from .nvml import CALLS, FI_NVLINK_LINK_COUNT, LIBRARY, Nvml, NvmlCall
+from .nvml_fabric import read_fabric, read_platform
+from .source import SourceError
+from .tools import KILL_GRACE_SECONDS, VENDOR_TOOL_TIMEOUT_SECONDS, Run
+
+MAX_ANSWER_BYTES = 1 << 20
+#: Fields of a link: its speed in MB/s, and how often NVLink 5 recovered; that counter of NVLink 1 to 4.
+FI_LINK_SPEED, FI_LINK_RECOVERIES, LINK_RECOVERIES = 164, 215, 1
+#: Readings of telemetry that are facts too, by attribute of ``Gpu``.
+_READINGS = {
+    "memory_used_bytes": "memory_used_bytes",
+    "temperature_celsius": "temperature_celsius",
+    "power_draw_watts": "power_watts",
+    "power_limit_watts": "power_limit_watts",
+    "core_clock_hertz": "sm_clock_hertz",
+    "memory_clock_hertz": "memory_clock_hertz",
+    "ecc_corrected_count": "ecc_corrected",
+    "ecc_uncorrected_count": "ecc_uncorrected",
+    "pcie_width": "pcie_width",
+    "pcie_generation": "pcie_generation",
+}
+_CALLS = {
+    "memory_bytes": CALLS["memory_used_bytes"]._replace(part="total"),
+    "pcie_width_max": NvmlCall("nvmlDeviceGetMaxPcieLinkWidth"),
+    "pcie_generation_max": NvmlCall("nvmlDeviceGetMaxPcieLinkGeneration"),
+    "module_id": NvmlCall("nvmlDeviceGetModuleId"),
+}
+_TEXTS = {
+    "name": "nvmlDeviceGetName",
+    "uuid": "nvmlDeviceGetUUID",
+    "serial": "nvmlDeviceGetSerial",
+    "firmware_version": "nvmlDeviceGetVbiosVersion",
+}
+#: Two outputs each: the present value and the one after the next reboot; the word for each value.
+_MODES = {
+    "ecc_mode": ("nvmlDeviceGetEccMode", ("disabled", "enabled")),
+    "partition_mode": ("nvmlDeviceGetMigMode", ("mig disabled", "mig enabled")),
+}
+#: Attributes that complete what nvidia-smi leaves out.
+_COMPLETED = (
+    *("fabric_state", "fabric_status", "fabric_clique", "fabric_cluster_uuid", "fabric_health", "fabric_problem"),
+    *("chassis_serial", "chassis_slot", "tray_index", "host_id", "peer_type", "module_id", "fabric_guid"),
+)
+
+
+class NvmlGpus(Nvml):
+    """Facts of all GPUs. Raises ``SourceError`` without a driver."""
+
+    def gpus(self) -> list[Gpu]:
+        driver, cuda = ctypes.create_string_buffer(96), ctypes.c_int()
+        has_driver = not self._call("nvmlSystemGetDriverVersion", driver, ctypes.c_uint(len(driver)))
+        has_cuda = not self._call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
+        versions: dict[str, Any] = {
+            "driver_version": values.version(_text(driver)) if has_driver else None,
+            "runtime_version": f"{cuda.value // 1000}.{cuda.value % 1000 // 10}" if has_cuda else None,
+        }
+        return [
+            Gpu(nvidia_gpus.VENDOR, index, **versions, **self._facts(handle)) for index, handle in self._handles.items()
+        ]
+
+    @property
+    def lost_count(self) -> int:
+        return len(self._lost)
+
+    def _facts(self, handle: ctypes.c_void_p) -> dict[str, Any]:
+        read = {attribute: self._read(reading, handle) for attribute, reading in _READINGS.items()}
+        read.update({attribute: self._read_call(attribute, call, handle) for attribute, call in _CALLS.items()})
+        read.update({attribute: self._read_text(function, handle) for attribute, function in _TEXTS.items()})
+        read.update({attribute: self._read_mode(*mode, handle) for attribute, mode in _MODES.items()})
+        read.update({f"{name}_count": count for name, count in self._remaps(handle).items() if name != "row_remaps"})
+        return {
+            **read,
+            "pci_address": self._pci_address(handle),
+            "nvlinks": self._links(handle),
+            **read_platform(self._call, handle),
+            **read_fabric(self._call, handle, self.error_text),
+        }
+
+    def _links(self, handle: ctypes.c_void_p) -> Optional[list[dict[str, Any]]]:
+        """Return the links as ``nvlinks.read_nvlinks`` does, down ones without their counters."""
+        up = self._links_up(handle)
+        if up is None:
+            return None
+        count = next(iter(self._fields(handle, [FI_NVLINK_LINK_COUNT], "link_count")), len(up))
+        errors = self._link_errors(handle, up) or {}
+        return [
+            {
+                "link": link,
+                "is_up": link in up,
+                "bytes_per_second": next(
+                    (mega * 1_000_000 for mega in self._fields(handle, [FI_LINK_SPEED], "link_speed", link)), None
+                ),
+                "errors": errors.get(str(link)),
+                "recoveries": self._recoveries(handle, link) if link in up else None,
+            }
+            for link in range(max(int(count), *(number + 1 for number in up), 0))
+        ]
+
+    def _recoveries(self, handle: ctypes.c_void_p, link: int) -> Optional[int]:
+        recoveries = self._link_counter(handle, link, LINK_RECOVERIES)
+        return (
+            next(iter(self._fields(handle, [FI_LINK_RECOVERIES], "link_recoveries", link)), None)
+            if recoveries is None
+            else recoveries
+        )
+
+    def _read_text(self, function: str, handle: ctypes.c_void_p) -> Optional[str]:
+        buffer = ctypes.create_string_buffer(96)
+        code = self._call(function, handle, buffer, ctypes.c_uint(len(buffer)))
+        return None if code else values.identifier(_text(buffer))
+
+    def _read_mode(self, function: str, words: tuple[str, ...], handle: ctypes.c_void_p) -> Optional[str]:
+        present, pending = ctypes.c_uint(), ctypes.c_uint()
+        code = self._call(function, handle, ctypes.byref(present), ctypes.byref(pending))
+        return None if code or present.value >= len(words) else words[present.value]
+
+
+def detect(run: Run, library: Optional[str] = LIBRARY) -> Detection:
+    """Return NVIDIA's GPUs by nvidia-smi, completed by NVML; by NVML alone where nvidia-smi is not installed."""
+    detection = nvidia_gpus.detect(run)
+    is_complete = all(
+        gpu.fabric_state and (gpu.fabric_state != COMPLETED or gpu.fabric_clique is not None) for gpu in detection.gpus
+    )
+    if library is None or (detection.installed and (is_complete or detection.hung)):
+        return detection
+    answer = _read_in_child(library, VENDOR_TOOL_TIMEOUT_SECONDS)
+    gpus = [Gpu(**gpu) for gpu in answer["gpus"]]
+    if not detection.installed:
+        return Detection(nvidia_gpus.VENDOR, gpus, None, unlisted=answer["lost"]) if gpus else detection
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for gpu in detection.gpus:
+        for attribute in _COMPLETED:
+            if getattr(gpu, attribute) is None and gpu.uuid in by_uuid:
+                setattr(gpu, attribute, getattr(by_uuid[gpu.uuid], attribute))
+    return detection
+
+
+def _read_in_child(library: str, seconds: float) -> dict[str, Any]:
+    """Return `gpus` and how many are `lost`; both empty if NVML cannot be read, or hangs for so many seconds."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            source = NvmlGpus(library)
+            answer = {"gpus": [asdict(gpu) for gpu in source.gpus()], "lost": source.lost_count}
+            with os.fdopen(writer, "w") as stream:
+                json.dump(answer, stream)
+        except (SourceError, OSError, ValueError):
+            pass
+        finally:
+            os._exit(0)
+    os.close(writer)
+    text = b""
+    with os.fdopen(reader, "rb", buffering=0) as stream:
+        while len(text) < MAX_ANSWER_BYTES and select.select([stream], [], [], seconds)[0]:
+            chunk = stream.read(65536)
+            if not chunk:
+                break
+            text += chunk
+    os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_GRACE_SECONDS  # one that hangs in the driver cannot be waited for
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        return {"gpus": [], "lost": 0, **json.loads(text)}
+    except ValueError:
+        return {"gpus": [], "lost": 0}
+
+
+def _text(buffer: Any) -> str:
+    return bytes(buffer.value).decode("utf-8", "replace")
