@@ -34,7 +34,7 @@ SETTINGS = [
     ("ansible-user: root", "ansible-user: Ansible reads no such variable; is it ansible_user?"),
     # words
     ("gpuval_sku: h20O", "gpuval_sku h20O: not in the catalogue; is it h200? A model of your own needs another name"),
-    ("gpuval_sku: MI300Y", "gpuval_sku MI300Y: not in the catalogue; is it mi300x?"),
+    ("gpuval_sku: MI325Y", "gpuval_sku MI325Y: not in the catalogue; is it mi325x?"),
     ("gpuval_sku: nvida", "gpuval_sku nvida: not in the catalogue; is it nvidia?"),
     ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin, soak; is it quick?"),
     ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin,"),
@@ -332,7 +332,7 @@ def test_no_value_of_any_setting_ends_in_a_traceback(checked, value):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("gpuval_sku: h20", "all.yml:2: gpuval_sku h20: not in the catalogue; is it h200?"),
+        ("gpuval_sku: hgx200", "all.yml:2: gpuval_sku hgx200: not in the catalogue; is it h200?"),
         (
             "gpuval_criteria: [site.yml]",
             "check 'speed': no shipped check has the metric training_token_per_second; is it tr",

@@ -93,6 +93,18 @@ def test_one_gpu_of_a_tray_in_a_virtual_machine_reports_no_fabric(node_of):
     assert (node["verdict"], failed(node)) == ("PASS", set())
 
 
+def test_an_nvl4_has_no_domain_to_join(node_of):
+    node = node_of(with_fabric(GB200, STATES["not supported"][0]).replace("Switch Connected", "Direct Connected"))
+    assert (node["catalogue_sku"], failed(node)) == ("gb200nvl4", set())
+    declared = node_of(with_fabric(GB200, STATES["not supported"][0]), sku="gb200nvl4")
+    assert (declared["catalogue_sku"], declared["verdict"]) == ("gb200", "FAIL"), "a tray of a rack was delivered"
+
+
+def test_a_gb300_of_a_rack_is_in_the_catalogue(node_of):
+    node = node_of((DATA / "nvidia_smi_v13_gb300.xml").read_text())
+    assert (node["catalogue_sku"], node["verdict"], failed(node)) == ("gb300", "PASS", set())
+
+
 def test_skus_of_a_domain_ask_for_its_fabric():
     for sku in sku_catalogue.shipped():
         names = {check.name for check in sku.checks}

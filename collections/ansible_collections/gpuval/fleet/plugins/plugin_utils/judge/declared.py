@@ -10,6 +10,7 @@ from typing import Any
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.errors import SettingError
+from ..core.stages import DEPTHS
 from ..core.text import meant, pattern_of, some_of
 from ..records import environment
 from ..records.documents import Record
@@ -248,6 +249,10 @@ def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> li
             mixed = "if a mixed machine was ordered, give it a name of its own in gpuval_sku"
             return [entry("fail", reason, f"find the GPU that was not ordered; {mixed}")]
         remedy = "compare with the order; set gpuval_sku, and add a SKU with floors of your own (docs/criteria.md)"
+        if subject.sku in (sku_catalogue.AUTO, *GPU_VENDORS) and DEPTHS.index(subject.depth) >= DEPTHS.index(
+            "standard"
+        ):
+            return [entry("missing", f"{reason}, and gpuval_sku does not say what the node is", remedy)]
         return [entry("warn", reason, remedy, severity="advisory")]
     if listed.vendor != subject.accelerator:
         remedy = "run the facts again, and compare with lspci: which checks apply depends on the vendor"

@@ -1,6 +1,7 @@
 """The SKU catalogue: which model of node a node is, by its facts, and what its maker says of it."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,24 @@ from .peer_statistics import borrowed_deviation
 CPU = "cpu"
 AUTO = "auto"
 #: GPU models that the catalogue lacks, one letter from a name in it.
-_RESEMBLING = {*("a100x", "b100", "gaudi2c", "gaudi2d", "gb300", "l40", "l40g", "mi300a", "mi350p", "p100")} | {
-    *("r100", "r200", "v100", "vr200")
+_RESEMBLING = {
+    *(
+        "a100x",
+        "a40",
+        "b100",
+        "gaudi2c",
+        "gaudi2d",
+        "gb10",
+        "l20",
+        "l40g",
+        "mi350p",
+        "p4",
+        "p40",
+        "p100",
+        "r100",
+        "r200",
+    ),
+    *("r300", "t4", "v100"),
 }
 #: The number of GPUs in a name: 8xh200, h200x8.
 _COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
@@ -85,14 +102,22 @@ def by_name(name: str | None) -> Sku | None:
     return next((sku for sku in shipped() if sku.name == name), None)
 
 
-def of_model(model: str) -> Sku | None:
-    """The SKU whose GPUs the vendor's tool calls ``model``."""
-    return next((sku for sku in shipped() if sku.is_model(model)), None)
+def of_model(model: str, peer_type: str | None = None, ordered: Sku | None = None) -> Sku | None:
+    """The SKU whose GPUs the vendor's tool calls ``model``. Of SKUs with one name their ``peer_type`` decides;
+    where the tool does not report it, what was ``ordered`` does."""
+    alike = [sku for sku in shipped() if sku.is_model(model)]
+    if peer_type is None and ordered in alike:
+        return ordered
+    fitting = [sku for sku in alike if sku.links.get("peer_type") in (None, peer_type)]
+    return max(fitting or alike, key=lambda sku: "peer_type" in sku.links, default=None)
 
 
-def of_models(models: Sequence[str]) -> Sku | None:
-    """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue."""
-    skus = {of_model(model) for model in set(models)}
+def of_models(models: Sequence[str], peer_types: Sequence[str] = (), ordered: Sku | None = None) -> Sku | None:
+    """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue.
+    ``peer_types``: those that the facts report."""
+    alike = set(peer_types) if len(peer_types) == len(models) else set()
+    peer_type = alike.pop() if len(alike) == 1 else None
+    skus = {of_model(model, peer_type, ordered) for model in set(models)}
     return skus.pop() if len(skus) == 1 else None
 
 
@@ -119,10 +144,18 @@ def misspelled(declared: str) -> str:
     name = _plain(declared).replace(" ", "")
     if re.fullmatch("[^c]pus?", name):  # gpu, hpu: as cpu no accelerator would be tested
         return AUTO
-    numbers = [re.findall("[0-9]+", text) for text in (name, name.replace("o", "0"))]
-    names = (AUTO, CPU, *GPU_VENDORS, *(sku.name for sku in shipped()))
-    alike = [near for near in names if re.findall("[0-9]+", near) in numbers]
+    alike = _of_its_number(name, (AUTO, CPU, *GPU_VENDORS, *(sku.name for sku in shipped())))
     return nearest_spelling(name, alike, 1) if remark(declared) and name not in _RESEMBLING else ""
+
+
+def _of_its_number(name: str, names: Sequence[str]) -> list[str]:
+    """The names with the number of this one, with o as 0 if there are any: another number is another class of GPU."""
+    with_zeros = re.sub("(?<=[0-9])o+", lambda letters: "0" * len(letters[0]), name)
+    alike: dict[str, list[str]] = {text: [] for text in (with_zeros, name)}
+    for text, near in itertools.product(alike, names):
+        if re.findall("[0-9]+", near) == re.findall("[0-9]+", text):
+            alike[text].append(near)
+    return alike[with_zeros] or alike[name]
 
 
 def remark(declared: str) -> str:
@@ -130,7 +163,9 @@ def remark(declared: str) -> str:
     if declared in (AUTO, CPU, *GPU_VENDORS) or named(declared) or hinted(declared):
         return ""
     names = [sku.name for sku in shipped()]
-    return f"not in the catalogue{meant(declared, names)}; its limits do not hold. Known are {', '.join(names)}"
+    name = _plain(declared).replace(" ", "")
+    near = "" if name in _RESEMBLING else meant(name, _of_its_number(name, names))
+    return f"not in the catalogue{near}; its limits do not hold. Known are {', '.join(names)}"
 
 
 def _words(text: str) -> list[str]:

@@ -42,8 +42,10 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
     facts = records.get(FACTS)
     accelerator = _accelerator_vendor(expected["sku"], facts)
     models = models_of(facts)
-    sku = sku_catalogue.of_models(models)
-    sku_name, declared_sku = sku.name if sku else None, sku_catalogue.named(expected["sku"])
+    declared_sku = sku_catalogue.named(expected["sku"])
+    peer_types = environment.texts(facts["environment"], "gpus[].peer_type") if facts else []
+    sku = sku_catalogue.of_models(models, peer_types, declared_sku or sku_catalogue.hinted(expected["sku"]))
+    sku_name = sku.name if sku else None
     if accelerator == sku_catalogue.CPU:
         sku_name = sku_catalogue.CPU
     subject = Subject(

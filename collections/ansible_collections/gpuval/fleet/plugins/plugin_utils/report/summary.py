@@ -182,7 +182,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     ]
     if undeclared:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
-    lines += filter(None, [_mixed(nodes)])
+    lines += filter(None, [_mixed(nodes), _unknown_models(nodes)])
     on_bus = {node["name"]: node_metrics(node, "facts").get("gpu_hardware_count") for node in nodes}  # used or not
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and (on_bus[node["name"]] or {}).get("value")]
     if untested:
@@ -266,6 +266,22 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
     odd = some_of((f"{some_of(kinds[kind], 5)} with {kind}" for kind in rarer), 5, "; ")
     remedy = "set gpuval_sku and gpuval_gpu_count to have them checked"
     return f"GPUs differ: {odd}; {len(kinds[most])} with {most}: {remedy}"
+
+
+def _unknown_models(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """A line on nodes whose GPU model is not in the catalogue and passed with the general criteria; empty without."""
+    named: dict[str, list[str]] = {}
+    for node in nodes:
+        for check in node["checks"]:
+            if (
+                check["name"] == "sku"
+                and check["verdict"] == "warn"
+                and check["reason"].startswith("not in the catalogue")
+            ):
+                named.setdefault(str(check["value"]), []).append(node["name"])
+    texts = some_of((f"{model} on {some_of(names, 5)}" for model, names in sorted(named.items())), 5, "; ")
+    remedy = "only the general criteria apply: set gpuval_sku, and floors of your own"
+    return f"Model not in the catalogue: {texts}; {remedy}" if named else ""
 
 
 def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:
