@@ -26,6 +26,7 @@ def test_a_sample_has_every_reading_in_base_units(library):
     assert samples[3] == {
         "temperature_celsius": 53,
         "memory_temperature_celsius": 63,
+        "temperature_margin_celsius": 32,
         "power_watts": 693.5,
         "power_limit_watts": 700.0,
         "sm_clock_hertz": 1_980_000_000,

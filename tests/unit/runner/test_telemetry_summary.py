@@ -55,6 +55,56 @@ def test_shares_of_throttling():
     assert found["gpu_throttle_hardware_ratio"] == 0.25
 
 
+ON = {"throttle_thermal": 1, "throttle_power": 1, "throttle_hardware": 1}
+
+
+def counted(kind, at, **counters):
+    return {"kind": kind, "at": at, "gpus": {"0": {**GPU, **counters}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        # microseconds of 20 s
+        (
+            {"thermal": 5_000_000, "power": 0},
+            {"thermal": 6_000_000, "power": 19_000_000},
+            {"thermal": 0.05, "power": 0.95},
+        ),
+        (
+            {"thermal": 0, "power": 0},
+            {"thermal": 0, "power": 30_000_000},
+            {"thermal": 0, "power": 1},
+        ),  # two reasons at once
+        ({"thermal": 9}, {"thermal": 0}, {"thermal": 1}),  # a reset: samples are all that is left
+        ({"thermal": 9}, {}, {"thermal": 1}),
+    ],
+)
+def test_the_drivers_counters_decide_and_samples_only_without_them(before, after, expected):
+    names = [
+        {f"throttle_{kind}_microseconds": value for kind, value in counters.items()} for counters in (before, after)
+    ]
+    summary = told(counted("before", 100.0, **names[0]), *sampled(ON), counted("after", 120.0, **names[1]))
+    found = figures(summary)
+    assert {kind: found[f"gpu_throttle_{kind}_ratio"] for kind in expected} == expected
+    by_counters = 0 in expected.values() or 0.05 in expected.values()
+    assert summary.environment()["telemetry"]["throttling"] == ("counters of the driver" if by_counters else "samples")
+
+
+def test_counters_in_ticks_need_no_time():
+    old = {"throttle_ticks": 1000, "throttle_thermal_ticks": 10, "throttle_power_ticks": 0}
+    new = {"throttle_ticks": 3000, "throttle_thermal_ticks": 510, "throttle_power_ticks": 2000}
+    summary = told(*sampled({}), counted("before", None, **old), counted("after", None, **new))
+    found = figures(summary)
+    assert (found["gpu_throttle_thermal_ratio"], found["gpu_throttle_power_ratio"]) == (0.25, 1)
+    assert "gpu_throttle_hardware_ratio" not in found
+
+
+def test_the_smallest_margin_to_slower_clocks_is_kept():
+    found = figures(told(*sampled(*({"temperature_margin_celsius": margin} for margin in (40, -1, 12)))))
+    assert found["gpu_temperature_margin_min_celsius"] == -1
+
+
 @pytest.mark.parametrize("count", [1, 599, 600, 601, 5000, 100_000])
 def test_a_curve_stays_short_and_keeps_its_mean(count):
     curve = ThinnedCurve()

@@ -72,7 +72,7 @@ def test_nvidia_smi_is_asked_for_all_gpus_at_once(tools):
     source = nvidia_gpus.NvidiaSmi()
     assert set(source.sample()) == set(range(8))
     assert source.counters(1)[7]["uuid"] == "GPU-07"
-    assert len((tools / "asked").read_text().splitlines()) == 3
+    assert len((tools / "asked").read_text().splitlines()) == 4  # the last call is for the counters of throttling
 
 
 def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
@@ -85,6 +85,56 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
     source = nvidia_gpus.NvidiaSmi()
     assert source.sample()[0]["throttle_power"] == 1
     assert source.absent["row_remaps"] == nvidia_gpus.NOT_REPORTED
+
+
+COUNTED = """\
+index, uuid, clocks_event_reasons_counters.sw_thermal_slowdown [us], \
+clocks_event_reasons_counters.hw_thermal_slowdown [us], clocks_event_reasons_counters.sw_power_cap [us], \
+clocks_event_reasons_counters.hw_power_brake_slowdown [us]
+0, GPU-00, 5 us, 7 us, 25483012608 us, 1 us
+1, GPU-01, [N/A], 7 us, 3 us, 2 us
+"""
+
+
+def test_counters_of_throttling(tools):
+    (tools / "counted").write_text(COUNTED)
+    smi(tools, f"cat {tools}/counted")
+    run = nvidia_gpus.toolbox()
+    by_uuid, _problem = nvidia_gpus.throttle_counters(run, 5)
+    assert by_uuid == {
+        "GPU-00": {"throttle_thermal": 12, "throttle_power": 25483012609, "throttle_hardware": 8},
+        "GPU-01": {"throttle_power": 5, "throttle_hardware": 9},
+    }
+    by_gpu, absent = {0: {"uuid": "GPU-00"}, 3: {"lost": True}}, {}
+    nvidia_gpus.add_throttle_counters(by_gpu, absent, 5)
+    assert (by_gpu[0]["throttle_thermal_microseconds"], by_gpu[3], absent) == (12, {"lost": True}, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [("echo 'is not a valid field to query'; exit 2", nvidia_gpus.NOT_ASKED), (None, "not installed")],
+)
+def test_without_counters_of_throttling_the_reason_is_reported(tools, body, reason):
+    if body:
+        smi(tools, body)
+    absent = {}
+    nvidia_gpus.add_throttle_counters({0: {"uuid": "GPU-00"}}, absent, 5)
+    assert reason in absent["throttle_counters"]
+
+
+def test_amd_counters_of_violations():
+    section = {
+        "accumulation_counter": {"value": 2000, "unit": ""}, "prochot_accumulated": 0, "ppt_accumulated": 1500,
+        "socket_thermal_accumulated": 20, "vr_thermal_accumulated": "N/A", "hbm_thermal_accumulated": 40,
+        "ppt_violation_status": "ACTIVE",
+    }  # fmt: skip
+    answer = [{"gpu": 0, "throttle": section}]
+    (gpu,) = amd_gpus.parse_amd_smi(None, answer, answer)
+    assert {name: value for name, value in gpu.counters().items() if name.startswith("throttle")} == {
+        "throttle_ticks": 2000, "throttle_thermal_ticks": 40,
+        "throttle_power_ticks": 1500, "throttle_hardware_ticks": 0,
+    }  # fmt: skip
+    assert amd_gpus.violations({"accumulation_counter": "N/A"}) is amd_gpus.violations(None) is None
 
 
 @pytest.mark.parametrize(

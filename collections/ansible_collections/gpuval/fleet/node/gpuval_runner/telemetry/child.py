@@ -207,12 +207,12 @@ class GpuSampler(threading.Thread):
         """Report a source's counters, first those that need no tool: a slow tool must not hide a lost GPU."""
         at_once = source.counters_at_once()
         if at_once:
-            self._report(kind, gpus=at_once)
+            self._report(kind, at=time.monotonic(), gpus=at_once)
             if kind == "before" and self._stop_asked.is_set():
                 return  # the time that is left is for the counters after the stage
         seconds = min(COUNTERS_SECONDS if at_once else TOOLS_SECONDS, self._deadline - time.monotonic())
         if seconds > 0:
-            self._report(kind, gpus=source.counters(seconds))
+            self._report(kind, at=time.monotonic(), gpus=source.counters(seconds))
         elif not at_once:
             raise SourceError("no time was left to read the counters")
 

@@ -4,7 +4,7 @@ the GPUs before and after it: error counters, topology, lost GPUs. Pure."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Optional
@@ -33,6 +33,8 @@ COUNTERS = (
     ("gpu_link_corrected_new_count", "link_corrected"),
     ("gpu_pcie_replay_new_count", "pcie_replays"),
 )
+#: Kinds of throttling whose time the driver counts; their metrics are gpu_KIND_ratio.
+THROTTLING = ("throttle_thermal", "throttle_power", "throttle_hardware")
 IDENTITY = ("uuid", "pci_address")
 #: Readings of a seen GPU that later stages need: errors between two stages count in the later one.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
@@ -78,6 +80,7 @@ FIGURES = (
     ("gpu_temperature_max_celsius", "temperature_celsius", "most", False),
     ("gpu_temperature_p95_celsius", "temperature_celsius", "p95", False),
     ("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most", False),
+    ("gpu_temperature_margin_min_celsius", "temperature_margin_celsius", "least", False),
     ("gpu_power_mean_watts", "power_watts", "mean", False),
     ("gpu_power_p50_watts", "power_watts", "p50", False),
     ("gpu_power_max_watts", "power_watts", "most", False),
@@ -179,11 +182,17 @@ class TelemetryComparison:
     and has lost, is lost to this stage as well.
     """
 
-    def __init__(self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = ()) -> None:
+    def __init__(
+        self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = (), seconds: Optional[float] = None
+    ) -> None:
+        """`seconds` passed between `before` and `after`; None if that is not known."""
+        self._seconds = seconds
         self.new: list[tuple[int, str, int]] = []
         self.lost: list[int] = []
         self.topology = 0
         self.changes: list[str] = []
+        #: Share of the time between both readings that the driver counted as throttled, by GPU and metric.
+        self.throttled: dict[int, dict[str, float]] = {}
         counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
         old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
         new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
@@ -195,6 +204,7 @@ class TelemetryComparison:
                 continue
             counters = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
             self._compare_gpu(index, label, {**gpu, **counters}, new[identity][1])
+            self.throttled[index] = dict(self._throttled(gpu, new[identity][1]))
         for identity in new.keys() - old.keys():
             self._change_topology(f"gpu:{new[identity][0]} ({identity}) came")
         self._find_lost_before(before, after, earlier)
@@ -221,6 +231,17 @@ class TelemetryComparison:
         unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
         self.lost += [*missing, *unnamed]
         self.changes += [f"gpu:{index} was lost before" for index in unnamed]
+
+    def _throttled(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, float]]:
+        """Yield metric and share of time by the driver's counters. A counter that fell was reset: no share."""
+        for unit, in_all in (
+            ("ticks", _rise_of("throttle_ticks", old, new)),
+            ("microseconds", (self._seconds or 0) * 1e6),
+        ):
+            for kind in THROTTLING:
+                rise = _rise_of(f"{kind}_{unit}", old, new)
+                if rise is not None and in_all:
+                    yield f"gpu_{kind}_ratio", min(1.0, rise / in_all)
 
     def _compare_gpu(self, index: int, label: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         for name, reading in COUNTERS:
@@ -253,6 +274,11 @@ def _risen(old: Any, new: Any) -> int:
     if not isinstance(old, int) or not isinstance(new, int):
         return 0
     return new - old if new >= old else new
+
+
+def _rise_of(reading: str, old: dict[str, Any], new: dict[str, Any]) -> Optional[int]:
+    before, after = old.get(reading), new.get(reading)
+    return after - before if isinstance(before, int) and isinstance(after, int) and after >= before else None
 
 
 def identity_of(index: int, gpu: dict[str, Any]) -> str:

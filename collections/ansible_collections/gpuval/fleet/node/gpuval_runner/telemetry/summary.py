@@ -67,6 +67,8 @@ class TelemetrySummary:
         self._gpus: dict[int, GpuFigures] = {}
         self._before: Optional[dict[int, dict[str, Any]]] = None
         self._after: Optional[dict[int, dict[str, Any]]] = None
+        #: Monotonic times at which the counters were read, by kind of message.
+        self._counted_at: dict[str, Optional[float]] = {}
         self._host: dict[str, Values] = {}
         self._samples = self._host_samples = 0
         self._last = 0.0  # seconds of the stage at the last sample
@@ -106,6 +108,7 @@ class TelemetrySummary:
             self._source = str(message.get("name"))
         elif kind in ("before", "after"):
             setattr(self, f"_{kind}", _by_index(message.get("gpus")))
+            self._counted_at[kind] = number(message.get("at"))
         elif kind == "end":
             self._end = message
         elif taker := getattr(self, f"_take_{kind}", None):
@@ -197,10 +200,11 @@ class TelemetrySummary:
         kernel["kernel_xid_critical_count"] = self._counted(sum(self._critical.values()))
         for name, value in kernel.items():
             add(name, value)
-        for index, gpu_figures in sorted(self._gpus.items()):
-            for name, figure in gpu_figures.figures().items():
-                add(name, figure, f"gpu:{index}")
         compared = self._compared()
+        exact = compared.throttled if compared else {}
+        for index, gpu_figures in sorted(self._gpus.items()):
+            for name, figure in {**gpu_figures.figures(), **exact.get(index, {})}.items():
+                add(name, figure, f"gpu:{index}")
         if compared:
             for index, name, rise in compared.new:
                 add(name, rise, f"gpu:{index}")
@@ -222,7 +226,9 @@ class TelemetrySummary:
     def _compared(self) -> Optional[TelemetryComparison]:
         if self._before is None or self._after is None or not (self._before or self._after or self._earlier):
             return None
-        return TelemetryComparison(self._before, self._after, self._earlier)
+        before, after = (self._counted_at.get(kind) for kind in ("before", "after"))
+        seconds = None if before is None or after is None else after - before
+        return TelemetryComparison(self._before, self._after, self._earlier, seconds)
 
     def curves(self) -> list[RecordCurve]:
         """Return the GPUs' curves over seconds since the stage began."""
@@ -253,6 +259,7 @@ class TelemetrySummary:
         compared = self._compared()
         if compared:
             telemetry["changes"] = compared.changes[:MAX_CHANGES]
+            telemetry["throttling"] = "counters of the driver" if any(compared.throttled.values()) else "samples"
         if end.get("kernel_lost"):
             telemetry["kernel_log_lost"] = "messages came faster than they could be read"
         by_address = {gpu.get("pci_address"): {"gpu": index} for index, gpu in (self._before or {}).items()}

@@ -152,6 +152,25 @@ def _lower_keys(mapping: Any) -> dict[str, Any]:
     return {str(key).lower(): value for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
+#: Counters of violations in `amd-smi metric`, by kind of throttling; all rise with its counter of samples.
+_VIOLATIONS = {
+    "throttle_thermal": ("socket_thermal_accumulated", "vr_thermal_accumulated", "hbm_thermal_accumulated"),
+    "throttle_power": ("ppt_accumulated",),
+    "throttle_hardware": ("prochot_accumulated",),
+}
+
+
+def violations(section: Any) -> Optional[dict[str, int]]:
+    """Return the counters of violations by kind with `throttle_ticks`, the samples in all; None without them."""
+    counts = {name: values.count(value) for name, value in _lower_keys(section).items()}
+    in_all = counts.get("accumulation_counter")
+    if not in_all:
+        return None
+    of_kinds = {kind: [counts.get(name) for name in names] for kind, names in _VIOLATIONS.items()}
+    known_kinds = {kind: [count for count in several if count is not None] for kind, several in of_kinds.items()}
+    return {"throttle_ticks": in_all, **{f"{kind}_ticks": max(some) for kind, some in known_kinds.items() if some}}
+
+
 _LIMITS = ("socket_power", "ppt0.socket_power_limit", "max_power", "ppt0.max_power_limit")
 #: Fields of a GPU, by their paths in the answers of `amd-smi static`, `list` and `metric`.
 AMD_SMI_FIELDS: Fields = (
@@ -181,6 +200,7 @@ AMD_SMI_FIELDS: Fields = (
     ("pcie_width_max", values.count, "static.bus.max_pcie_width"),
     ("pcie_replay_count", values.count, "metric.pcie.replay_count"),
     ("link_errors", xgmi_errors, "metric.xgmi_err"),
+    ("throttle_counters", violations, "metric.throttle"),
     ("partition_mode", values.lower, "static.partition.compute_partition", "static.partition.accelerator_partition"),
     ("module_id", values.count, "static.asic.oam_id"),
 )

@@ -16,6 +16,7 @@ from .values import Number
 _SAMPLE = {
     "temperature_celsius": "temperature_celsius",
     "memory_temperature_celsius": "memory_temperature_celsius",
+    "temperature_margin_celsius": "temperature_margin_celsius",
     "power_draw_watts": "power_watts",
     "power_limit_watts": "power_limit_watts",
     "core_clock_hertz": "sm_clock_hertz",
@@ -36,7 +37,10 @@ _COUNTERS = {
 }
 READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
 #: Attributes that are only sampled beside a stage and are no facts of the machine.
-_LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_replay_count", "link_errors")
+_LIVE = (
+    *("memory_temperature_celsius", "temperature_margin_celsius", "utilisation_ratio", "throttle"),
+    *("throttle_counters", "pcie_replay_count", "link_errors"),
+)
 
 #: Counters that show broken memory.
 _FAULTS = (
@@ -128,7 +132,9 @@ class Gpu:
     processes: list[dict[str, Any]] = field(default_factory=list)
     memory_temperature_celsius: Optional[Number] = None
     utilisation_ratio: Optional[float] = None
+    temperature_margin_celsius: Optional[Number] = None
     throttle: Optional[dict[str, int]] = None
+    throttle_counters: Optional[dict[str, int]] = None
     pcie_replay_count: Optional[int] = None
     link_errors: Optional[dict[str, int]] = None
 
@@ -142,7 +148,8 @@ class Gpu:
 
     def counters(self) -> Counters:
         """Return identity and error counters of the GPU; those that the tool does not give are left out."""
-        return known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
+        counters = known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
+        return {**counters, **(self.throttle_counters or {})}
 
     @property
     def faulty(self) -> bool:

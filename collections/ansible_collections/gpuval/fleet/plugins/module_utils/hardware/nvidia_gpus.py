@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from . import values
 from .gpu import READINGS, Detection, Gpu, read_fields
-from .source import SourceError, ToolSource
+from .source import Counters, SourceError, ToolSource
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, toolbox
 
 VENDOR = "nvidia"
@@ -34,6 +34,16 @@ KINDS = {
     "throttle_power": SW_POWER_CAP | HW_POWER_BRAKE,
     "throttle_hardware": HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE,
 }
+#: Columns of the driver's counters, microseconds since it was loaded, by kind of throttling. (NVML's numbers for them
+#: changed between drivers.)
+_SLOW = "clocks_event_reasons_counters."
+THROTTLE_COUNTERS = {
+    "throttle_thermal": (f"{_SLOW}sw_thermal_slowdown", f"{_SLOW}hw_thermal_slowdown"),
+    "throttle_power": (f"{_SLOW}sw_power_cap", f"{_SLOW}hw_power_brake_slowdown"),
+    "throttle_hardware": (f"{_SLOW}hw_thermal_slowdown", f"{_SLOW}hw_power_brake_slowdown"),
+}
+#: Seconds for the tool that reads them: it answers in 0.1 s, and a slow one must not look like a hung driver.
+THROTTLE_SECONDS = 5.0
 
 
 def detect(run: Run) -> Detection:
@@ -132,6 +142,36 @@ def parse_rows(text: str) -> list[dict[str, str]]:
     return [dict(zip(names, row)) for row in lines if len(row) == len(names)]
 
 
+def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int]], str]:
+    """Return microseconds of throttling by UUID and kind, since the driver was loaded; else the reason why not."""
+    columns = list(dict.fromkeys(column for pair in THROTTLE_COUNTERS.values() for column in pair))
+    query = f"--query-gpu=index,uuid,{','.join(columns)}"
+    answer = run("nvidia-smi", query, "--format=csv", timeout=min(seconds, THROTTLE_SECONDS))
+    rows = [row for row in parse_rows(answer.stdout) if row.keys() >= {"uuid", *columns}]
+    if not rows:  # where a GPU is lost the tool fails, and still lists the others
+        return {}, NOT_ASKED if answer.returncode is not None else answer.complaint
+    by_uuid = {}
+    for row in rows:
+        counts = {column: values.count(row[column]) for column in columns}
+        by_uuid[row["uuid"]] = {
+            kind: sum(counts[column] or 0 for column in pair)
+            for kind, pair in THROTTLE_COUNTERS.items()
+            if all(counts[column] is not None for column in pair)
+        }
+    return by_uuid, ""
+
+
+def add_throttle_counters(by_gpu: dict[int, Counters], absent: dict[str, str], seconds: float) -> None:
+    """Add to the counters of each GPU those of throttling, or the reason why not to `absent`."""
+    by_uuid, absent_reason = throttle_counters(toolbox(), seconds)
+    for counters in by_gpu.values():
+        counters.update(
+            {f"{kind}_microseconds": count for kind, count in by_uuid.get(counters.get("uuid", ""), {}).items()}
+        )
+    if absent_reason:
+        absent["throttle_counters"] = absent_reason
+
+
 def parse_row(row: dict[str, str]) -> Optional[Gpu]:
     """Return the GPU of a row, whose values carry their units (`34.50 W`); None without an index."""
     index = values.count(row.get("index"))
@@ -220,6 +260,7 @@ FIELDS = (
     Field("memory_used_bytes", values.megabytes, "memory.used", "fb_memory_usage/used"),
     Field("temperature_celsius", values.number, "temperature.gpu", "temperature/gpu_temp"),
     Field("memory_temperature_celsius", values.number, "temperature.memory"),
+    Field("temperature_margin_celsius", values.number, "temperature.gpu.tlimit"),
     Field("power_draw_watts", values.watts, "power.draw", f"{_POWER} power_readings/power_draw"),
     Field("power_limit_watts", values.watts, "enforced.power.limit", _POWER_LIMIT),
     Field("core_clock_hertz", values.hertz, "clocks.current.sm", "clocks/sm_clock"),
@@ -259,10 +300,11 @@ FIELDS = (
 #: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): with an unknown name the whole query fails.
 _NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
 _EVENTS, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
+_MARGIN = "temperature.gpu.tlimit"
 _COLUMNS = [name for field in FIELDS for name in field.columns.split()]
-_BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE)))
+_BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE, _MARGIN)))
 #: Queries to try, from the newest driver to the oldest.
-QUERIES = ((*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
+QUERIES = ((*_BASE, *_NEWER, _EVENTS, _MARGIN), (*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
 READING_OF_COLUMN = {
     name: READINGS[field.attribute] for field in FIELDS if field.attribute in READINGS for name in field.columns.split()
 }
@@ -347,3 +389,8 @@ class NvidiaSmi(ToolSource):
                 if reason == ERROR or reading not in self.absent:  # an error of any GPU counts most
                     self.absent[reading] = reason
         return [gpu for gpu in map(parse_row, rows) if gpu]
+
+    def counters(self, seconds: float) -> dict[int, Counters]:
+        by_gpu = super().counters(seconds)
+        add_throttle_counters(by_gpu, self.absent, seconds)
+        return by_gpu

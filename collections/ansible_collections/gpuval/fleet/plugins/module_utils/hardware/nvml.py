@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from .nvidia_gpus import NvidiaSmi, throttle
+from .nvidia_gpus import NvidiaSmi, add_throttle_counters, throttle
 from .nvml_fabric import fabric_text, read_fabric
 from .source import Counters, Sample, Source, SourceError, known
 
@@ -63,6 +63,10 @@ class _Memory(ctypes.Structure):
 
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _MarginTemperature(ctypes.Structure):  # nvmlMarginTemperature_v1_t
+    _fields_ = [("version", ctypes.c_uint), ("margin", ctypes.c_int)]
 
 
 class _PciInfo(ctypes.Structure):  # nvmlPciInfo_t, version 3
@@ -181,6 +185,11 @@ class Nvml(Source):
         return {index: self._sample(index, handle) for index, handle in self._handles.items()}
 
     def counters(self, seconds: float) -> dict[int, Counters]:
+        by_gpu = self.counters_at_once()
+        add_throttle_counters(by_gpu, self.absent, seconds)
+        return by_gpu
+
+    def counters_at_once(self) -> dict[int, Counters]:
         self._enumerate()
         by_gpu = {index: self._counters(index, handle) for index, handle in self._handles.items()}
         for index, code in self._lost.items():
@@ -244,8 +253,16 @@ class Nvml(Source):
         readings = {reading: self._read(reading, handle) for reading in SAMPLED}
         heat = self._fields(handle, [FI_MEMORY_TEMP], "memory_temperature_celsius")
         readings["memory_temperature_celsius"] = heat[0] if heat else None
+        readings["temperature_margin_celsius"] = self._margin(handle)
         reasons = readings.pop("throttle")
         return {**known(readings), **({} if reasons is None else throttle(reasons)), **self._slowly(index, handle)}
+
+    def _margin(self, handle: ctypes.c_void_p) -> Optional[int]:
+        """Return the degrees left until the GPU lowers its clocks (T.Limit); None if that is not reported."""
+        value = _MarginTemperature(version=ctypes.sizeof(_MarginTemperature) | 1 << 24)
+        code = self._call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(value))
+        margin: Optional[int] = self._checked("temperature_margin_celsius", code, value.margin)
+        return margin
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
         present = time.monotonic()

@@ -11,7 +11,9 @@ from typing import Any, Optional
 Sample = dict[str, Any]
 #: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `refused` (lost only in that it may not be read),
 #: `ecc_corrected`, `ecc_uncorrected`, `row_remaps`, `row_remap_pending`, `row_remap_failed`, `link_errors` (by link),
-#: `link_corrected`, `links_up`, `pcie_replays`, `pcie_width`, `fabric` (state, status, clique and problem as text).
+#: `link_corrected`, `links_up`, `pcie_replays`, `pcie_width`, `fabric` (state, status, clique and problem as text),
+#: `throttle_thermal_microseconds`, `throttle_power_microseconds`, `throttle_hardware_microseconds`, or these in ticks
+#: (`throttle_thermal_ticks`), with `throttle_ticks`, the ticks in all.
 Counters = dict[str, Any]
 
 

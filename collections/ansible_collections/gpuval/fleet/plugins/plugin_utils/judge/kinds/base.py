@@ -114,6 +114,8 @@ class MetricKind(CheckKind):
             expected = self.describe(check, target)
         open_entries = not_to_judge(check, subject) or (too_few_parts(check, subject) if self.compares else [])
         record = subject.records.get(check.stage)
+        if record and check.unless_reported and subject.metrics(record, check.unless_reported, check.scope, None):
+            return []
         if open_entries or record is None:
             is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
             return [] if is_silent else [{**entry, "expected": expected} for entry in open_entries]
