@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.accepted_condition import condition_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.cluster import POD_SECURITY, Asked, ClusterKit
@@ -231,6 +232,12 @@ def test_marks_that_are_refused_fail_the_playbook_after_the_verdict(kit, new_fle
     assert "this user may not patch nodes" in line and "kubectl create clusterrolebinding gpuval-marks" in line
 
 
+def accepted(node):
+    """Status and reason of a node's condition; None without one."""
+    condition = condition_of(node)
+    return condition and (condition["status"], condition["reason"])
+
+
 def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     """With marks that are set, change with the verdict, and are removed."""
     kit.add_nodes(2, gpus=0)
@@ -249,6 +256,7 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     assert [node["metadata"]["labels"].get("gpuval.io/verdict") for node in (good, bad)] == [None, "FAIL"]
     assert bad["metadata"]["annotations"]["gpuval.io/run-id"] == fleet.run_id
     assert not good["spec"].get("taints")
+    assert [accepted(node) for node in (good, bad)] == [None, ("False", "facts_failure")]
     assert [(taint["key"], taint["effect"]) for taint in bad["spec"]["taints"]] == [("gpuval.io/failed", "NoSchedule")]
 
     kit.on_stage.states.clear()  # the taint does not keep the next run away, and goes with its verdict
@@ -258,6 +266,7 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))
     assert [node["metadata"]["labels"].get("gpuval.io/verdict") for node in (good, bad)] == [None, "INCOMPLETE"]
     assert not any(node["spec"].get("taints") for node in kit.all("Node"))
+    assert [accepted(node) for node in (good, bad)] == [None, ("Unknown", "Incomplete")]
     # No node of this one reaches the store: records would come from their pods' output.
     away = new_fleet("away", gpuval_store_address="")
     kit.on_stage = Silent()
@@ -278,7 +287,7 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
         assert not [
             key for part in ("labels", "annotations") for key in node["metadata"].get(part, {}) if "gpuval" in key
         ]
-        assert not node["spec"].get("taints")
+        assert not node["spec"].get("taints") and accepted(node) is None
     asked = {permissions.AccessRequest(*one) for one in kit.requests}
     assert asked <= allowed
     # Only rounds of gangs make Services and JobSets: test_cluster_gangs sees that these are used. kubectl gets the pod

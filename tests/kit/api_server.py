@@ -287,6 +287,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.gone_by_status = False
         self.lists_rules = True  # webhook authorizers do not
         self.served: set[str] = set()  # those of OPTIONAL_GROUPS that the cluster has
+        self.documents: dict[str, Manifest] = {}  # of discovery and OpenAPI, by path
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
 
@@ -302,13 +303,16 @@ class ApiServer(kmock.KubernetesScaffold):
         in_group = _GROUP_PATH.match(raw_request.path)
         if in_group and in_group["group"] in OPTIONAL_GROUPS:
             if in_group["group"] not in self.served:
-                problem = Problem(404, "NotFound", "the server could not find the requested resource")
-                return aiohttp.web.json_response(problem.status(), status=404)
+                return _not_found()
             if not in_group["resource"]:
                 return aiohttp.web.json_response(_known_resources(in_group["group"]))
+        if raw_request.path in self.documents:
+            return aiohttp.web.json_response(self.documents[raw_request.path])
         found = _PATH.match(raw_request.path)
         resource = _BY_PLURAL.get((found["group"] or "", found["plural"])) if found else None
         if not found or not resource:
+            if raw_request.path.startswith(("/apis/", "/openapi/")):
+                return _not_found()
             return await super().__call__(raw_request)
         asked = Asked(_verb(raw_request, found["name"]), resource.group, resource.plural, found["sub"] or "")
         self.asked.append(asked)
@@ -582,6 +586,11 @@ class ApiServer(kmock.KubernetesScaffold):
         for watcher in list(self.storage.watchers):
             self.storage.watchers.discard(watcher)
             watcher.queue.put_nowait(None)
+
+
+def _not_found() -> aiohttp.web.Response:
+    problem = Problem(404, "NotFound", "the server could not find the requested resource")
+    return aiohttp.web.json_response(problem.status(), status=404)
 
 
 def _known_resources(group: str = "") -> Manifest:

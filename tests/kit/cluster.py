@@ -70,6 +70,7 @@ class ClusterKit:
         self.kubeconfig = self.write_kubeconfig("kubeconfig", {"token": self.token})
         if self._namespace:
             self.put({"kind": "Namespace", "metadata": {"name": self._namespace}})
+        self.put({"kind": "Namespace", "metadata": {"name": "kube-system"}})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:

@@ -376,6 +376,7 @@ class TestRefusals:
         cluster.patch("Node", "node-001", {"metadata": {"labels": {"gpuval.io/verdict": "PASS"}}})
         condition = {"type": "gpuval.io/Accepted", "status": "True"}
         cluster.patch("Node", "node-001", {"status": {"conditions": [condition]}}, "status")
+        assert cluster.read_uid() == kit.get("Namespace", "kube-system", "")["metadata"]["uid"]
         for kind in ("Job", "Pod", "Event", "Node"):
             _, version = cluster.list(kind)
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()

@@ -150,6 +150,44 @@ def test_more_members_than_a_workload_may_have_stay_jobs():
     assert set_of(many(600)) is None, "etcd takes 1.5 MiB"
 
 
+def kueue_schema(version, most):
+    pod_sets = {"type": "array", **({"maxItems": most} if most else {})}
+    spec = {"properties": {"podSets": pod_sets}}
+    schemas = {
+        f"io.x-k8s.kueue.{version}.WorkloadPriorityClass": {"properties": {"value": {}}},
+        f"io.x-k8s.kueue.{version}.Workload": {"properties": {"spec": spec}},
+    }
+    return {
+        "/apis/kueue.x-k8s.io": {"preferredVersion": {"version": version}},
+        f"/openapi/v3/apis/kueue.x-k8s.io/{version}": {"components": {"schemas": schemas}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("documents", "most"),
+    [
+        (kueue_schema("v1beta2", 18), 18),
+        (kueue_schema("v1beta1", 8), 8),
+        (kueue_schema("v1beta2", None), 8),
+        ({"/apis/kueue.x-k8s.io": {"preferredVersion": {"version": "v1beta2"}}}, 8),
+        ({}, 8),
+    ],
+)
+def test_how_many_members_a_queue_admits_together_comes_from_its_api(kit, cluster, documents, most):
+    kit.server.documents = documents
+    assert gangs.max_pod_sets(cluster) == most
+
+
+@pytest.mark.parametrize(("most", "sets"), [(9, 1), (8, 0)])
+def test_a_gang_of_nine_is_one_workload_where_kueue_takes_so_many(kit, tmp_path, most, sets):
+    kit.server.documents = kueue_schema("v1beta2", most)
+    kit.add_nodes(7, prefix="more-", gpus=0)
+    with Round(kit, tmp_path, queue="gangs") as of:
+        assert len(of.nodes) == 9
+        assert len(kit.all("JobSet")) == sets
+        assert kit.wait(lambda: len(kit.all("Job"))) == 9
+
+
 def test_own_stages_wait_for_the_queue_where_that_is_asked_for():
     def own(kueue):
         settings = parse({"image": IMAGE, "kueue": kueue}, "gpus")

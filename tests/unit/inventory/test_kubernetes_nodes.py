@@ -13,7 +13,7 @@ from ansible.inventory.data import InventoryData
 from ansible.inventory.helpers import get_group_vars
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import inventory_loader
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, permissions
 
 from tests.kit.cluster import Asked, ClusterKit
 from tests.kit.node_objects import BARE_H200, DOKS_MI300X, h200, node
@@ -136,7 +136,7 @@ def test_expected_nodes_that_are_not_there_are_hosts_too(tmp_path, kit):
     assert hosts["gpu-3"]["kubernetes_node"] == {"exists": False, "reason": "the cluster has no node gpu-3"}
     assert "left out" in read.warnings and "gpu-9" in read.warnings
     assert "lacks 1 expected node(s): gpu-3" in read.warnings
-    assert kit.requests == [LIST_NODES]
+    assert kit.requests == [LIST_NODES] * 3, "by the selector, and gpu-3 by label and name"
     folder = inventory(tmp_path / "inventory", kit, expected=["gpu-1"], selector="nvidia.com/gpu.present", others=True)
     assert list(Read(folder).hosts) == ["gpu-1", "gpu-9"]
 
@@ -193,7 +193,13 @@ def test_a_missing_rule_is_named(tmp_path, kit, monkeypatch):
     put(kit, h200("gpu-1"))
     monkeypatch.setattr(api, "DENIED_SECONDS", 0.0)
     kit.deny("list", "", "nodes")
-    assert 'resources: ["nodes"] verbs: ["list"]' in words(Read(inventory(tmp_path / "inventory", kit)).error)
+    folder, state = inventory(tmp_path / "inventory", kit), tmp_path / "state"
+    (folder / "group_vars").mkdir()
+    (folder / "group_vars/all.yml").write_text(f"gpuval_namespace: checks\ngpuval_state_dir: {state}\n")
+    error = words(Read(folder).error)
+    assert 'resources: ["nodes"] verbs: ["list"]' in error
+    assert f"kubectl apply -f {state}/role.yml" in error and "kubectl create namespace checks" in error
+    assert (state / "role.yml").read_text() == permissions.printed("checks")
 
 
 def test_an_api_server_that_has_just_started_is_asked_again(tmp_path, kit):
@@ -273,7 +279,8 @@ def test_the_probe_tells_each_node_s_class_and_asks_once(tmp_path, kit):
     }
     assert result["short"] == ["gpu-2"] and len(result["away"]) == 5
     assert "cluster: 1 of 6 node(s) can be worked on" in done.stdout and "kubectl uncordon gpu-3" in done.stdout
-    assert kit.requests == [LIST_NODES] * 2  # the inventory, and the probe
+    # the inventory by its selector, and it and the probe by the names, where gpu-6 is looked up by itself
+    assert kit.requests == [LIST_NODES] * 5
 
 
 def test_tolerations_of_the_inventory_count_and_an_operator_may_insist(tmp_path, kit):

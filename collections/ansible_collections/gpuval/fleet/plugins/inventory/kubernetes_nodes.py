@@ -48,7 +48,7 @@ options:
         P(gpuval.fleet.node_list#inventory) reads. Ranges are possible, V(node-[001:100]).
       - Of a CSV file C(sku), C(gpu_count), C(rack), C(unique_id) and further columns count; how SSH would reach a node
         does not.
-      - Other nodes are named in a warning and left out.
+      - Other nodes that match O(selector) are named in a warning and left out.
     type: raw
   others:
     description: Also take nodes that match O(selector) but are not in O(expected).
@@ -86,14 +86,22 @@ skus:
   mi300x: {resource: amd.com/gpu, doks.digitalocean.com/gpu-model: mi300x}
 """
 
+import contextlib
 from pathlib import Path
 
-from ansible.errors import AnsibleParserError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import dra
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, ClusterError
+from ansible.errors import AnsibleError, AnsibleParserError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import dra, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
+    Cluster,
+    ClusterAccess,
+    ClusterError,
+    Forbidden,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.named_nodes import list_named
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 
 SKU_KEYS = 'labels, product, instance_type or resource (as in {product: "*H200*"})'
@@ -107,7 +115,9 @@ class InventoryModule(ClusterSource):
         base = Path(path).absolute().parent
         try:
             expected = self.expected(base)
-            descriptions, chosen = self._found(base, listed=expected is not None)
+            descriptions, chosen = self._found(base, [node.name for node in expected or ()])
+        except Forbidden as error:
+            raise AnsibleParserError(f"{path}: {error}\n{self._write_role(base)}") from None
         except (ClusterError, SettingError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
         hosts = fleet(
@@ -132,21 +142,35 @@ class InventoryModule(ClusterSource):
         }
         self.add(hosts, path, "`others: true` takes those that match `selector`", settings)
 
-    def _found(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
-        """Descriptions of nodes, and the names of those that the selector chooses."""
+    def _found(self, base: Path, expected: list[str]) -> tuple[list[dict], set[str]]:
+        """Descriptions of the nodes that match the selector or are expected, and the names of the former if others than
+        expected ones are hosts, too."""
         extra = self._vars or {}
         kubeconfig = str(extra.get("gpuval_kubeconfig") or self._kubeconfig(base))
         context = str(extra.get("gpuval_kube_context") or self.get_option("context"))
-        selector = self.get_option("selector")
-        chosen = set()
         with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
-            # What a list names needs no labels: it is looked for among all nodes.
-            items, _version = cluster.list("Node", selector="" if listed else selector)
-            if listed and self.get_option("others"):
-                chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
+            items, _version = cluster.list("Node", selector=self.get_option("selector"))
+            matching = {node["metadata"]["name"] for node in items}
+            items += list_named(cluster, set(expected) - matching).values()  # an expected node needs no labels
             devices = dra.read(cluster)
         descriptions = [describe(node, devices) for node in items]
+        chosen = matching if self.get_option("others") else set()
         return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen
+
+    def _write_role(self, base: Path) -> str:
+        """Write the Role as `make prepare` does, which needs the nodes to begin. Returns how to grant it."""
+        settings, extra = {}, self._vars or {}
+        for file in sorted((base / "group_vars").glob("all.y*ml")):
+            with contextlib.suppress(AnsibleError):  # encrypted, or reported by Ansible
+                settings |= self.loader.load_from_file(str(file)) or {}
+        settings |= extra
+        role_file = project_path(settings.get("gpuval_state_dir") or ".gpuval") / "role.yml"
+        namespace = str(settings.get("gpuval_namespace") or ClusterAccess.namespace)
+        try:
+            permissions.write_role(role_file, namespace)
+        except OSError as error:
+            return f"{role_file} cannot be written: {error}"
+        return permissions.how_to_grant(role_file, namespace)
 
     def _kubeconfig(self, base: Path) -> str:
         option = self.get_option("kubeconfig")

@@ -39,7 +39,8 @@ MAX_LOG_BYTES = 16 << 20
 LOG_SECONDS = 8.0
 #: Bytes read of an error's body.
 MAX_STATUS_BYTES = 1 << 16
-RETRIED = frozenset({429, 500, 502, 503, 504})
+#: HTTP codes of answers that are retried; 403 only from an API server that may have just started.
+RETRIED = frozenset({403, 429, 500, 502, 503, 504})
 #: HTTP codes after which a log is read again. Others mean that the node's kubelet does not answer.
 LOG_RETRIED = frozenset({429})
 #: How long denied requests are retried, all together: an API server that has just started denies everything until it
@@ -253,12 +254,24 @@ class Cluster:
 
     def serves(self, kind: str) -> bool:
         """Whether the cluster has the API of this kind of object. Every user may ask this."""
-        request = ApiRequest(AccessRequest("get", KINDS[kind].group, ""), "GET", KINDS[kind].root)
+        return any(item.get("kind") == kind for item in self.discover(KINDS[kind].root).get("resources") or ())
+
+    def discover(self, path: str) -> Manifest:
+        """What the cluster says of an API that it may lack: versions, resources or schemas; empty if it lacks it."""
         try:
-            listed = _document(self._call(request))
+            return _document(self._call(ApiRequest(AccessRequest("get", path, ""), "GET", path)))
         except (Missing, Forbidden):
-            return False
-        return any(item.get("kind") == kind for item in listed.get("resources") or ())
+            return {}
+
+    def read_uid(self) -> str:
+        """What tells this cluster from others, however it is reached: the UID of its namespace kube-system. A denial is
+        final at once. Raises ``ClusterError``."""
+        kind = KINDS["Namespace"]
+        request = ApiRequest(permissions.IDENTITY, "GET", f"{kind.path(self.namespace)}/kube-system")
+        uid = _document(self._call(request, retried=RETRIED - {403}))["metadata"].get("uid")
+        if not uid:
+            raise ClusterError("the namespace kube-system has no UID")
+        return str(uid)
 
     def check(self, needed: Sequence[AccessRequest]) -> None:
         """Raise ``Forbidden`` with all requests of `needed` that no rule allows. Asks for the list of rules once, then
@@ -343,10 +356,12 @@ class Cluster:
                     logins += 1
                     self._log_in_again(count)
                     wait = 0.0 if logins == 1 else wait
-                elif isinstance(problem, Forbidden) and self._may_have_just_started():
-                    wait = min(wait, DENIED_WAIT_SECONDS)
                 elif answer.status not in retried:
                     raise problem
+                elif answer.status == 403:
+                    if not isinstance(problem, Forbidden) or not self._may_have_just_started():
+                        raise problem
+                    wait = min(wait, DENIED_WAIT_SECONDS)
                 if answer.retry_after is not None:
                     wait = answer.retry_after
             if time.monotonic() + wait > ends:

@@ -1,5 +1,5 @@
 """What the pods of a round of gangs have beside those of a node alone: names by which they find each other, keys, and
-their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits whole. Pure.
+their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits whole.
 
 A round is a run of its own below its run, and so are its objects; their labels name both.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from ..gang.document import FOLDER, SEARCH
 from ..runs.folder import RunFolder
 from . import names
+from .api import Cluster
 from .config_maps import encoded
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError, for_gang
@@ -32,8 +33,9 @@ TOPOLOGY = {
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
 }
-#: Kueue takes 8 sets of pods in one workload, and each member of a gang is one, because it has its own node.
-MAX_QUEUED_MEMBERS = 8
+#: Kueue's API group, and the pod sets of its workloads before 0.19. Each member of a gang is one pod set,
+#: because it has its own node.
+KUEUE, EARLIER_POD_SETS = "kueue.x-k8s.io", 8
 #: Maximum bytes of a JobSet: etcd accepts objects of up to 1.5 MiB.
 MAX_SET_BYTES = 1_000_000
 
@@ -154,10 +156,24 @@ def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
     }
 
 
-def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) -> Manifest | None:
-    """The JobSet of a gang's Jobs; None if a JobSet cannot hold them: too many for their queue, or too large."""
+def max_pod_sets(cluster: Cluster) -> int:
+    """How many pod sets the cluster's Kueue accepts in a workload, by its API's schema. Every user may read that."""
+    version = cluster.discover(f"/apis/{KUEUE}").get("preferredVersion", {}).get("version", "v1beta1")
+    schemas = cluster.discover(f"/openapi/v3/apis/{KUEUE}/{version}").get("components", {}).get("schemas", {})
+    workload: dict[str, Any] = next((schema for name, schema in schemas.items() if name.endswith(".Workload")), {})
+    for key in ("properties", "spec", "properties", "podSets"):
+        workload = workload.get(key, {})
+    most = workload.get("maxItems")
+    return most if isinstance(most, int) else EARLIER_POD_SETS
+
+
+def job_set(
+    run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest], max_queued: int = EARLIER_POD_SETS
+) -> Manifest | None:
+    """The JobSet of a gang's Jobs; None if a JobSet cannot hold them: too large, or more than `max_queued` for their
+    queue."""
     queue = {key: value for job in jobs for key, value in job["metadata"]["labels"].items() if key.startswith("kueue.")}
-    if queue and len(jobs) > MAX_QUEUED_MEMBERS:
+    if queue and len(jobs) > max_queued:
         return None
     # A short name, since the names of the set's Jobs begin with it.
     metadata = names.metadata(run_id, namespace, f"{names.OWNER}-{names.digest(f'{run_id} {gang}', 10)}")

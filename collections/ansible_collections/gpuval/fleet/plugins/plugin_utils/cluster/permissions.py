@@ -1,11 +1,13 @@
-"""The requests that gpuval makes to a cluster, and the Role that allows them. Pure but for reading the Role's file."""
+"""The requests that gpuval makes to a cluster, and the Role that allows them."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from ..core import files
 from ..core.paths import ROLES
 
 ROLE_FILE = ROLES / "kubernetes/files/role.yml"
@@ -33,6 +35,8 @@ class AccessRequest(NamedTuple):
 REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 RULES_REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 
+#: The request that shows which cluster this is. Runs do without it where it is denied.
+IDENTITY = AccessRequest("get", "", "namespaces")
 #: The requests that set marks and conditions of nodes, and how to grant them: the Role's file has the ClusterRole
 #: without a binding.
 MARKS = frozenset({AccessRequest("patch", "", "nodes"), AccessRequest("patch", "", "nodes", "status")})
@@ -63,6 +67,19 @@ def printed(namespace: str) -> str:
     for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
         documents_text = documents_text.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
     return head + separator + documents_text
+
+
+def write_role(path: Path, namespace: str) -> None:
+    """Write the Role for an administrator of the cluster. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.replace(path, printed(namespace).encode())
+
+
+def how_to_grant(path: Path, namespace: str, requests: Iterable[AccessRequest] = ()) -> str:
+    """How the Role in the file is granted; with the marks' ClusterRole if `requests`, which were denied, need it."""
+    text = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
+    text += f"; first, where the namespace is missing: kubectl create namespace {namespace}"
+    return text + (f"\n{BIND_MARKS}" if MARKS.intersection(requests) else "")
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
@@ -134,4 +151,5 @@ def needed(
     }
     roles = [role for role in documents(FILE_NAMESPACE) if is_needed.get(role["metadata"]["name"])]
     optional = {"jobset.x-k8s.io": makes_job_sets, "resource.k8s.io": makes_claims, "resource.nvidia.com": False}
-    return sorted(request for request in granted(roles) if optional.get(request.group, True))
+    requests = granted(roles) - {IDENTITY}
+    return sorted(request for request in requests if optional.get(request.group, True))

@@ -135,6 +135,8 @@ class ClusterPlacement(JobPlacement):
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")
+        #: How many members of a gang a queue admits together; 0: not asked for.
+        self._max_queued = 0
         now = time.monotonic()
         self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
         todo = [name for name in views if name in self.present and not views[name].complete]
@@ -417,7 +419,9 @@ class ClusterPlacement(JobPlacement):
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
             jobs = [self._job(member) for member in [item, *self._others_of(gang, view, seconds)]]
-            job_set = gangs.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
+            if item.settings.queue and not self._max_queued:
+                self._max_queued = gangs.max_pod_sets(self._cluster)
+            job_set = gangs.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs, self._max_queued)
             if job_set:
                 self._make(job_set)
                 now = time.monotonic()

@@ -21,7 +21,7 @@ OF_TEXTS = (*_GROUPS["containers"], row_of("disk_full"), *_GROUPS["pods"])
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
 #: Failure classes for a Job that the API server refuses, or that may not create its pod.
-OF_REFUSALS = ("quota", "pod_security", "pod_refused")
+OF_REFUSALS = ("quota", "pod_security", "image_refused", "pod_refused")
 #: Failure classes of claims, which concern all nodes whose pods use the claim.
 OF_CLAIMS = ("claim_missing", "volume_claimed", "claim_mismatch", "claim_class", "claim_pending")
 OF_VOLUMES = (*OF_CLAIMS, "volume_in_use", "volume_elsewhere", "volume_client", "storage")

@@ -194,6 +194,18 @@ class KubernetesScheduler(JobScheduler):
                 container = following
             return []
 
+    def place(self, settings: str) -> str:
+        options = self._options
+        access = ClusterAccess(options.kubeconfig, options.context)
+        try:
+            with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
+                return f"{settings.partition(' of ')[0]} of cluster {cluster.read_uid()}"
+        except ClusterError as error:
+            self._action.display.warning(
+                f"the run belongs to {settings}, since the cluster's own identity cannot be read: {error}"
+            )
+            return settings
+
     def answers(self, values: Mapping[str, Any]) -> str:
         access = ClusterAccess(
             *(str(values.get(name) or "") for name in ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace"))

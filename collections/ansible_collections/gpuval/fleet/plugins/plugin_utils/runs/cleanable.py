@@ -37,8 +37,8 @@ class Cleanable:
         return notes
 
 
-def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
-    """The runs of this controller that a clean may handle."""
+def find(results: Path, inventory: Sequence[str], places: Sequence[str], store: str) -> Cleanable:
+    """The runs of this controller that a clean may handle. `places`: the names of the place that it cleans."""
     cleanable, times = Cleanable(active=[folder.path.name for folder in active(results, store)]), []
     for folder in run_folder.known_runs(results):
         run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
@@ -49,7 +49,7 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
         if not origin.is_same(inventory_of_it, inventory):
             if open_ended:
                 cleanable.others.setdefault(origin.shown(inventory_of_it), []).append(run_id)
-        elif run_origin.get("namespace", namespace) != namespace:
+        elif run_origin.get("namespace", places[0]) not in places:
             if open_ended:
                 cleanable.elsewhere.setdefault(run_origin["namespace"], []).append(run_id)
         else:

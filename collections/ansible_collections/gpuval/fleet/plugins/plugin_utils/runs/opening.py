@@ -28,10 +28,11 @@ def choose_run_id(
     narrowed_by: list[str],
     inventory: Sequence[str] = (),
     digests: Mapping[str, str] | None = None,
+    places: Sequence[str] = (),
 ) -> str:
     """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run that asks the
-    same of the same nodes, if it is unfinished or not reported yet (a controller that died is started again); or a new
-    one (also for the word `new`)."""
+    same of the same nodes at one of these `places`, if it is unfinished or not reported yet (a controller that died is
+    started again); or a new one (also for the word `new`)."""
     if requested == LATEST:
         requested = next((known.path.name for known in runs_of(results, inventory, opened=True)), NEW)
     if requested and requested != NEW:
@@ -41,6 +42,8 @@ def choose_run_id(
         return new_run_id()
     for number, folder in enumerate(runs_of(results, inventory, opened=True)):
         run_document = read_object(folder.run_file)
+        if not _is_placed(run_document, places):
+            continue
         kept_choice = tuple(run_document.get(key) for key in ("profile", "narrowed_by", "extensions"))
         if kept_choice != (profile, narrowed_by, digests or None):
             continue
@@ -58,6 +61,22 @@ def choose_run_id(
         except (RunError, ValueError):
             continue
     return new_run_id()
+
+
+def ensure_placed(run: Mapping[str, Any], places: Sequence[str]) -> None:
+    """Raise RunError if a run began elsewhere: in another namespace, or on another cluster, whose nodes may have the
+    same names. `places`: the names of this place, the most exact one first."""
+    if not _is_placed(run, places):
+        raise RunError(
+            f"run {run['run_id']} is in namespace {run['origin']['namespace']}, not {places[0]}: resume it with the "
+            "settings that it had, or give another gpuval_run_id, or none"
+        )
+
+
+def _is_placed(run: Mapping[str, Any], places: Sequence[str]) -> bool:
+    """Whether a run is at one of the `places`; true for a run that keeps no origin."""
+    namespace = (run.get("origin") or {}).get("namespace")
+    return not places or namespace is None or namespace in places
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

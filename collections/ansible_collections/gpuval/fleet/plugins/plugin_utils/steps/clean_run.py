@@ -9,7 +9,7 @@ from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 
 from ...module_utils.store import StoreError
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import PathText, StoreOptions
 from ..gang import document, keys, rounds
 from ..mad import jobs as mad_jobs
 from ..runs import cleanable, origin
@@ -20,6 +20,7 @@ from ..ssh.run_keys import RunKeys
 from ..store import file_recovery
 from ..store.access import open_store, put_run
 from ..watch import cleaning
+from ..watch.scheduler import scheduler_of
 
 #: Who gives no answer for so long is a program with a terminal.
 ANSWER_SECONDS = 60
@@ -27,6 +28,9 @@ ANSWER_SECONDS = 60
 
 class CleanRunOptions(RunOptions):
     state: Literal["closed", "reported"] = "closed"
+    placement: str = "ssh"
+    kubeconfig: PathText = ""
+    context: str = ""
     namespace: str = ""
     clean_store: bool = False
     force: bool = False
@@ -41,7 +45,9 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         return _report(action, options)
     results, run_id = options.results_dir, options.run_id
     store = origin.store_of(options.store)
-    run_sets = cleanable.find(results, action.inventory, options.namespace, store)
+    place = scheduler_of(options.placement)(action, options).place(options.namespace)
+    places = (place, options.namespace)  # runs of earlier versions name their kubeconfig
+    run_sets = cleanable.find(results, action.inventory, places, store)
     action.display.display(*run_sets.notes())
     requested = run_sets.active if options.all_runs else []
     latest = run_folder.latest_run(results, action.inventory)  # its run.json may be missing
@@ -69,10 +75,10 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
         details |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
         return {"changed": False, **details, "msg": f"run {run_id} is damaged"}
     run_folder.ensure_of(folder, action.inventory)
-    namespace = run.get("origin", {}).get("namespace", options.namespace)
-    if namespace != options.namespace:
+    namespace = run.get("origin", {}).get("namespace", place)
+    if namespace not in places:
         raise run_folder.RunError(
-            f"run {run_id} is in namespace {namespace}, not {options.namespace}: clean with the settings that it had"
+            f"run {run_id} is in namespace {namespace}, not {place}: clean with the settings that it had"
         )
     changed, state = run["finished_at"] is None, folder.seen()
     if changed and not state.never_started:

@@ -26,6 +26,7 @@ from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
 from ..store import file_recovery, guard
 from ..store.access import open_store
+from ..watch.scheduler import scheduler_of
 
 # With the import, which is before Ansible forks a worker for each task that needs them.
 criteria.beside_shipped(())
@@ -38,6 +39,9 @@ class OpenRunOptions(RunOptions):
     from_store: bool = False
     folder: str = ""
     runs_folder: str = ""
+    placement: str = "ssh"
+    kubeconfig: PathText = ""
+    context: str = ""
     namespace: str = ""
     profile: str
     gang_stages: Sequence[str] = ()
@@ -81,6 +85,8 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         "tags": [*stages, *gang_stages] != [*profile, *together],
     }
     narrowed = [reason for reason, applies in reasons.items() if applies]
+    place = scheduler_of(options.placement)(action, options).place(options.namespace)
+    places = (place, options.namespace)  # runs of earlier versions name their kubeconfig
     hostvars, ids = action.task_vars["hostvars"], node_ids.NodeIdReader(project_path)
     nodes = {name: _expected(name, hostvars[name], stages, gang_stages, ids, options.ids) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
@@ -94,7 +100,14 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
             elif folder.is_known and not (folder.is_imported or action.check_mode):
                 file_recovery.recover(folder, open_store(options.store), action.display.warning)
         run_id = opening.choose_run_id(
-            results, options.run_id, nodes, options.profile, narrowed, action.inventory, extensions.digests() or None
+            results,
+            options.run_id,
+            nodes,
+            options.profile,
+            narrowed,
+            action.inventory,
+            extensions.digests() or None,
+            places,
         )
         folder = run_folder.find_or_place(results, run_id, action.inventory)
         if folder.is_imported:
@@ -105,6 +118,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         frozen_run = folder.read_run() if folder.is_known else None
         if frozen_run:
             run_folder.ensure_of(folder, action.inventory)
+            opening.ensure_placed(frozen_run, places)
         run_document = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
         # expressions of the collection's own roles
         template = templar_of(action, action.task_vars).template
@@ -123,7 +137,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         changed = run != frozen_run
         attended = folder.seen() if frozen_run else None
         if not action.check_mode:
-            run = _opened(action, folder, run, options)
+            run = _opened(action, folder, run, options, place)
         if left_alone:
             action.display.warning(
                 f"--limit leaves {', '.join(hosts)} alone: {', '.join(options.gang_stages)} need two nodes and "
@@ -149,13 +163,13 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     }
 
 
-def _opened(action, folder, run, options):
+def _opened(action, folder, run, options, place):
     """Add state and origin to a run document and write it to run.json. Returns the run."""
     worker = run_state.this_process(os.getppid(), run_folder.now())
     its_origin = {
         "inventory": origin.kept(action.inventory, options.results_dir),
         "store": origin.store_of(options.store),
-        "namespace": options.namespace,
+        "namespace": place,
     }
     state = run_state.opened(run, worker, worker["since"])
     run = {**run, "origin": run.get("origin") or its_origin, "state": state}

@@ -10,7 +10,6 @@ from ansible.errors import AnsibleActionFail
 from ..artifacts import images
 from ..cluster import manifests, names, permissions, pod_classes, pod_settings
 from ..cluster.api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing, ObjectRefused
-from ..core import files
 from ..core.paths import project_path
 from ..core.step_options import PathText
 from ..runs.action import RunAction
@@ -36,8 +35,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
     role = permissions.printed(options.namespace)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     if not action.check_mode and role != before:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.replace(path, role.encode())
+        permissions.write_role(path, options.namespace)
     if role != before:
         written = "would be written to" if action.check_mode else "is in"
         action.display.display(f"what gpuval needs to be allowed on the cluster {written} {path}")
@@ -47,11 +45,11 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
     except ClusterError as error:
         if not isinstance(error, (Forbidden, Missing)):
             raise AnsibleActionFail(str(error)) from None
-        grant = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
-        first = f"; first, where the namespace is missing: kubectl create namespace {options.namespace}"
+        requests: list[permissions.AccessRequest] = []
         if isinstance(error, Forbidden):
             action.display.display(*role.split("\n"))
-            grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARKS & set(error.asked) else "")
+            requests = error.asked
+        grant = permissions.how_to_grant(path, options.namespace, requests)
         raise AnsibleActionFail(f"{error}\n{grant}") from None
     return {
         "changed": role != before or created,

@@ -63,7 +63,7 @@ def report_run(
             _upload(action, store, folder, run, [*paths, publishing.verdict_file(folder)])
             if run["finished_at"] is not None and not was_judged:
                 # no node has anything more to write, unless another run is at work with the store
-                active = cleanable.find(folder.results, action.inventory, "", origin.store_of(store)).active
+                active = [open_run.path.name for open_run in cleanable.active(folder.results, origin.store_of(store))]
                 try:
                     if not {*active} - {folder.path.name}:
                         open_store(store).end_urls()

@@ -27,7 +27,7 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
     access = open_store(options.store)
     if options.state == "stopped":
         results = options.unless_needed_in
-        if results and cleanable.find(results, (), "", origin.store_of(options.store)).active:
+        if results and any(cleanable.active(results, origin.store_of(options.store))):
             return {"changed": False, "stopped": False, "msg": "a run needs the store: it goes on"}
         if action.check_mode:
             return {"changed": access.objects is not None and access.running()}

@@ -118,6 +118,11 @@ class Scheduler(ABC):
     def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
         """The command for a shell on a node, or for the log of its stages. Raises GpuvalError."""
 
+    def place(self, settings: str) -> str:
+        """Where runs are placed, as text that is equal for one place and differs between two; `settings`: the place by
+        its settings alone. Raises GpuvalError."""
+        return settings
+
     def answers(self, values: Mapping[str, Any]) -> str:
         """The doctor's text if the scheduler answers; `values`: variables of a host. Raises GpuvalError."""
         return ""
