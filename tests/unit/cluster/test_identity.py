@@ -50,7 +50,7 @@ def test_one_path_whose_cluster_was_exchanged_is_another(kit, other_kit, results
     first = begun(results, "r1", path)
     shutil.copy(other_kit.kubeconfig, path)
     refused = open_run(results, "r1", **at(path))
-    assert refused.failed and f"run r1 is in namespace {place_of(results, 'r1')}, not gpuval of cluster" in refused.text
+    assert refused.failed and f"run r1 is placed in {place_of(results, 'r1')}, not gpuval of cluster" in refused.text
     unnamed = open_run(results, **at(path))
     assert not unnamed.failed and unnamed.result["run"]["run_id"] != "r1"
     named = clean_run(results, run_id="r1", **at(path))

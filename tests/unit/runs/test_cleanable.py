@@ -176,7 +176,7 @@ def test_runs_of_other_namespaces_are_named_and_not_cleaned(results):
     ended(results, "r2", namespace="two")
     done = clean(results, namespace="one")
     assert done.result["run_ids"] == ["r1"]
-    assert "in namespace two stay r2" in done.text
+    assert "in two stay r2" in done.text
     assert clean(results, run_id="r2", namespace="one").failed
     assert clean(results, run_id="r2", namespace="two").result["run_ids"] == ["r2"]
 

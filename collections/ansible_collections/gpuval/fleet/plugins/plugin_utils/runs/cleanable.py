@@ -32,8 +32,8 @@ class Cleanable:
         if self.others:
             notes.append(f"runs of other inventories stay: {origin.others_line(self.others, 'clean', most=8)}")
         for namespace, run_ids in sorted(self.elsewhere.items()):
-            notes.append(f"in namespace {namespace or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
-                         "settings that they had (gpuval_namespace, gpuval_kube_context)")  # fmt: skip
+            notes.append(f"in {namespace or 'SSH hosts'} stay {', '.join(run_ids)}: clean there, with the settings "
+                         "that they had (gpuval_namespace, gpuval_kubeconfig, SLURM_CONF)")  # fmt: skip
         return notes
 
 

@@ -68,8 +68,8 @@ def ensure_placed(run: Mapping[str, Any], places: Sequence[str]) -> None:
     same names. `places`: the names of this place, the most exact one first."""
     if not _is_placed(run, places):
         raise RunError(
-            f"run {run['run_id']} is in namespace {run['origin']['namespace']}, not {places[0]}: resume it with the "
-            "settings that it had, or give another gpuval_run_id, or none"
+            f"run {run['run_id']} is placed in {run['origin']['namespace'] or 'SSH hosts'}, not {places[0]}: resume it "
+            "with the settings that it had, or give another gpuval_run_id, or none"
         )
 
 

@@ -68,6 +68,13 @@ class Slurm:
         """Descriptions of all nodes. Raises SlurmError."""
         return nodes.from_text(self.run("scontrol", "show", "node", "-o"))
 
+    def cluster_name(self) -> str:
+        """What tells this cluster from others, whichever slurm.conf leads to it. Raises SlurmError."""
+        match = re.search(r"^ClusterName\s*=\s*(\S+)", self.run("scontrol", "show", "config"), re.MULTILINE)
+        if match is None:
+            raise SlurmError("scontrol show config: no ClusterName")
+        return match[1]
+
     def reserved(self, reservation: str) -> set[str]:
         """The nodes of a reservation. Raises SlurmError."""
         text = self.run("scontrol", "show", "reservation", reservation, "-o")

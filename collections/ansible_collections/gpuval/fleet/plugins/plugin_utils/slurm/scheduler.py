@@ -93,6 +93,13 @@ class SlurmScheduler(JobScheduler):
         except (SlurmError, ValueError) as error:
             raise SlurmError(f"{error}: check that slurmctld runs and that this user may ask it") from None
 
+    def place(self, settings: str) -> str:
+        try:
+            return f"Slurm cluster {self._slurm.cluster_name()}"
+        except SlurmError as error:
+            self._action.display.warning(f"the run belongs to no Slurm cluster, since its name cannot be read: {error}")
+            return settings
+
     def mark(self) -> NodeVerdicts:
         """Drain and resume nodes by a run's verdicts."""
         options, trial = self._options, self._action.check_mode

@@ -78,7 +78,7 @@ def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
     namespace = run.get("origin", {}).get("namespace", place)
     if namespace not in places:
         raise run_folder.RunError(
-            f"run {run_id} is in namespace {namespace}, not {place}: clean with the settings that it had"
+            f"run {run_id} is placed in {namespace or 'SSH hosts'}, not {place}: clean with the settings that it had"
         )
     changed, state = run["finished_at"] is None, folder.seen()
     if changed and not state.never_started:
