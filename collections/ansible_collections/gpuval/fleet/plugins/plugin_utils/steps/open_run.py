@@ -94,9 +94,9 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         is_named = options.run_id not in ("", run_folder.LATEST)
         for folder in [run_folder.find(results, options.run_id)] if is_named else newest:  # that may be resumed
             if options.from_store and is_named and not (folder.is_known or action.check_mode):
-                place = run_folder.find_or_place(results, options.run_id, action.inventory)
-                run_folder.keep_inventory(place, results, action.inventory)
-                file_recovery.bring_back(place, _folder_of(options, options.run_id), open_store(options.store))
+                restored = run_folder.find_or_place(results, options.run_id, action.inventory)
+                run_folder.keep_inventory(restored, results, action.inventory)
+                file_recovery.bring_back(restored, _folder_of(options, options.run_id), open_store(options.store))
             elif folder.is_known and not (folder.is_imported or action.check_mode):
                 file_recovery.recover(folder, open_store(options.store), action.display.warning)
         run_id = opening.choose_run_id(
