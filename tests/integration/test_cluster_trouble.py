@@ -219,3 +219,25 @@ def test_another_machine_under_the_same_name_does_all_stages_again(tmp_path, kit
     attempts = {stage: fleet.record("node-001", stage)["attempt"] for stage in ("facts", "work")}
     assert attempts == {"facts": 2, "work": 2}
     assert "another machine has this name" in done.told
+
+
+def test_a_claim_without_a_volume_is_said_once(tmp_path, kit):
+    unbound = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    about = {"kind": "PersistentVolumeClaim", "name": "lustre", "namespace": "gpuval", "apiVersion": "v1"}
+    why = "Waiting for a volume to be created by the external provisioner 'lustre.csi.storage.gke.io'."
+    seen = {"reason": "ExternalProvisioning", "message": why, "type": "Normal", "involvedObject": about}
+    kit.put({"kind": "Event", "metadata": {"name": "lustre.1", "namespace": "gpuval"}, **seen})
+    for number in (1, 2, 3):
+        kit.fault(f"node-00{number}", Fault("unschedulable", message=unbound))
+    pods = {"image": "registry.test/gpuval:1", "volumes": [{"path": "/lustre", "claim": "lustre"}]}
+    fleet = fleet_of(
+        tmp_path, kit, 3, gpuval_pods=pods, gpuval_max_nodes_at_once=1, gpuval_max_transfers=1,
+        run_pod_patience_seconds=10,
+    )  # fmt: skip
+    done = fleet.play()
+    launches = [fleet.verdict(f"node-00{number}")["checks"][0] for number in (1, 2, 3)]
+    assert [check["value"] for check in launches] == ["claim_pending"] * 3, str(done)
+    assert done.output.count(f"namespace gpuval: claim lustre: {why}") == 1
+    assert "node-001: pending" not in done.output
+    assert "- node-001, node-002, node-003 INCOMPLETE launch: failed (claim_pending): claim lustre: " in done.output
+    assert "check that the provisioner of the claim's storage class runs" in done.output
