@@ -200,6 +200,12 @@ def test_nvml_lists_the_gpus_of_a_machine_without_nvidia_smi(library, driver):
     )
 
 
+def test_a_gpu_in_no_rack_has_a_module_and_no_slot(library, driver):
+    driver("platform", "0")
+    gpu = nvml_gpus.NvmlGpus(library).gpus()[2]
+    assert (gpu.module_id, gpu.chassis_serial, gpu.chassis_slot, gpu.peer_type) == (3, None, None, None)
+
+
 def test_nvml_adds_what_an_older_nvidia_smi_does_not_print(golden, library, driver):
     log = re.sub("<fabric>.*?</fabric>", "", golden("nvidia_smi_v13_gb200.xml"), flags=re.DOTALL)
     first = nvidia_gpus.parse(log)[0][0]

@@ -153,6 +153,11 @@ int nvmlDeviceGetPlatformInfo(gpu_t *gpu, platform_t *value) {
   if (value->version != (2u << 24 | 44)) return 25;
   memset(value->guid, 0, 16); value->guid[7] = 16 + gpu->index;
   memcpy(value->serial, "1820000000001\0\0\0", 16);
+  if (said("platform") == 0) { /* as an H200 answers */
+    memset(value->guid, 0, 37);
+    value->host = 1; value->module = gpu->index + 1;
+    return SUCCESS;
+  }
   value->slot = 14; value->tray = 4; value->host = 1; value->peer = 1; value->module = gpu->index + 1;
   return SUCCESS;
 }

@@ -89,14 +89,17 @@ def read_fabric(call: NvmlCaller, handle: ctypes.c_void_p, error_text: Callable[
 
 
 def read_platform(call: NvmlCaller, handle: ctypes.c_void_p) -> dict[str, Any]:
-    """Return the attributes of ``Gpu`` on its place in the rack; empty without them."""
+    """Return the attributes of ``Gpu`` on its place in the rack; of a GPU that is in none, its module alone."""
     info = _PlatformInfo()
     info.version = ctypes.sizeof(info) | 2 << 24
     if call("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info)) != SUCCESS:
         return {}
     guid = int.from_bytes(bytes(info.fabric_guid)[:8], "big")
+    serial = values.identifier(info.chassis_serial.decode("ascii", "replace"))
+    if not guid and serial is None:  # an H200 answers with zeros, which read as slot 0 and no switch
+        return {"module_id": int(info.module)}
     return {
-        "chassis_serial": values.identifier(info.chassis_serial.decode("ascii", "replace")),
+        "chassis_serial": serial,
         "chassis_slot": int(info.slot),
         "tray_index": int(info.tray),
         "host_id": int(info.host),
