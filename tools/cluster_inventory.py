@@ -238,7 +238,9 @@ def _kubernetes_node(name: str, variables: Mapping[str, Any], groups: list[str])
     description, sku = variables[cluster_nodes.VARIABLE], str(variables.get("gpuval_sku") or "auto")
     offered = cluster_nodes.gpus(description, PodSettings(), sku)
     finding = cluster_nodes.finding(name, description, sku=sku)
-    has_gpus = offered.offered or bool(offered.partitions or cluster_nodes.vendor_by_labels(description["labels"]))
+    has_gpus = offered.offered or bool(
+        offered.capacity or offered.partitions or cluster_nodes.vendor_by_labels(description["labels"])
+    )
     problem = "" if finding.state in (REACHABLE, "tainted") else finding.state
     return ClusterNode(name, description, _kind(groups), offered.capacity // offered.replicas, has_gpus, problem)
 
@@ -268,15 +270,17 @@ def _choose(answered: Sequence[ClusterNode], gpus: str, lacking: str, *, is_narr
 
 def _selector_of(chosen: Sequence[ClusterNode], answered: Sequence[ClusterNode]) -> str:
     """The label selector that matches exactly the chosen nodes; empty without one."""
+    labels = {node.name: node.description["labels"] for node in answered}
     names = {node.name for node in chosen}
     for key, value in GPU_LABELS:
-        labelled = {
-            node.name
-            for node in answered
-            if key in node.description["labels"] and value in ("", node.description["labels"][key])
-        }
+        labelled = {name for name, of_node in labels.items() if key in of_node and value in ("", of_node[key])}
         if labelled == names:
             return f"{key}={value}" if value else key
+    pools = [key for key, prefix in cluster_nodes.LABEL_GROUPS.items() if prefix == "pool"]
+    for key in (*pools, cluster_nodes.INSTANCE_TYPE):
+        values = {labels[name].get(key, "") for name in names}
+        if "" not in values and names == {name for name, of_node in labels.items() if of_node.get(key) in values}:
+            return f"{key} in ({','.join(sorted(values))})"
     return ""
 
 

@@ -19,6 +19,7 @@ SPEC.loader.exec_module(inventory)
 H200 = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H200"}
 CONTROL_PLANE = {"node-role.kubernetes.io/control-plane": ""}
 DEDICATED = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+TYPE = "node.kubernetes.io/instance-type"
 NODE = (
     "NodeName={name} Arch=x86_64 CPUAlloc=0 ActiveFeatures={features} Gres={gres} NodeAddr=127.0.0.2 Version=22.05.8 "
     "State={state} Partitions={partitions} BootTime=None\n"
@@ -53,8 +54,9 @@ def variables_of(folder, name="all"):
 def test_the_nodes_with_gpus_are_expected_with_the_number_that_most_of_them_offer(kit, tmp_path, capsys):
     folder = tmp_path / "mine"
     assert ask(folder, kubeconfig=kit.kubeconfig) == 0
-    hosts, _warnings = hosts_of(folder)
+    hosts, warnings = hosts_of(folder)
     assert sorted(hosts) == ["gpu-1", "gpu-10", "gpu-2"]
+    assert "expected" not in warnings, "nodes without GPUs are no news"
     assert {host["gpuval_gpu_count"] for host in hosts.values()} == {8}
     assert {host["gpuval_kube_context"] for host in hosts.values()} == {"kit"}
     source = yaml.safe_load((folder / "hosts.yml").read_text())
@@ -111,12 +113,38 @@ def test_declared_gpus_and_a_selector_choose_nodes(kit, tmp_path, given, nodes, 
     assert (folder / "group_vars/sku_h200.yml").exists() == ("gpus" not in given)
 
 
+@pytest.mark.parametrize(
+    ("labels", "selector"),
+    [
+        (
+            {
+                "a": {"doks.digitalocean.com/gpu-brand": "amd"},
+                "b": {"doks.digitalocean.com/gpu-brand": "nvidia"},
+                "c": {},
+            },
+            "",
+        ),
+        (
+            {"a": {"karpenter.sh/nodepool": "x"}, "b": {"karpenter.sh/nodepool": "y"}, "c": {}},
+            "karpenter.sh/nodepool in (x,y)",
+        ),
+        ({"a": {TYPE: "p5"}, "b": {TYPE: "p5"}, "c": {TYPE: "m5"}}, f"{TYPE} in (p5)"),
+        ({"a": {TYPE: "p5"}, "b": {TYPE: "p5"}, "c": {TYPE: "p5"}}, ""),
+        ({"a": {TYPE: "p5"}, "b": {}, "c": {}}, ""),
+    ],
+)
+def test_the_selector_matches_the_chosen_nodes_alone(labels, selector):
+    made = importlib.import_module("cluster_inventory")
+    nodes = [made.ClusterNode(name, {"labels": of_node}, "", 8, has_gpus=True) for name, of_node in labels.items()]
+    assert made._selector_of(nodes[:2], nodes) == selector
+
+
 @pytest.fixture
 def changed(kit, tmp_path):
     """Writes a kubeconfig of the kit with other text in a place."""
 
     def change(old, new):
-        path = tmp_path / "changed"
+        path = tmp_path / f"without-{len(old)}"
         path.write_text(kit.kubeconfig.read_text().replace(old, new))
         return path
 

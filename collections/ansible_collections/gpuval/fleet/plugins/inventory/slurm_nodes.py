@@ -45,7 +45,8 @@ options:
     description:
       - The nodes that were ordered, as a list of names or the path of a list, relative to this file, in the form that
         P(gpuval.fleet.node_list#inventory) reads. Ranges are possible, V(node-[001:100]).
-      - They need not match what the other options choose. Other nodes are named in a warning and left out.
+      - They need not match what the other options choose. Other nodes that these choose are named in a warning and left
+        out.
     type: raw
   others:
     description: Also take nodes that the other options choose but O(expected) lacks.
@@ -96,7 +97,8 @@ class InventoryModule(ClusterSource):
         slurm = Slurm()
         nodes = [one for one in slurm.nodes() if NODE_NAME.fullmatch(one["name"])]
         chosen = self._chosen(nodes, slurm)
-        descriptions = [one for one in nodes if one["name"] in chosen] if expected is None else nodes
+        listed = {node.name for node in expected or ()}
+        descriptions = [one for one in nodes if one["name"] in chosen | listed]
         selected = chosen if self.get_option("others") else set()
         hosts = fleet(descriptions, expected, selected=selected, skus=self.skus(path, SKU_KEYS))
         if not hosts.hosts:
