@@ -1,5 +1,6 @@
 """The controller as a Job of the cluster, by the image's own program, from the command to the clean."""
 
+import base64
 import json
 import re
 import threading
@@ -134,10 +135,12 @@ class Held(ControllerPods):
 
 
 def test_another_pod_resumes_the_run_of_one_that_is_lost(kit, new_fleet, tmp_path):
-    """With nothing of the first pod but the store and the cluster."""
-    kit.on_stage = pods = Held(root=tmp_path / "pods", kubeconfig=kit.kubeconfig)
-    fleet = new_fleet()
+    """With nothing of the first pod but the store and the cluster, and with keys from a Secret of the user."""
+    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    kit.on_stage = pods = Held(root=tmp_path / "pods", kubeconfig=kit.kubeconfig, environments={"keys": keys})
+    fleet = new_fleet(kubernetes_controller={"image": IMAGE, "secret": "keys"})
     run_id = started(kit, fleet.play("gpuval.fleet.in_cluster"))
+    assert SECRET not in str([base64.b64decode(text) for item in kit.all("Secret") for text in item["data"].values()])
     until(lambda: sum(count for key, count in pods.begun.items() if key[2] == STAGES[1]) == 2, "both second stages")
     until(lambda: "run_watch.json" in {path.name for path in kit.store.data.rglob("*")}, "the watch in the store")
     pods.kill()
@@ -155,3 +158,43 @@ def test_another_pod_resumes_the_run_of_one_that_is_lost(kit, new_fleet, tmp_pat
     assert begun == {(node, stage): 1 for node in ("node-001", "node-002") for stage in STAGES}, "nothing runs twice"
     made = {asked.resource for asked in kit.requests if asked.verb == "create"}
     assert "jobs" not in made and "secrets" not in made
+
+
+def test_a_schedule_is_applied_once_and_removed_with_all_that_belongs_to_it(kit, new_fleet):
+    """In a namespace that is made with it."""
+    fleet = new_fleet(run_recurring_time="02:30", gpuval_namespace="nightly")
+    apply = ("gpuval.fleet.recurring", "-e", "run_recurring_apply=true")
+    trial = fleet.play(*apply, "--check")
+    assert trial.code == 0 and "Namespace nightly: would be created" in trial.output and not kit.all("CronJob"), trial
+    done = fleet.play(*apply)
+    assert done.code == 0 and kit.get("Namespace", "nightly", ""), done
+    (job,) = kit.all("CronJob")
+    assert job["spec"]["schedule"] == "30 2 * * *"
+    assert SECRET not in json.dumps([kit.all("ConfigMap"), job])
+    assert not (fleet.root / "state/recurring").exists(), "no files are written"
+    again = fleet.play(*apply)
+    assert again.code == 0 and "created" not in again.output and ": changed" not in again.output, again
+    fleet.settings["run_recurring_time"] = "04:00"
+    changed = fleet.play(*apply)
+    assert "CronJob " + job["metadata"]["name"] + ": changed" in changed.output, changed
+    removed = fleet.play("gpuval.fleet.in_cluster", "-e", "kubernetes_controller_state=absent")
+    assert removed.code == 0, removed
+    assert not [item for kind in ("CronJob", "Secret", "ConfigMap") for item in kit.all(kind)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"gpuval_s3_endpoint": ""}, "its pod does not reach the embedded store: set gpuval_s3_endpoint"),
+        ({"gpuval_s3_endpoint": "http://localhost:9000"}, "does not reach http://localhost:9000"),
+        ({"kubernetes_controller": {}}, "the controller has no image: set kubernetes_controller.image"),
+        (
+            {"kubernetes_controller": {"image": IMAGE, "node_selector": {"a": "b"}}},
+            "no node is left for the controller",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named_and_nothing_is_applied(kit, new_fleet, settings, told):
+    done = new_fleet(**settings).play("gpuval.fleet.in_cluster")
+    assert done.code != 0 and told in done.told, done
+    assert not there(kit)

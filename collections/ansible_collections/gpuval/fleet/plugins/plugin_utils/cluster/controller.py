@@ -3,8 +3,6 @@
 The image `validate` runs the playbook, and ends as the verdict does.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +16,7 @@ from ..core.step_options import StepOptions
 from ..core.text import some_of
 from ..ssh.findings import REACHABLE
 from . import names, nodes, permissions, pod_settings
-from .config_maps import MOST_PROGRAM_BYTES, compact_json, encoded
+from .config_maps import MOST_PROGRAM_BYTES, encoded
 from .kinds import Manifest
 from .pod_settings import PodSettingsError
 
@@ -288,8 +286,3 @@ def _affinity(order: ControllerOrder) -> Manifest:
     if order.pod.share_nodes:
         return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-
-
-def settings_text(settings: Mapping[str, Any]) -> bytes:
-    """Settings as a file for `-e @FILE`."""
-    return compact_json(settings).encode()

@@ -1,7 +1,5 @@
 """The files that a controller in the cluster needs: those of its inventory, and those that settings name."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -62,7 +62,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
 def _prepare(action, cluster, options):
     """Check that the cluster has and allows what runs need. Returns whether the namespace was created (in check mode:
     would be)."""
-    missing = _missing_namespace(cluster)
+    missing = missing_namespace(cluster)
     created = bool(missing and options.make_namespace)
     cluster.check(
         permissions.needed(
@@ -87,7 +87,7 @@ def _prepare(action, cluster, options):
     return created
 
 
-def _missing_namespace(cluster):
+def missing_namespace(cluster):
     """The error that says that the namespace is missing; None if it is there, or the user may not see that."""
     # Lists of a namespace that is missing are empty and no error: only making something there tells.
     manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})

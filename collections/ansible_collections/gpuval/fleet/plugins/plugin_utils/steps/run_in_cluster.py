@@ -1,8 +1,7 @@
 """Run the controller in the cluster: apply its rights, files and Job or CronJob, write them to a file, or remove it."""
 
-from __future__ import annotations
-
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -13,8 +12,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.utils.vars import load_extra_vars
 
 from ...module_utils.store import session
-from ..cluster import controller, names
+from ..cluster import controller, manifests, names
 from ..cluster.api import Cluster, ClusterAccess, Forbidden
+from ..cluster.config_maps import compact_json
 from ..cluster.controller import ControllerOrder, ControllerPodOptions
 from ..cluster.controller_files import FILE_SETTINGS, ControllerFiles
 from ..cluster.kinds import KINDS, Manifest
@@ -29,6 +29,7 @@ from ..jobs import stages as job_stages
 from ..runs import folder as run_folder
 from ..runs import job_secrets, opening, origin, settings
 from ..runs.action import RunAction, RunOptions
+from .prepare_cluster import missing_namespace
 from .render_manifests import to_yaml
 
 #: Settings that are made of others.
@@ -42,7 +43,10 @@ FIXED = {
     "gpuval_results_dir": f"{controller.WORK}/results",
     "gpuval_state_dir": f"{controller.WORK}/.gpuval",
     "gpuval_secrets_file": "",
+    "gpuval_health_file": "",
 }
+#: In the default of a setting: the variable of the environment, or of `.env`, that sets it.
+ENV_KEY = re.compile(r"gpuval_env\.(\w+)")
 RBAC = "rbac.authorization.k8s.io"
 #: Words for a Job's state, by the condition that has it.
 ENDS = {"Complete": "has ended with PASS", "Failed": "has ended without PASS"}
@@ -58,6 +62,7 @@ class RunInClusterOptions(RunOptions, ClusterAccess):
     store: StoreOptions
     #: What a run may take.
     seconds: float
+    make_namespace: bool = False
     #: Whether rights are applied, and which of the optional ones.
     rights: bool = True
     marks: bool = False
@@ -108,9 +113,16 @@ def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) ->
     shared = "prefers others than" if order.pod.share_nodes else "keeps off"
     lines = [f"the controller {shared} the {len(choice.avoided)} nodes under test: {some_of(choice.free, 3)}"]
     changed, before, after = [], "", ""
+    missing = missing_namespace(cluster)
+    if missing and not options.make_namespace:
+        raise missing
+    if missing:
+        cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)
+        lines.append(f"  Namespace {options.namespace}: {'would be ' if action.check_mode else ''}created")
     for manifest in _manifests(options, order):
         label = f"{manifest['kind']} {manifest['metadata']['name']}"
-        outcome, earlier = _apply(cluster, manifest, trial=action.check_mode)
+        is_trial = action.check_mode  # which creates no namespace to look into
+        outcome, earlier = ("created", "") if missing and is_trial else _apply(cluster, manifest, trial=is_trial)
         lines.append(f"  {label}: {'would be ' if outcome and action.check_mode else ''}{outcome or 'unchanged'}")
         if outcome:
             changed.append(label)
@@ -202,9 +214,9 @@ def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> Cont
     collected = ControllerFiles(hidden, action._loader.get_text_file_contents)
     sources = collected.add_inventory(action.task_vars["ansible_inventory_sources"])
     public |= collected.add_settings(named)
-    collected.add("settings.json", controller.settings_text(public))
+    collected.add("settings.json", compact_json(public).encode())
     if secret:
-        collected.add("secrets.json", controller.settings_text(secret), is_secret=True)
+        collected.add("secrets.json", compact_json(secret).encode(), is_secret=True)
     arguments = [word for source in sources for word in ("-i", source)]
     for file in ("settings.json", *(["secrets.json"] if secret else [])):
         arguments += ["-e", f"@{controller.PROJECT}/{file}"]
@@ -236,7 +248,7 @@ def _settings(
     values = values_of(action, action.task_vars["ansible_play_hosts_all"][0], action.task_vars)
     specs, templar = settings.declared(), templar_of(action, values)
     protected = {name for name, option in specs.options.items() if option.get("no_log")}
-    by_env = {name: default for name, default in specs.defaults.items() if "gpuval_env." in str(default)}
+    by_env = {name: match[1] for name, default in specs.defaults.items() if (match := ENV_KEY.search(str(default)))}
     extra = {name: value for name, value in load_extra_vars(action._loader).items() if name not in OWN | protected}
     resolved = {
         name: templar.template(values[name])
@@ -251,7 +263,8 @@ def _settings(
     secret = {name: resolved.pop(name) for name in protected & resolved.keys()}
     secret = {name: secret[name] for name in secret if name.startswith(settings.PREFIX) and name not in DERIVED}
     if pod.secret:  # its variables set what this controller's set here
-        resolved |= {name: by_env[name] for name in protected & by_env.keys()}
+        variables = {name: by_env[name] for name in protected & by_env.keys()}
+        resolved |= {name: f"{{{{ lookup('ansible.builtin.env', '{key}') }}}}" for name, key in variables.items()}
         secret = {name: value for name, value in secret.items() if name not in by_env}
     public = resolved | FIXED
     named = {name: templar.template(values[name]) for name in FILE_SETTINGS if name in values}
