@@ -157,7 +157,6 @@ def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import judged, write_file
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -171,7 +170,7 @@ def judge(folder: Path) -> None:
     gangs = document.read(run_folder)
     inputs = judging.read_inputs(run_folder, run, checks, gangs=gangs, facts=facts, results=run_folder.results)
     made = judged.judge(inputs)
-    write_file(folder / "report.json", report_file.lines(made.packed))
+    write_file(folder / "report.json", made.lines())
     judging.keep_facts(run_folder, inputs.facts)
     publishing.keep_verdict(run_folder, made.report)
     gc.enable()

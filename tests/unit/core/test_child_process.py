@@ -48,6 +48,7 @@ def test_what_a_child_was_killed_at_sending_is_done_here():
 def test_an_error_shows_itself_here(capfd):
     with pytest.raises(ZeroDivisionError), beside(lambda: 1 / 0, MIN_NODES) as result:
         result()
+    assert capfd.readouterr().err == "", "once, not by the child, too"
 
 
 def test_a_child_that_is_not_asked_is_ended():

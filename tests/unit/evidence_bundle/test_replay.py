@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION, version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import (
     contents,
     replay,
@@ -18,7 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle impor
 )
 
 from tests.kit.actions import run_action
-from tests.kit.bundled_runs import PLACES, edit, judged_run, make
+from tests.kit.bundled_runs import PLACES, RELEASE, edit, judged_run, make
 
 pytestmark = pytest.mark.usefixtures("shipped_proofs")
 
@@ -69,9 +69,12 @@ def test_a_run_of_1_0_is_judged_reported_and_bundled_without_its_store(place, tm
     again = make(run)
     assert again.result["changed"] is False
     signing_keys.ensure_key(run.results.parent / "state", rotate=False)
+    planned, before = make(run, check_mode=True), (target / statement.STATEMENT).read_bytes()
+    assert planned.result["changed"] and "would be signed" in planned.text
+    assert (target / statement.STATEMENT).read_bytes() == before
     signed = make(run)
     assert signed.result["changed"] and "signed by" in signed.text
-    assert make(run).result["changed"] is False
+    assert make(run).result["changed"] is make(run, check_mode=True).result["changed"] is False
     (target / statement.STATEMENT).unlink()
     assert make(run).result["changed"]
     assert not list(run.path.glob(f".{contents.FOLDER}.*"))
@@ -188,6 +191,42 @@ def test_a_changed_criterion_of_the_bundle_judges_and_is_named(changed):
     result = replay.replay(changed)
     assert {one.node for one in result.differences} - {""}
     assert all(one.kept != one.judged for one in result.differences)
+
+
+def test_checks_that_1_0_judged_otherwise_are_named_with_their_reasons(tmp_path):
+    run = judged_run("ssh", tmp_path)
+    outcome = make(run)
+    assert not outcome.failed, outcome.text
+    bundle = run.path / contents.FOLDER
+    shutil.copy(next((RELEASE / "ssh/results").glob("2*/report.json")), bundle / "run/report.json")
+    edit(bundle / "run/.state/judgement.json", f'"version": "{version()}"', '"version": "1.0.0"')
+    result = replay.replay(bundle)
+    named = {(one.node, one.check): one for one in result.differences}
+    for node in ("node-001", "node-002", "node-004"):
+        assert (named[node, "verdict"].kept, named[node, "verdict"].judged) == ("PASS", "INCOMPLETE (facts_coherent)")
+        reason = "missing (contradiction: record.duration_seconds 12.5 s and record.span_seconds 0 s"
+        assert named[node, "facts_coherent"].kept == "no such check"
+        assert named[node, "facts_coherent"].judged.startswith(reason)
+    assert {node for node, check in named if check == "verdict"} == {"node-001", "node-002", "node-004"}
+    assert all(one.kept.split(" ")[0] != one.judged.split(" ")[0] for one in result.differences)
+    told = f"judged by gpuval 1.0.0 before, by {version()} here: verdicts differ on 5 nodes"
+    assert result.remarks[0].startswith(told) and result.foreign_data == []
+
+
+def test_a_report_of_another_release_with_the_same_verdicts_says_what_else_differs(changed):
+    edit(changed / "run/.state/judgement.json", f'"version": "{version()}"', '"version": "2.9.0"')
+    edit(changed / "run/report.json", '"reason":"started"', '"reason":"begun"')
+    result = replay.replay(changed)
+    assert result.differences and "every check has the same verdict; gpuval 2.9.0 compares" in result.problem()
+
+
+def test_data_files_that_are_not_those_of_the_release_are_named(changed):
+    assert replay.foreign_data(changed) == []
+    edit(changed / "data/roles/facts/files/criteria.yml", "severity: required", "severity: advisory")
+    (changed / "data/skus/mine.yml").write_text("{}")
+    (changed / "data/failures/launch.yml").unlink()
+    names = ["data/failures/launch.yml", "data/roles/facts/files/criteria.yml", "data/skus/mine.yml"]
+    assert replay.foreign_data(changed) == names
 
 
 def test_a_changed_report_is_named(changed):

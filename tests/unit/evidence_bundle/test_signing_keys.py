@@ -79,7 +79,7 @@ def run_openssl():
 def test_a_key_that_others_can_read_is_refused(site, mode):
     (site / PRIVATE_FILE).chmod(mode)
     for use in (lambda: read_private_key(site, {}), lambda: ensure_key(site, False, {})):
-        with pytest.raises(SettingError, match="other users may read or write this private key: run chmod 600"):
+        with pytest.raises(SettingError, match="other users may read or write it: run chmod 600"):
             use()
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement, verify_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     PUBLIC_FILE,
@@ -111,6 +112,17 @@ def test_a_lie_that_is_signed_is_found_by_judging_again(signed, verify, parties)
     assert outcome.failed and ": verified" in outcome.text, node
     assert "run/report.json: " in outcome.text and "kept PASS; judged again FAIL" in outcome.text
     assert "NOT VERIFIED" in outcome.text
+
+
+def test_data_files_of_the_sender_are_named_though_all_holds(signed, verify, parties):
+    path = signed / "data/skus/b200.yml"
+    path.write_text(path.read_text() + "# as we like it\n")
+    statement.seal(signed, statement.predicate_of(signed))
+    add_signature(signed, parties.keys["vendor"])
+    outcome = verify(signed, "vendor")
+    assert not outcome.failed, outcome.text
+    assert f"data/skus/b200.yml: not as gpuval {version()} has it" in outcome.text
+    assert "judged by data files of its own: 1, see above" in outcome.text
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_a_correlation_over_more_places_than_are_compared_is_the_same_in_each_or
         random.Random(seed).shuffle(machines)
         figures = {
             key: FigureSample(
-                [(speed + share * noise, (place, "node")) for place, (speed, noise) in enumerate(machines)]
+                [speed + share * noise for speed, noise in machines],
+                [(place, "node") for place in range(len(machines))],
             )
             for key, share in zip(keys, (0, 0.3), strict=True)
         }

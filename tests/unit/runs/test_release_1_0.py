@@ -80,6 +80,16 @@ def test_a_run_that_is_judged_again_keeps_its_evidence(run):
     assert changed == []
 
 
+def test_checks_that_judge_otherwise_than_1_0_are_named_once(run, place):
+    options = {"run_id": run.path.name, "results_dir": str(run.results)}
+    first = run_action("judge_run", options)
+    again = run_action("judge_run", options)
+    named = [line for line in first.lines if "kept PASS; judged again INCOMPLETE (facts_coherent)" in line]
+    assert len(named) == (3 if place == "ssh" else 0)
+    assert ("an earlier release judged this run before" in first.text) == (place != "local")
+    assert "judged this run before" not in again.text
+
+
 def test_a_run_that_1_0_left_at_work_is_not_resumed_but_reported_and_closed(run, tmp_path):
     for name in ("report.json", ".state/verdict.json"):
         (run.path / name).unlink(missing_ok=True)

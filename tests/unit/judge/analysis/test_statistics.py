@@ -8,6 +8,7 @@ import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
+    FigureSample,
     distribution,
     kinds_of,
     relative,
@@ -97,7 +98,7 @@ def test_page_and_analysis_tell_the_same():
 
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=40))
 def test_any_figures_can_be_described(values):
-    one = distribution([(value, (number, "node")) for number, value in enumerate(values)])
+    one = distribution(FigureSample(values, [(number, "node") for number in range(len(values))]))
     assert one.min <= one.p1 <= one.p5 <= one.p95 <= one.p99 <= one.max
     assert one.min <= one.p50 <= one.max
     json.dumps([one.mean, one.standard_deviation, one.variation, one.robust_deviation], allow_nan=False)

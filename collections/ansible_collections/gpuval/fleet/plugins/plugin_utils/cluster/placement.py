@@ -16,11 +16,10 @@ from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
 from ..records.documents import FINAL_STATES, LAUNCHED
-from ..records.evidence import RunEvidence, as_written, take_record
+from ..records.evidence import RunEvidence, as_written, object_key, take_record
 from ..records.failure_classes import row_of
 from ..runs import folder as run_folder
 from ..runs import plans
-from ..store.access import object_key
 from ..watch import launch_inputs
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Event, JobPlacement, LaunchEnd, NodeNews, NodeOutages, PlannedAttempt

@@ -24,6 +24,14 @@ def read(path: Path) -> bytes:
         return stream.read()
 
 
+def read_private(path: Path) -> bytes:
+    """The content of a file with a secret. Raises OSError, also if other users may read or write the file."""
+    content = read(path)
+    if path.stat().st_mode & 0o077:
+        raise OSError(errno.EPERM, f"other users may read or write it: run chmod 600 {path}", str(path))
+    return content
+
+
 def move_folder_aside(path: Path) -> None:
     """Rename a folder that is in the place of a file, if one is."""
     if path.is_dir() and not path.is_symlink():

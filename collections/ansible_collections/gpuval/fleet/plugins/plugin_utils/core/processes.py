@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 #: Minimum number of nodes for which a further process pays off.
@@ -23,13 +23,19 @@ def processors(nodes: int) -> int:
 @contextmanager
 def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], Result]]:
     """What returns the result of ``function``, which a child computes from now on, by fork as Ansible's own. For few
-    ``nodes``, on one processor, or if the child fails, this process computes it when it is asked for."""
+    ``nodes`` or on one processor this process computes it first; if the child fails, when it is asked for."""
     if processors(nodes) < 2:
-        yield function
+        computed = function()
+        yield lambda: computed
         return
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)
-    child = fork.Process(target=lambda: writer.send(function()), daemon=True)
+
+    def compute() -> None:
+        with suppress(Exception):  # raised again where the result is asked for, not printed here
+            writer.send(function())
+
+    child = fork.Process(target=compute, daemon=True)
     child.start()
     writer.close()
 

@@ -14,6 +14,11 @@ def some_of(elements: Iterable[object], most: int = 8, between: str = ", ") -> s
     return between.join(words[:most]) + more
 
 
+def first_lines(lines: Sequence[str], most: int) -> list[str]:
+    """The first ``most`` lines, and one that counts the others."""
+    return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
+
+
 def listed(value: Any) -> list[str]:
     """The items of a setting that is a list, or a text with commas, as from ``-e``."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()

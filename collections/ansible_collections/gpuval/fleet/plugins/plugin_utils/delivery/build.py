@@ -152,9 +152,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     )
     common = own_terms(targets.secrets, COLLECTION)
     scan = InternalDataScan(targets, set(request.ids.values()), common)
-    findings = problems(scan, draft, [file.path for file in sealed])
-    findings += [f"the path {file.path}: {kind}" for file in sealed for kind in scan.text(file.path)]
-    if findings:
+    if findings := problems(scan, draft, [file.path for file in sealed]):
         problem = f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}"
         raise DeliveryError(f"{problem}. This is a bug in gpuval: report it with the line in question")
     originals = {  # only for the operator, when a customer asks about an id or placeholder

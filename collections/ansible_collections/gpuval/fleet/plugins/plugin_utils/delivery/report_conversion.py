@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..internal_data.conversion import InternalDataConverter
+from ..records.metrics import CompactMetrics
 from ..report.page.results import DELIVERY
 from ..report.summary import summary_lines
 from .stage_file import without_internal
@@ -71,7 +72,11 @@ def _converted(value: Any, converter: InternalDataConverter, *, of_node: bool = 
         return converter.known.names[value] if of_node and value in converter.known.names else text(value, converter)
     if isinstance(value, Mapping):
         return {key: _converted(item, converter, of_node=key in ("node", "names")) for key, item in value.items()}
-    return [_converted(item, converter, of_node=of_node) for item in value] if isinstance(value, list) else value
+    return (
+        [_converted(item, converter, of_node=of_node) for item in value]
+        if isinstance(value, list | CompactMetrics)
+        else value
+    )
 
 
 def text(value: str, converter: InternalDataConverter) -> str:

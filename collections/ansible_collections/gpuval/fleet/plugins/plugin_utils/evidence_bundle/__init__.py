@@ -4,5 +4,8 @@ from importlib.util import find_spec
 
 from ..core.errors import GpuvalError
 
+#: Folders of a bundle.
+RUN, DATA, EXTENSIONS = "run", "data", "extensions"
+
 if find_spec("cryptography") is None:
     raise GpuvalError("evidence bundles need the Python library cryptography: pip install cryptography")

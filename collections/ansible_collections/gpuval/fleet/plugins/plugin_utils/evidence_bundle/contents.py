@@ -22,10 +22,10 @@ from ..gang import document as gang_document
 from ..gang import judging
 from ..runs import applied_criteria, publishing
 from ..runs.folder import RunFolder
+from . import DATA, EXTENSIONS, RUN
 from .verify_bundle import STATEMENT
 
 FOLDER = "evidence_bundle"
-RUN, DATA, EXTENSIONS = "run", "data", "extensions"
 #: Data files that a judgement may read, in the collection and in an extension.
 DATA_FILES = (
     "failures/*.yml", "networks/*.yml", "skus/**/*.yml", "roles/*/files/*.yml", "roles/*/defaults/main.yml",
@@ -77,7 +77,8 @@ def sources_of(folder: RunFolder) -> BundleSources:
     run = folder.read_run()
     judge_again = f"run `make report RUN={run['run_id']}`, then `make evidence RUN={run['run_id']}`"
     if run["finished_at"] is None:
-        raise EvidenceBundleError(f"run {run['run_id']} has not ended: {judge_again}")
+        ends = "its own controller ends it by `make report`; then here " if folder.is_imported else ""
+        raise EvidenceBundleError(f"run {run['run_id']} has not ended: {ends}{judge_again}")
     if not (folder.path / "report.json").is_file() or judging.kept_facts(folder) is None:
         raise EvidenceBundleError(f"run {run['run_id']} has no report of this release: {judge_again}")
     gangs = gang_document.read(folder)

@@ -10,11 +10,10 @@ from ..core import extensions, processes, schemas
 from ..core.errors import GpuvalError
 from ..gang import document, judging
 from ..judge import baseline, criteria
-from ..records import report_file
 from ..report import judged, write_file
 from ..runs import applied_criteria
 from ..runs.folder import RunFolder
-from .contents import EXTENSIONS
+from . import EXTENSIONS
 
 #: Of the address space, for documents that a YAML or JSON parser would let grow.
 MAX_BYTES = 8 << 30
@@ -44,5 +43,5 @@ def judge(folder: Path, run_folder: RunFolder) -> str:
     baseline_read = baseline.read(Path(baseline_file), run["run_id"]) if baseline_file else None
     gangs = document.read(run_folder)
     inputs = judging.read_inputs(run_folder, run, checks, gangs=gangs, baseline=baseline_read, facts=facts)
-    write_file(folder / "report.json", report_file.lines(judged.judge(inputs).packed))
+    write_file(folder / "report.json", judged.judge(inputs).lines())
     return facts.version

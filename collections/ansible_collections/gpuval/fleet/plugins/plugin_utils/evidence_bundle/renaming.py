@@ -47,14 +47,11 @@ def read_key(state_dir: Path) -> bytes:
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.replace(path, secrets.token_bytes(KEY_BYTES), files.PRIVATE)
-        key, is_open = files.read(path), path.stat().st_mode & 0o077
+        key = files.read_private(path)
     except OSError as error:
         raise SettingError(f"{path}: the key for renaming cannot be read or made: {reason_of(error)}") from error
-    if is_open or len(key) != KEY_BYTES:
-        problem = (
-            "other users may read it: run chmod 600" if is_open else f"not {KEY_BYTES} bytes: restore it, or remove"
-        )
-        raise SettingError(f"{path}: {problem} {path}")
+    if len(key) != KEY_BYTES:
+        raise SettingError(f"{path}: not {KEY_BYTES} bytes: restore it, or remove {path}")
     return key
 
 

@@ -13,20 +13,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import GpuvalError
 from ..core.escape import one_line
 from ..core.paths import COLLECTION, PLUGINS, version
-from ..records import report_file
-from .contents import DATA, DATA_FILES, EXTENSION_FILES, EXTENSIONS, RUN
+from ..report.differences import ReportDifference, differences
+from . import DATA, EXTENSIONS, RUN
+from .contents import DATA_FILES, EXTENSION_FILES
 
-#: The report of a thousand nodes takes a minute.
-MAX_SECONDS = 900.0
+#: The report of a thousand nodes takes two minutes of a processor, which may be shared.
+MAX_SECONDS = 1800.0
 MAX_DIFFERENCES = 1000
 _PROGRAM = f"""
 import json, sys
@@ -44,27 +43,15 @@ class ReplayError(GpuvalError):
 
 
 @dataclass(frozen=True)
-class ReplayDifference:
-    """What the kept report has otherwise than the new one: ``file`` of the bundle, ``node`` and ``check`` where it
-    belongs to some, and both texts."""
-
-    file: str
-    node: str
-    check: str
-    kept: str
-    judged: str
-
-    def text(self) -> str:
-        where = " ".join(filter(None, (self.node, self.check)))
-        return f"{self.file}: {where}: kept {self.kept}; judged again {self.judged}"
-
-
-@dataclass(frozen=True)
 class ReplayResult:
-    """The differences, at most MAX_DIFFERENCES; ``versions``: of gpuval, at the judgement and here."""
+    """The differences, at most MAX_DIFFERENCES; ``versions``: of gpuval, at the judgement and here. Of a report by
+    another release those ``of_verdicts``; all only if no verdict differs. ``foreign_data``: data files of the bundle
+    that differ from those of this release, which judged it; empty for another release."""
 
-    differences: list[ReplayDifference]
+    differences: list[ReportDifference]
     versions: tuple[str, str]
+    foreign_data: list[str]
+    of_verdicts: bool
 
     def problem(self) -> str:
         """The first difference as text; empty if there is none."""
@@ -77,7 +64,11 @@ class ReplayResult:
     def remarks(self) -> list[str]:
         """What may explain differences."""
         kept, here = self.versions
-        return [f"judged by gpuval {kept} before, by {here} here"] if kept != here else []
+        if kept == here or not self.differences:
+            return []
+        nodes = {difference.node for difference in self.differences} - {""}
+        changed = f"verdicts differ on {len(nodes)} nodes" if self.of_verdicts else "every check has the same verdict"
+        return [f"judged by gpuval {kept} before, by {here} here: {changed}; gpuval {kept} compares byte by byte"]
 
 
 def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:
@@ -88,8 +79,27 @@ def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:
         kept_version = judge_into(bundle, folder, seconds)
         kept, judged = bundle / RUN / "report.json", folder / "report.json"
         is_same = kept.is_file() and filecmp.cmp(kept, judged, shallow=False)
-        differences = [] if is_same else list(_differences(kept, judged))
-    return ReplayResult(differences[:MAX_DIFFERENCES], (kept_version, version()))
+        is_here = kept_version == version()
+
+        def listed(*, only_verdicts: bool) -> list[ReportDifference]:
+            found = differences(kept, judged, f"{RUN}/", only_verdicts=only_verdicts)
+            return [] if is_same else list(itertools.islice(found, MAX_DIFFERENCES))
+
+        of_verdicts = [] if is_here else listed(only_verdicts=True)
+        shown = of_verdicts or listed(only_verdicts=False)
+    foreign = foreign_data(bundle) if is_here else []
+    return ReplayResult(shown, (kept_version, version()), foreign, bool(of_verdicts))
+
+
+def foreign_data(bundle: Path) -> list[str]:
+    """The data files of a bundle that differ from those of this release, with those that only one of them has."""
+    names = (
+        {path.relative_to(folder).as_posix() for pattern in DATA_FILES for path in folder.glob(pattern)}
+        for folder in (bundle / DATA, COLLECTION)
+    )
+    there, here = names
+    same = (name for name in there & here if filecmp.cmp(bundle / DATA / name, COLLECTION / name, shallow=False))
+    return sorted(f"{DATA}/{name}" for name in (there | here) - {*same})
 
 
 def judge_into(bundle: Path, folder: Path, seconds: float = MAX_SECONDS) -> str:
@@ -153,61 +163,3 @@ def _judge(run: Path, folder: Path, seconds: float) -> str:
     if child.returncode:
         raise ReplayError(f"the bundle cannot be judged: {one_line(error.decode(errors='replace')[-400:])}")
     return one_line(answer.decode(errors="replace"), 64)
-
-
-def _differences(kept: Path, judged: Path) -> Iterator[ReplayDifference]:
-    file = f"{RUN}/report.json"
-    try:
-        yield from _compared(report_file.walk(kept), report_file.walk(judged), file)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        yield ReplayDifference(file, "", "", f"no report: {one_line(str(error), 200)}", "a report")
-
-
-def _compared(
-    kept: Iterator[dict[str, Any]], judged: Iterator[dict[str, Any]], file: str
-) -> Iterator[ReplayDifference]:
-    heads, is_found = (next(kept), next(judged)), False
-    for key in ("verdict", "counts", "run", "summary", "fleet"):
-        if heads[0].get(key) != heads[1].get(key):
-            is_found = True
-            yield ReplayDifference(file, "", key, *_first_texts(heads[0].get(key), heads[1].get(key)))
-    for before, after in itertools.zip_longest(kept, judged):
-        if before is None or after is None or before["name"] != after["name"]:
-            names = [one_line(str(node["name"]), 300) if node else "no further node" for node in (before, after)]
-            yield ReplayDifference(file, names[1] if after else names[0], "", *names)
-            return
-        nodes = [report_file.unpack_node(node, head) for node, head in zip((before, after), heads, strict=True)]
-        for difference in _of_node(*nodes):
-            is_found = True
-            yield difference
-    if not is_found:
-        yield ReplayDifference(file, "", "", "other bytes with the same content", "the usual form")
-
-
-def _of_node(kept: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[ReplayDifference]:
-    """The checks of a node that differ; other fields only if no check does."""
-    name, is_found = str(judged["name"]), False
-    checks = [{(one["stage"], one["name"], one["part"]): one for one in node["checks"]} for node in (kept, judged)]
-    for key in dict.fromkeys(itertools.chain(*checks)):
-        before, after = (of_node.get(key) for of_node in checks)
-        if before != after:
-            texts = [f"{one['verdict']} ({one['reason']})" if one else "no such check" for one in (before, after)]
-            if texts[0] == texts[1]:
-                texts = list(_first_texts(before, after))
-            is_found = True
-            file = f"{RUN}/nodes/{name}/{key[0]}.json" if key[0] else f"{RUN}/report.json"
-            yield ReplayDifference(file, name, key[1], *(one_line(text, 300) for text in texts))
-    fields = dict.fromkeys(itertools.chain(kept, judged)) if not is_found else ()
-    for field in (field for field in fields if kept.get(field) != judged.get(field)):
-        yield ReplayDifference(f"{RUN}/report.json", name, field, *_first_texts(kept.get(field), judged.get(field)))
-
-
-def _first_texts(kept: Any, judged: Any) -> tuple[str, str]:
-    """Short texts on two values from the first place in which they differ."""
-    while isinstance(kept, dict) and isinstance(judged, dict):
-        key = next(key for key in dict.fromkeys([*kept, *judged]) if kept.get(key, ...) != judged.get(key, ...))
-        kept, judged = kept.get(key, "nothing"), judged.get(key, "nothing")
-    if isinstance(kept, list) and isinstance(judged, list):
-        pairs = itertools.zip_longest(kept, judged, fillvalue="nothing")
-        kept, judged = next(pair for pair in pairs if pair[0] != pair[1])
-    return one_line(str(kept), 300), one_line(str(judged), 300)

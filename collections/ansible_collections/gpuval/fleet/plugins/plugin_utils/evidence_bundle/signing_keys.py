@@ -108,12 +108,10 @@ def _load_private_key(state_dir: Path, environment: Mapping[str, str]) -> Ed2551
         return None
     is_pem = text.startswith("-----BEGIN")
     try:
-        pem = text.encode() if is_pem else files.read(path)
-        is_exposed = not is_pem and path.stat().st_mode & 0o077
+        pem = text.encode() if is_pem else files.read_private(path)
     except OSError as error:
-        raise SettingError(f"{VARIABLE} is neither PEM nor a file that can be read: {reason_of(error)}") from None
-    if is_exposed:
-        raise SettingError(f"{path}: other users may read or write this private key: run chmod 600 {path}")
+        source = f"{VARIABLE} is neither PEM nor a file that can be read" if text else f"{path}: the private key"
+        raise SettingError(f"{source}: {reason_of(error)}") from None
     with suppress(ValueError, TypeError, UnsupportedAlgorithm):  # which may quote the key
         key = load_pem_private_key(pem, None)
         if isinstance(key, Ed25519PrivateKey):

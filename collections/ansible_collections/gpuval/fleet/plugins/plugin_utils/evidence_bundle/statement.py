@@ -19,8 +19,7 @@ from ..core.errors import GpuvalError, reason_of
 from ..core.paths import version
 from ..core.text import some_of
 from ..records import report_file
-from . import verify_bundle
-from .contents import RUN
+from . import RUN, verify_bundle
 from .signing_keys import KnownKeys, keyid_of
 from .verify_bundle import INVALID, LACKING, STATEMENT, VERIFIED
 

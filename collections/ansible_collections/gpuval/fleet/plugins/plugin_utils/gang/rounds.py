@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.text import some_of
+from ..core.text import first_lines, some_of
 from ..records.documents import Record
 from ..runs.folder import RunError, RunFolder, known_runs
 from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
@@ -252,8 +252,7 @@ def of_all(finding: Mapping[str, Any]) -> list[str]:
     lines += finding["gang"]
     if finding["stopped"]:
         lines.append(f"the search is incomplete: it stopped at {finding['stopped']}")
-    more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
-    return [line[:MAX_LINE] for line in lines[:MAX_LINES]] + more
+    return [line[:MAX_LINE] for line in first_lines(lines, MAX_LINES)]
 
 
 def name_of_boundary(boundary: Any) -> str:

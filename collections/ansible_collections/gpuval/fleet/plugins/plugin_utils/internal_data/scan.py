@@ -8,7 +8,7 @@ import ipaddress
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,10 +180,11 @@ def _unquotings(text: str) -> Iterator[str]:
         text = plain
 
 
-def problems(scan: InternalDataScan, folder: Path, names: Iterable[str]) -> list[str]:
-    """``<file>: <kind of finding>`` for the first files with findings."""
+def problems(scan: InternalDataScan, folder: Path, names: Sequence[str]) -> list[str]:
+    """``<file>: <kind of finding>`` for the first files with findings, in their bytes or paths."""
     findings = (f"{name}: {kind}" for name in names for kind in scan.file(folder / name))
-    return list(itertools.islice(findings, MAX_FINDINGS))
+    of_paths = (f"the path {name}: {kind}" for name in names for kind in scan.text(name))
+    return list(itertools.islice(itertools.chain(findings, of_paths), MAX_FINDINGS))
 
 
 def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:

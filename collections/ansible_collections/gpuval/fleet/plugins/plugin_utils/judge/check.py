@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from ..core.stages import DEPTHS
 from ..core.text import pattern_of
 from ..records import properties
 from ..records.documents import NodeMetric, Record
+from ..records.metrics import CompactMetrics
 
 #: Stands for all stages where one stage's name is expected.
 ANY = "any"
@@ -165,21 +165,19 @@ class Subject:
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     #: Precisions that the SKU's data sheet lists and the catalogue has a floor for.
     precisions: frozenset[str] = frozenset()
-    _indexes: dict[int, dict[tuple[str, str], list[NodeMetric]]] = field(default_factory=dict)
+    _compact: dict[int, CompactMetrics] = field(default_factory=dict)
 
     def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[NodeMetric]:
         """The metrics of this name in one kind of scope, of one revision of their definition (None: any). Revision 1 of
         a speed is the median of its repeats, which later revisions report beside the speed."""
-        index = self._indexes.get(id(record))
-        if index is None:
-            index = self._indexes[id(record)] = defaultdict(list)
-            for metric in record["metrics"]:
-                index[metric["name"], metric["scope"].partition(":")[0]].append(metric)
-        named = index.get((name, scope), [])
+        metrics = self._compact.get(id(record))
+        if metrics is None:
+            metrics = self._compact[id(record)] = CompactMetrics.of(record["metrics"])
+        named = metrics.named(name, scope)
         if revision is None or all(revision_of(metric) == revision for metric in named):
             return named
         same_revision = [metric for metric in named if revision_of(metric) == revision]
-        return same_revision or (index.get((median_of(name), scope), []) if revision == 1 else [])
+        return same_revision or (metrics.named(median_of(name), scope) if revision == 1 else [])
 
     @property
     def skus(self) -> set[str]:

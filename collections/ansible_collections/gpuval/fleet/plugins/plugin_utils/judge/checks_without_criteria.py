@@ -2,6 +2,7 @@
 the order of the facts, and measurements that two nodes have in common: no two machines take the same time for all."""
 
 import functools
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -225,12 +226,12 @@ def find_copies(
 ) -> dict[str, dict[str, list[str]]]:
     """For each node and stage the other nodes that report the same measurements, except those that claim its
     identity."""
-    owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
+    owners: dict[tuple[str, bytes], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures
             record = evidence.records.get(name, {}).get(stage)
-            figures = _timed_figures(record) if record and stage not in UNMEASURED else ()
-            if len(figures) >= MIN_FIGURES:
+            figures = _digest_of_timed_figures(record) if record and stage not in UNMEASURED else b""
+            if figures:
                 owners[stage, figures].append(name)
     copies: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for (stage, _), names in owners.items():
@@ -242,16 +243,16 @@ def find_copies(
     return copies
 
 
-def _timed_figures(record: Record) -> tuple[tuple[str, str, float], ...]:
-    return tuple(
-        sorted(
-            (metric["name"], metric["scope"], metric["value"])
-            for metric in record["metrics"]
-            if metric["value"] is not None and units.is_timed(metric["unit"])
-            for mantissa in [repr(abs(metric["value"])).partition("e")[0]]
-            if len(mantissa.replace(".", "").strip("0")) >= MIN_DIGITS
-        )
+def _digest_of_timed_figures(record: Record) -> bytes:
+    """A digest of the measurements, the same for equal ones; empty if there are too few."""
+    figures = sorted(
+        (metric["name"], metric["scope"], float(metric["value"]))
+        for metric in record["metrics"]
+        if metric["value"] is not None and units.is_timed(metric["unit"])
+        for mantissa in [repr(abs(metric["value"])).partition("e")[0]]
+        if len(mantissa.replace(".", "").strip("0")) >= MIN_DIGITS
     )
+    return hashlib.sha256(repr(figures).encode()).digest() if len(figures) >= MIN_FIGURES else b""
 
 
 def copy_checks(copies: Mapping[str, list[str]]) -> list[Entry]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import extensions
 from ..core.escape import one_line
+from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
 from .check import Check, Informational, Subject, is_informational
@@ -35,11 +36,7 @@ class Coverage:
 
     def document(self) -> dict[str, list[str]]:
         """The gaps as the report keeps them, limited in number because nodes choose the names."""
-        bounded = {}
-        for key, names in vars(self).items():
-            more = len(names) - MAX_SHOWN
-            bounded[key] = [*names[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-        return bounded
+        return {key: first_lines(names, MAX_SHOWN) for key, names in vars(self).items()}
 
 
 def compare(

@@ -8,10 +8,10 @@ from ..core import files
 from ..core.errors import reason_of
 from ..core.processes import by_halves
 from ..records.documents import Record
-from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, take_record
+from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, object_key, take_record
+from ..records.metrics import CompactMetrics
 from ..runs import publishing
 from ..runs.folder import RunFolder
-from ..store.access import object_key
 
 
 def take_file(
@@ -27,6 +27,8 @@ def take_file(
         evidence.add_problem(f"record unreadable in the results: {reason_of(error)}", node=node, stage=stage)
         return None
     record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), raw, at)
+    for attempt in (record, *record["attempts"]) if record is not None else ():
+        attempt["metrics"] = CompactMetrics.of(attempt["metrics"])
     launch = evidence.launches.get(node) or {}
     if record is None or (not launch.get("nonce") and evidence.is_settled):
         return record

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -314,7 +315,7 @@ def checks_of(case: NodeCase) -> list[Entry]:
     for revise in REVISIONS:
         checks = revise(checks, case)
     for check in checks:
-        check["reason"] = one_line(check["reason"], MAX_REASON)
+        check["reason"] = sys.intern(one_line(check["reason"], MAX_REASON))  # half of a fleet's are the same
     return checks
 
 

@@ -128,7 +128,7 @@ def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) 
         else one
         for one in record["metrics"]
     ]
-    subject = replace(subject, records={**subject.records, check.stage: {**record, "metrics": metrics}}, _indexes={})
+    subject = replace(subject, records={**subject.records, check.stage: {**record, "metrics": metrics}}, _compact={})
     fresh: dict[str, Any] = {"nodes": defaultdict(dict), "doubtful": defaultdict(set), "fleet": []}
     weakened = replace(context, history=PeerHistory(dict(context.history.groups)), **fresh)
     kind = KINDS[check.kind]

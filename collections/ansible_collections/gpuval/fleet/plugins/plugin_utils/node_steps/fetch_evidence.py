@@ -12,10 +12,10 @@ from ...module_utils.store import StoreError
 from ..core.escape import one_line
 from ..core.step_options import StoreOptions
 from ..records import evidence, launch_errors
-from ..records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, EvidenceRefused
+from ..records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, EvidenceRefused, object_key
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
-from ..store.access import object_key, open_store
+from ..store.access import open_store
 
 #: Answers of `limit_bytes` each that one task asks for at most.
 MAX_ROUNDS = 25

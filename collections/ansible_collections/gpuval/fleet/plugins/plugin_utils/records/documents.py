@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 #: A JSON object: a run, a report, or an entry of either.
@@ -39,7 +39,7 @@ class Record(TypedDict):
     image: str | None
     exit_code: int | None
     signal: str | None
-    metrics: list[NodeMetric]
+    metrics: Sequence[NodeMetric]
     fingerprints: dict[str, str]
     environment: dict[str, Any]
     artifacts: list[dict[str, Any]]

@@ -135,6 +135,12 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
     return (kind, stage, node) if _STAGE.fullmatch(stage) and NODE_NAME.fullmatch(node) else None
 
 
+def object_key(folder: str, kind: str, stage: str, node: str) -> str:
+    """The key of an object of a run, as `parse_key` reads it: kind is records, logs or series."""
+    suffix = "log" if kind == "logs" else "json"
+    return f"{folder}/{kind}/{stage}/{node}.{suffix}"
+
+
 def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
     """Parse and check a record, and clean its text. Raises EvidenceRefused."""
     record = _load(raw, MAX_RECORD_BYTES, "record")
@@ -285,7 +291,7 @@ def is_whole(path: Path, kind: str, run_id: str) -> bool:
 
 def digest_of(record: Mapping[str, Any]) -> str:
     """SHA-256 of an accepted record as its node wrote it, whatever the layout of the file that it was in."""
-    return hashlib.sha256(orjson.dumps(as_written(record), option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(orjson.dumps(as_written(record), default=list, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -417,6 +423,8 @@ def _cleaned_record(record: dict[str, Any]) -> Record:
         metric["name"] = _cleaned_word(metric["name"])
         metric["unit"] = units.notation(unit)
         metric["scope"] = _cleaned_word(metric["scope"])
+        if "revision" in metric:
+            metric["revision"] = int(metric["revision"])  # a schema takes 2.0 for an integer
     cleaned: Record = _cleaned({**record, "metrics": [], "attempts": []})
     if written != [metric["unit"] for metric in record["metrics"]]:
         cleaned["units_as_written"] = written

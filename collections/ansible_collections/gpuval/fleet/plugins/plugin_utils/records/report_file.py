@@ -16,15 +16,17 @@ tables before its nodes:
 import itertools
 import json
 import operator
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from ..core import files, units
-from .documents import Document
+from ..core import files, schemas, units
+from ..core.grouping import values_by_key
+from .documents import Document, NodeMetric
+from .metrics import CompactMetrics, MetricForm, metric_row
 
 NODES = '"nodes": ['
 #: A report of more nodes than this is packed into tables.
@@ -34,26 +36,31 @@ _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=("
 #: Fields of a check that may be left out.
 TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "source", "remedy")
 _WHOLE = frozenset(TEXTS)
-_texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
 _TABLES = ("criteria", "figures", "properties")
 #: Fields of a node or stage that are kept in the table ``properties``.
 _SHARED = ("versions", "setup")
+_NO_FLEET: dict[str, Any] = {"checks": [], "problems": []}
 _Row = dict[str, Any]
-_Form = tuple[tuple[str, str, int, str], ...]
 
 
-def lines(report: Document) -> Iterator[str]:
-    """The file of a report in pieces: each node on a line of its own, for grep."""
-    document = packed(report)
+def lines(report: Document, *, what: str = "") -> Iterator[str]:
+    """The file of a report in pieces: each node on a line of its own, for grep. ``what``: check it against its schema,
+    and name it so in schemas.Invalid."""
+    head, nodes = parts(report)
+    if what:
+        schemas.validate("report", head, what=what)
     yield "{\n"
-    for key, value in document.items():
+    for key, value in head.items():
         if key not in ("nodes", "fleet"):
             yield f"{_dump(key)}: {_dump(value)},\n"
-    for number, node in enumerate(document["nodes"]):
+    frame = {**head, **{table: type(head[table])() for table in _TABLES if table in head}, "fleet": _NO_FLEET}
+    for number, node in enumerate(nodes):
+        if what:
+            schemas.validate("report", {**frame, "nodes": [node]}, what=what)
         yield f",\n{_dump_node(node)}" if number else f"{NODES}\n{_dump_node(node)}"
-    yield "\n],\n" if document["nodes"] else '"nodes": [],\n'
-    yield f'"fleet": {_dump_node(document["fleet"])}\n}}\n'
+    yield "\n],\n" if report["nodes"] else '"nodes": [],\n'
+    yield f'"fleet": {_dump_node(head["fleet"])}\n}}\n'
 
 
 def read(path: Path) -> Any:
@@ -62,14 +69,27 @@ def read(path: Path) -> Any:
 
 
 def packed(report: Document) -> dict[str, Any]:
-    """The report in the form of the file. A report of few nodes, or one that is packed already, stays as it is."""
+    """The report in the form of the file."""
+    head, nodes = parts(report)
+    return {**head, "nodes": list(nodes)}
+
+
+def parts(report: Document) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """The report in the form of the file: without nodes, and each node, made when it is asked for. A report of few
+    nodes, or one that is packed already, stays as it is."""
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
-        return dict(report)
+        return {**report, "nodes": []}, map(_whole, report["nodes"])
     criteria = _common_texts(report["nodes"])
     stages = _stages(criteria)
-    figures: dict[_Form, tuple[int, list[_Row]]] = {}
+    figures: dict[MetricForm, tuple[int, list[_Row]]] = {}
     properties: dict[str, int] = {}
-    nodes = [
+    for node in report["nodes"]:
+        for entry in (node, *node["stages"]):
+            _pack_shared(entry, properties)
+        for metrics in node["metrics"].values():
+            form = CompactMetrics.of(metrics).form
+            figures.setdefault(form, (len(figures), _rows_of(form)))
+    nodes = (
         {
             **_pack_shared(node, properties),
             "stages": [_pack_shared(stage, properties) for stage in node["stages"]],
@@ -77,11 +97,17 @@ def packed(report: Document) -> dict[str, Any]:
             "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
         }
         for node in report["nodes"]
-    ]
+    )
     tables: dict[str, Any] = {"criteria": criteria, "figures": [rows for _, rows in figures.values()]}
     tables["properties"] = [json.loads(shared) for shared in properties]
     head = {key: value for key, value in report.items() if key not in ("nodes", "fleet")}
-    return {**head, **tables, "nodes": nodes, "fleet": report["fleet"]}
+    return {**head, **tables, "nodes": [], "fleet": report["fleet"]}, nodes
+
+
+def _whole(node: Document) -> dict[str, Any]:
+    """The node with compact metrics as the JSON that they are."""
+    metrics = {stage: list(one) if isinstance(one, CompactMetrics) else one for stage, one in node["metrics"].items()}
+    return {**node, "metrics": metrics}
 
 
 def unpacked(document: dict[str, Any]) -> dict[str, Any]:
@@ -134,17 +160,11 @@ def _stages(criteria: Iterable[str]) -> dict[str, str]:
 
 
 def _common_texts(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
-    counted: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
-    for node in nodes:
-        for check in node["checks"]:
-            counted[_check_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
+    checks = values_by_key((_check_key(check), check) for node in nodes for check in node["checks"])
     criteria = {}
-    for key, counts in counted.items():
-        fields: dict[str, Counter[Any]] = {text: Counter() for text in TEXTS}
-        for texts, count in counts.items():
-            for text, value in zip(TEXTS, texts, strict=True):
-                fields[text][value] += count
-        criteria[key] = {text: values.most_common(1)[0][0] for text, values in fields.items()}
+    for key, listed in checks.items():
+        getters = {text: operator.itemgetter(text) for text in TEXTS} | {"reason": _template}
+        criteria[key] = {text: Counter(map(get, listed)).most_common(1)[0][0] for text, get in getters.items()}
     return criteria
 
 
@@ -186,32 +206,35 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _pack_metrics(metrics: Sequence[Document], figures: dict[_Form, tuple[int, list[_Row]]]) -> dict[str, Any]:
-    form = tuple((metric["name"], metric["unit"], metric.get("revision", 1), metric["scope"]) for metric in metrics)
-    if form not in figures:
-        rows = [
-            {"name": name, "unit": unit, "scopes": [one[-1] for one in parts]}
-            | ({"revision": revision} if revision > 1 else {})
-            for (name, unit, revision), parts in itertools.groupby(form, lambda one: one[:3])
-        ]
-        figures[form] = (len(figures), rows)
-    number, rows = figures[form]
-    numbers = iter([_rounded(metric["value"]) for metric in metrics])
+def _rows_of(form: MetricForm) -> list[_Row]:
+    keyed = itertools.groupby(form.rows, lambda row: (row[0], row[1], row[3] or 1))
+    return [
+        {"name": name, "unit": unit, "scopes": [scope for _, _, scope, _ in rows]}
+        | ({"revision": revision} if revision > 1 else {})
+        for (name, unit, revision), rows in keyed
+    ]
+
+
+def _pack_metrics(metrics: Sequence[Any], figures: Mapping[MetricForm, tuple[int, list[_Row]]]) -> dict[str, Any]:
+    compact = CompactMetrics.of(metrics)
+    number, rows = figures[compact.form]
+    numbers = map(_rounded, compact.values)
     values = [list(itertools.islice(numbers, len(row["scopes"]))) for row in rows]
     return {"figures": number, "values": [one[0] if one.count(one[0]) == len(one) else one for one in values]}
 
 
-def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> list[dict[str, Any]]:
-    if isinstance(packed_metrics, list):
-        return packed_metrics
+def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> Sequence[NodeMetric]:
+    if not isinstance(packed_metrics, dict):
+        whole: Sequence[NodeMetric] = packed_metrics
+        return whole
     rows, values = figures[packed_metrics["figures"]], packed_metrics["values"]
-    return [
-        {"name": row["name"], "value": number, "unit": row["unit"], "scope": scope}
-        | ({"revision": row["revision"]} if "revision" in row else {})
+    reported = [
+        (metric_row(row["name"], row["unit"], scope, row.get("revision")), number)
         for row, value in zip(rows, values, strict=True)
         for numbers in [value if isinstance(value, list) else [value] * len(row["scopes"])]
         for scope, number in zip(row["scopes"], numbers, strict=True)
     ]
+    return CompactMetrics(tuple(row for row, _ in reported), [number for _, number in reported])
 
 
 def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core import commands, schemas
+from ..core import commands
 from ..gang.judging import JudgementFacts, JudgementInputs, report_on
 from ..judge import actions
 from ..judge.peer_groups import PeerHistory
@@ -16,12 +16,15 @@ from .summary import summary_lines
 
 @dataclass(frozen=True)
 class JudgedReport:
-    """A report, its form in report.json, the standings of the nodes for the next judgement, and its facts."""
+    """A report, the standings of the nodes for the next judgement, and its facts."""
 
     report: dict[str, Any]
-    packed: dict[str, Any]
     standings: list[dict[str, Any]]
     facts: JudgementFacts
+
+    def lines(self) -> Iterator[str]:
+        """The pieces of report.json, checked against its schema. Raises schemas.Invalid."""
+        return report_file.lines(self.report, what="report.json")
 
 
 def judge(inputs: JudgementInputs, written: Callable[[str], str] | None = None) -> JudgedReport:
@@ -41,6 +44,4 @@ def judge(inputs: JudgementInputs, written: Callable[[str], str] | None = None) 
 
     commands.in_remedies(report, remedy_of)
     report["summary"] = summary_lines(report)
-    packed = report_file.packed(report)
-    schemas.validate("report", packed, what="report.json")
-    return JudgedReport(report, packed, history.documents(), replace(facts, remedies=remedies))
+    return JudgedReport(report, history.documents(), replace(facts, remedies=remedies))

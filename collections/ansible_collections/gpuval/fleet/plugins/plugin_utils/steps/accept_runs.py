@@ -10,7 +10,7 @@ from ..acceptance.letter import letter_html
 from ..core import schemas
 from ..core.paths import version
 from ..core.text import listed, meant, some_of
-from ..evidence_bundle import contents, signing_keys, statement
+from ..evidence_bundle import RUN, contents, signing_keys, statement
 from ..judge import repairs
 from ..records import report_file
 from ..report.summary import final_block
@@ -73,7 +73,7 @@ def accept_runs(
 
 def _bundle_of(run, folder, state_dir):
     """The entry of a run for its sealed evidence bundle, if it has this report. Raises RunError for a damaged one."""
-    report = folder / contents.RUN / "report.json"
+    report = folder / RUN / "report.json"
     if not (
         (folder / statement.STATEMENT).is_file() and report.is_file() and sha256_of(report) == run["report_sha256"]
     ):

@@ -27,13 +27,14 @@ from ..gang import document as gang_document
 from ..gang import evidence as gang_evidence
 from ..records import digests, evidence
 from ..records.documents import FINAL_STATES, LAUNCHED
+from ..records.evidence import object_key
 from ..runs import folder as run_folder
 from ..runs import job_secrets, publishing
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..store import unread
-from ..store.access import object_key, open_store
+from ..store.access import open_store
 from ..store.guard import shortage
 from ..store.stored_runs import READERS, read_all
 from ..watch import collecting

@@ -14,6 +14,7 @@ from ..core.errors import GpuvalError
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
 from ..core.step_options import load_step, step_spec
+from ..core.text import first_lines
 from ..doctor import controller
 from ..doctor.controller import FAILED, OK, SKIPPED, WARNING, DoctorRow
 from ..runs.action import RunAction
@@ -50,7 +51,7 @@ def _services(action, placements, hosts):
     of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
     settings_check = of_settings.SettingsCheck(action, files=True)
     problems, remarks = settings_check.examine()
-    problems = [*problems[:MOST_LINES], *([f"and {len(problems) - MOST_LINES} more"] if problems[MOST_LINES:] else [])]
+    problems = first_lines(problems, MOST_LINES)
     rows = [DoctorRow("settings", FAILED, problem) for problem in problems]
     rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
     if not rows:

@@ -28,6 +28,12 @@ def evidence_bundle(
     if action.check_mode:
         lines = [] if is_made else [f"{len(sources.paths):,} files would go into {sources.target}"]
         lines += [f"renamed ones would go into {target}"] if renamed and _make_renamed(action, folder, store) else []
+        bundles = [bundle for bundle in (sources.target, target) if (bundle / statement.STATEMENT).exists()]
+        lines += [
+            f"{bundle} would be signed"
+            for bundle in bundles[: 1 + renamed]
+            if is_made and _sign(bundle, key, write=False)
+        ]
         message = f"check mode: nothing is written; {', '.join(lines) or 'no files'}"
         return {**result, "changed": bool(lines), "msg": message}
 
@@ -44,12 +50,12 @@ def evidence_bundle(
         contents.make(sources, complete, action.display.display)
     script = Path(verify_bundle.__file__)
     files.replace(folder.path / script.name, script.read_bytes())
-    changed = _sign(sources.target / statement.STATEMENT, key) or not is_made
+    changed = _sign(sources.target, key) or not is_made
     signer = f"signed by {signing_keys.keyid_of(key)}" if key else "not signed: `make keys SIGNING=1` makes a key"
     message = f"evidence bundle in {sources.target}, confidential, {signer}"
     if renamed:
         changed |= _make_renamed(action, folder, store)
-        changed |= _sign(target / statement.STATEMENT, key)
+        changed |= _sign(target, key)
         message += f"; renamed in {target}; {derived.NAMES_FILE} has the original names: keep it at the site"
     return {**result, "changed": changed, "msg": message}
 
@@ -63,10 +69,11 @@ def _make_renamed(action: RunAction, folder: RunFolder, store: Mapping[str, Any]
     return derived.make(folder.path / contents.FOLDER, sensitive, key, action.display.display, check_mode=checks)
 
 
-def _sign(path: Path, key: Ed25519PrivateKey | None) -> bool:
-    """Add the site's signature to a statement. Returns whether that changed it."""
+def _sign(bundle: Path, key: Ed25519PrivateKey | None, *, write: bool = True) -> bool:
+    """Add the site's signature to a bundle's statement. Returns whether that changes it."""
+    path = bundle / statement.STATEMENT
     envelope = files.read(path)
     signed = statement.sign(envelope, key) if key else envelope
-    if signed != envelope:
+    if signed != envelope and write:
         files.replace(path, signed)
     return signed != envelope

@@ -2,22 +2,27 @@
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..core import commands
+from ..core.paths import version
 from ..core.step_options import PathText
+from ..core.text import first_lines
 from ..gang import document, judging, keys
 from ..judge import actions, baseline, criteria
-from ..records import report_file
 from ..records.evidence import NOT_COLLECTED, UNREAD
+from ..report import differences, write_file
 from ..report import judged as judged_report
-from ..report import write_file
 from ..runs import applied_criteria, earlier_faults, publishing
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
+
+#: Lines about checks that another release judged otherwise.
+MAX_CHANGES = 40
 
 
 class JudgeRunOptions(RunOptions):
@@ -72,8 +77,22 @@ def _judge(action, options):
     report = made.report
     if not folder.is_imported:  # it keeps those of its controller: what is given here counts once
         applied_criteria.keep_criteria(folder, options.criteria, options.baseline, made.standings)
-    write_file(folder.path / "report.json", report_file.lines(made.packed))
+    _display_changes(action, folder, report)
+    write_file(folder.path / "report.json", made.lines())
     judging.keep_facts(folder, made.facts)
     if not folder.is_imported or judged is None:  # the verdict of its controller bounds what changed records are worth
         publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
+
+
+def _display_changes(action, folder, report):
+    """Display which checks judge otherwise than in the report of another release."""
+    path, facts = folder.path / "report.json", None
+    with suppress(run_folder.RunError):
+        facts = judging.kept_facts(folder)
+    if not path.exists() or (facts and facts.version == version()):
+        return
+    kept = f"gpuval {facts.version}" if facts else "an earlier release"
+    if changes := differences.changed_verdicts(path, report):
+        lines = first_lines(changes, MAX_CHANGES)
+        action.display.display(f"{kept} judged this run before; verdicts differ:", *lines)

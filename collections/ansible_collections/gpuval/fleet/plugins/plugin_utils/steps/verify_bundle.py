@@ -1,14 +1,16 @@
 """Verify an evidence bundle: signatures, digests, and the judgement, made again from its files; add a signature."""
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import files
+from ..core import files, processes
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.paths import project_path
+from ..core.text import first_lines
 from ..evidence_bundle import replay, signing_keys, statement
 from ..evidence_bundle.verify_bundle import VERIFIED
 from ..runs.action import RunAction
@@ -33,22 +35,30 @@ def verify_bundle(
         raise SettingError("verify_folder names no evidence bundle: run `make verify FOLDER=path`")
     known = signing_keys.read_known_keys(state_dir, map(project_path, known_keys), map(project_path, keys))
     with tempfile.TemporaryDirectory(prefix="gpuval-verify-") as temporary:
-        copy = Path(temporary) / "bundle"
-        checked = statement.check(folder, known, copy)
+
+        def check() -> tuple[Path, statement.StatementCheck]:
+            copy = Path(tempfile.mkdtemp(dir=temporary)) / "bundle"
+            return copy, statement.check(folder, known, copy)
+
+        with processes.beside(check, sys.maxsize) as checked_beside:  # its memory is free again for the judgement
+            copy, checked = checked_beside()
+        differences, remarks = ["not judged again, since files differ"], list[str]()
+        if not checked.problems:
+            differences, remarks = _judge_again(copy, checked.predicate)
         envelope = files.read(copy / statement.STATEMENT)
-        differences = (
-            ["not judged again, since files differ"] if checked.problems else _judge_again(copy, checked.predicate)
-        )
     states = [f"signature of {keyid}: {state}" for keyid, state in sorted(checked.signatures.items())]
     problems = [f"{path}: {problem}" for path, problem in sorted(checked.problems.items())]
-    action.display.display(*_shortened(states or ["not signed"]))
-    action.display.display(*_shortened(problems or ["all files have the digests in the statement"]))
-    action.display.display(*_shortened(differences or ["judged again: the same report, byte for byte"]))
+    for lines, holds in (
+        (states, "not signed"), (problems, "all files have the digests in the statement"),
+        (differences, "judged again: the same report, byte for byte"), (remarks, ""),
+    ):  # fmt: skip
+        action.display.display(*filter(None, first_lines(lines or [holds], MAX_LINES)))
     predicate = checked.predicate
     run = one_line(f"{predicate.get('verdict')} of run {predicate.get('run_id')}", 200)
     subject = f"{run}, root digest {checked.root_digest}"
     source = one_line(str(predicate.get("derived_from") or ""), 64)
     subject += f", derived from {source}" if source else ""
+    subject += f"; judged by data files of its own: {len(remarks)}, see above" if remarks and not differences else ""
     result = {"changed": False, "root_digest": checked.root_digest, "signatures": dict(checked.signatures)}
     if sign and not differences and {*checked.signatures.values()} <= {VERIFIED}:
         key = signing_keys.read_private_key(state_dir)
@@ -66,21 +76,19 @@ def verify_bundle(
     return result
 
 
-def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> list[str]:
-    """Where the report in a bundle differs from the one judged from it, or the statement from both."""
+def _judge_again(bundle: Path, predicate: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Where the report in a bundle differs from the one judged from it, or the statement from both; and data files that
+    are not those of the release that judged."""
     names = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file())
     if foreign := [name for name in names if not name.endswith(SUFFIXES)]:
-        return [f"{name}: no file of an evidence bundle; nothing proves what it says" for name in foreign]
+        return [f"{name}: no file of an evidence bundle; nothing proves what it says" for name in foreign], []
     try:
         judged = replay.replay(bundle)
     except replay.ReplayError as error:
-        return [f"not judged again: {error}"]
+        return [f"not judged again: {error}"], []
+    data = [f"{name}: not as gpuval {judged.versions[1]} has it" for name in judged.foreign_data]
     if judged.differences:
-        return [*(difference.text() for difference in judged.differences), *judged.remarks]
+        return [*judged.remarks, *(difference.text() for difference in judged.differences)], data
     reported = statement.predicate_of(bundle)
     differing = [name for name in reported if name != "versions" and predicate.get(name) != reported[name]]
-    return [f"{statement.STATEMENT}: {name} is not that of the report" for name in differing]
-
-
-def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
+    return [f"{statement.STATEMENT}: {name} is not that of the report" for name in differing], data

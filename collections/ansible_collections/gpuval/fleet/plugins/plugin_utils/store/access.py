@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, session
+from ..records.evidence import object_key
 from ..runs.folder import RunError
 from .backend import S3Service, StoreBackend
 from .embedded import EmbeddedStore
@@ -34,12 +35,6 @@ def check_endpoint(endpoint: str) -> str:
     if endpoint and (scheme.lower() not in ("http", "https") or not host.strip("/")):
         raise StoreError(f"gpuval_s3_endpoint {endpoint!r} is no URL of an S3 service: write https://HOST:PORT")
     return scheme.lower()
-
-
-def object_key(folder: str, kind: str, stage: str, node: str) -> str:
-    """Key of one object of a run: kind is records, logs or series."""
-    suffix = "log" if kind == "logs" else "json"
-    return f"{folder}/{kind}/{stage}/{node}.{suffix}"
 
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:

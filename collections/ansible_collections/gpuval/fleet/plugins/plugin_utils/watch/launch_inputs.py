@@ -18,12 +18,13 @@ from ..artifacts import payload
 from ..core import extensions, schemas
 from ..core.step_options import StoreOptions
 from ..jobs import stages as job_stages
+from ..records.evidence import object_key
 from ..runs import datasets, job_secrets, plans
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh import findings, prober
 from ..ssh.known_hosts import HostKeyError
-from ..store.access import object_key, open_store, signed_urls
+from ..store.access import open_store, signed_urls
 from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
 

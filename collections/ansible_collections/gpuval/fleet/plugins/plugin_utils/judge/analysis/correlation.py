@@ -7,11 +7,13 @@ percentiles, its duration and rate) prove nothing and are only counted.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import random
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,36 +83,38 @@ def correlate(samples: Samples) -> Correlated:
 
 def _pairs_of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:
     reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
-    by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
-    for key in reported:
-        by_scope[key.scope][key] = {part: value for value, part in samples.figures[key].values}
-    for scope, figures in by_scope.items():
-        yield from _pairs(figures, scope, lambda part: part[0], lambda *_: True)
+    by_scope = values_by_key((key.scope, key) for key in reported)
+    for scope, of_scope in by_scope.items():
+        yield from _pairs(of_scope, lambda key: samples.figures[key].by_place(), scope, lambda *_: True)
     if len(by_scope) > 1:
-        medians = {key: samples.figures[key].medians for figures in by_scope.values() for key in figures}
-        yield from _pairs(medians, "node", lambda part: part, lambda figure, peer: figure.scope != peer.scope)
+        of_node = (lambda key: samples.figures[key].medians, "node", lambda figure, peer: figure.scope != peer.scope)
+        yield from _pairs([key for of_scope in by_scope.values() for key in of_scope], *of_node)
 
 
 def _pairs(
-    figures: Mapping[Key, Mapping[Any, float]],
+    keys: Sequence[Key],
+    values_of: Callable[[Key], Mapping[Any, float]],
     over: str,
-    node_of: Callable[[Any], Hashable],
     is_comparable: Callable[[Key, Key], bool],
 ) -> Iterator[FigurePair]:
-    """The correlated pairs over the nodes or parts (places) that report every commonly reported figure."""
-    if len(figures) < 2:
+    """The correlated pairs over the nodes or parts (places) that report every commonly reported figure. ``values_of``:
+    a figure's values by place, made anew for each call: all of a fleet at once need much memory."""
+    if len(keys) < 2:
         return
-    enough = REPORTED_BY * max(map(len, figures.values()))
-    usual = {key: values for key, values in figures.items() if len(values) >= enough}
-    common = set.intersection(*(set(values) for values in usual.values()))
+    counts = {key: len(values_of(key)) for key in keys}
+    usual = [key for key, count in counts.items() if count >= REPORTED_BY * max(counts.values())]
+    common = sorted(functools.reduce(operator.and_, (values_of(key).keys() for key in usual)))
+    columns = [array("d", [values[place] for place in common]) for values in map(values_of, usual)]
     # by their values: neither the choice of places nor a rounded sum depends on the order of nodes
-    places = sorted(sorted(common), key=lambda place: [values[place] for values in usual.values()])
-    if len(places) > MAX_PLACES:
-        places = random.Random(0).sample(places, MAX_PLACES)  # noqa: S311 - always the same ones
-    nodes = len({node_of(place) for place in places})
+    chosen = sorted(range(len(common)), key=lambda index: [column[index] for column in columns])
+    if len(chosen) > MAX_PLACES:
+        chosen = random.Random(0).sample(chosen, MAX_PLACES)  # noqa: S311 - always the same ones
+    places = [common[index] for index in chosen]
+    nodes = len({place[0] if isinstance(place, tuple) else place for place in places})
     if nodes < MIN_NODES:
         return
-    of_figures = ((key, centred([values[place] for place in places])) for key, values in usual.items())
+    ranks = (centred([column[index] for index in chosen]) for column in columns)
+    of_figures = zip(usual, ranks, strict=True)
     differing = [(key, ranked) for key, ranked in of_figures if ranked is not None]
     for (key, ranked), (other_key, other_ranked) in itertools.combinations(differing, 2):
         if is_comparable(key, other_key):

@@ -10,7 +10,7 @@ import math
 import operator
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,10 +44,18 @@ class Key(NamedTuple):
 
 @dataclass
 class FigureSample:
-    """The values of one figure in the order of nodes, and the places whose value is no number."""
+    """The values of one figure in the order of nodes, the place of each, and the places whose value is no number."""
 
-    values: list[Value] = field(default_factory=list)
+    numbers: list[float] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     not_numbers: list[Place] = field(default_factory=list)
+
+    @property
+    def values(self) -> Iterator[Value]:
+        return zip(self.numbers, self.places, strict=True)
+
+    def by_place(self) -> dict[Place, float]:
+        return dict(zip(self.places, self.numbers, strict=True))
 
     @functools.cached_property
     def medians(self) -> dict[int, float]:
@@ -57,7 +65,7 @@ class FigureSample:
 
     def missing(self, nodes: Iterable[int]) -> int:
         """Number of parts of these nodes without a value, if each node has as many parts as most report."""
-        parts = Counter(place[0] for _, place in self.values)
+        parts = Counter(place[0] for place in self.places)
         parts.update(place[0] for place in self.not_numbers)
         counts = Counter(parts.values())
         usual = max(counts, key=lambda count: (counts[count], count))
@@ -100,14 +108,17 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
                     scopes.setdefault(part, part.partition(":")[0])
                 sample = figures[metric["name"], scopes[part], metric["unit"], metric.get("revision", 1)]
                 if type(value) in (int, float) and abs(value) < GREATEST:
-                    sample.values.append((value, known_part))
+                    sample.numbers.append(value)
+                    sample.places.append(known_part)
                 else:
                     sample.not_numbers.append(known_part)
     # Keep the revision of each figure that most parts have: different revisions are not compared.
     of_one_revision = {
         Key(stage, metric, scope, unit, kind): sample
         for (stage, kind), figures in of_stage.items()
-        for (metric, scope, unit, _), sample in sorted(figures.items(), key=lambda item: (len(item[1].values), item[0]))
+        for (metric, scope, unit, _), sample in sorted(
+            figures.items(), key=lambda item: (len(item[1].numbers), item[0])
+        )
     }
     return Samples(of_one_revision, reporting)
 
@@ -188,20 +199,20 @@ def relative(value: float, base: float) -> float | None:
     return change if math.isfinite(change) else None
 
 
-def distribution(values: Sequence[Value]) -> Distribution:
+def distribution(sample: FigureSample) -> Distribution:
     """Describe the spread of at least one value. p01 to p99 are measured values (nearest rank)."""
-    numbers = sorted(value for value, _ in values)
+    numbers = sorted(sample.numbers)
     median = statistics.median(numbers)
     spread = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in numbers)
     mean = math.fsum(numbers) / len(numbers)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(1, len(numbers) - 1))
     most = max(DEVIATIONS * spread, LEAST_DIFFERENCE * abs(median))
-    outliers = [pair for pair in values if abs(pair[0] - median) > most]
+    outliers = [pair for pair in sample.values if abs(pair[0] - median) > most]
     outliers.sort(key=lambda pair: -abs(pair[0] - median))
     return Distribution(
-        len(numbers), len({place[0] for _, place in values}), mean, deviation, numbers[0], _percentile(numbers, 0.01),
-        _percentile(numbers, 0.05), median, _percentile(numbers, 0.95), _percentile(numbers, 0.99), numbers[-1], spread,
-        outliers,
+        len(numbers), len({place[0] for place in sample.places}), mean, deviation, numbers[0],
+        _percentile(numbers, 0.01), _percentile(numbers, 0.05), median, _percentile(numbers, 0.95),
+        _percentile(numbers, 0.99), numbers[-1], spread, outliers,
     )  # fmt: skip
 
 

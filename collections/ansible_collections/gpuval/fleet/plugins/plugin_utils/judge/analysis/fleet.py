@@ -64,13 +64,13 @@ def _most_reported(described: Mapping[Key, FigureSample], most: int) -> list[tup
     """At most ``most`` figures in their order, those that most parts report."""
     if len(described) <= most:
         return list(described.items())
-    longest = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
+    longest = set(sorted(described, key=lambda key: -len(described[key].numbers))[:most])
     return [(key, sample) for key, sample in described.items() if key in longest]
 
 
 def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
     """The analysis's entry of one figure: its spread, missing parts and outliers."""
-    spread: Distribution = distribution(sample.values)
+    spread: Distribution = distribution(sample)
     return {
         **key._asdict(),
         **vars(spread),

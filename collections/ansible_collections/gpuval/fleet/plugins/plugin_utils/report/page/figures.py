@@ -71,15 +71,14 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
     judged = judged_figures(report)
     plotted, equal = [], 0
     for key, sample in samples(report["nodes"]).figures.items():
-        if key.scope == "link" or len({place[0] for _, place in sample.values}) < MIN_NODES:
+        if key.scope == "link" or len({place[0] for place in sample.places}) < MIN_NODES:
             continue
-        first = sample.values[0][0]
-        if all(value == first for value, _ in sample.values):
+        if min(sample.numbers) == max(sample.numbers):
             equal += 1
             continue
-        spread = distribution(sample.values)
+        spread = distribution(sample)
         limits = _shown_range(spread)
-        plotted.append(PlottedFigure(key, (key.stage, key.metric) in judged, sample.values, spread, limits))
+        plotted.append(PlottedFigure(key, (key.stage, key.metric) in judged, list(sample.values), spread, limits))
     plotted.sort(key=lambda plot: (not (plot.judged and plot.outliers), not plot.judged))
     plots = plotted[:MAX_FIGURES]
     order = {key: index for index, key in enumerate(dict.fromkeys(plot.key[:2] for plot in plotted))}

@@ -1,0 +1,129 @@
+"""Where two reports on a run differ: the kept one, and one that was judged again. By file, node and check."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.escape import one_line
+from ..records import report_file
+
+#: Verdicts that implicate no node: a check that is new or gone with one of them is no change.
+_HARMLESS = ("pass", "skipped")
+_HEAD = ("verdict", "counts", "run", "summary", "fleet")
+
+
+@dataclass(frozen=True)
+class ReportDifference:
+    """What the kept report has otherwise than the new one: ``file`` of the run, ``node`` and ``check`` where it belongs
+    to some, and both texts."""
+
+    file: str
+    node: str
+    check: str
+    kept: str
+    judged: str
+
+    def text(self) -> str:
+        where = " ".join(filter(None, (self.node, self.check)))
+        return f"{self.file}: {where}: kept {self.kept}; judged again {self.judged}"
+
+
+def differences(
+    kept: Path, judged: Path, folder: str = "", *, only_verdicts: bool = False
+) -> Iterator[ReportDifference]:
+    """Compare two files that differ, as `compared` does. ``folder``: what the names of files begin with."""
+    try:
+        yield from compared(_whole(kept), _whole(judged), folder, only_verdicts=only_verdicts)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        text = f"no report: {one_line(str(error), 200)}"
+        yield ReportDifference(f"{folder}report.json", "", "", text, "a report")
+
+
+def changed_verdicts(path: Path, report: Mapping[str, Any]) -> list[str]:
+    """The verdicts in a new report that differ from those in the file of the run's last one; none for a damaged one."""
+    try:
+        found = list(compared(_whole(path), iter([report, *report["nodes"]]), only_verdicts=True))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return [difference.text() for difference in found]
+
+
+def _whole(path: Path) -> Iterator[dict[str, Any]]:
+    """The report's head without nodes, then each node with every check and metric."""
+    parts = report_file.walk(path)
+    head = next(parts)
+    yield head
+    yield from (report_file.unpack_node(node, head) for node in parts)
+
+
+def compared(
+    kept: Iterator[Mapping[str, Any]],
+    judged: Iterator[Mapping[str, Any]],
+    folder: str = "",
+    *,
+    only_verdicts: bool = False,
+) -> Iterator[ReportDifference]:
+    """Compare the heads of two reports, then their nodes, in the same order. Of files that differ all differences are
+    yielded, at least one, or those of verdicts."""
+    heads, is_found, file = (next(kept), next(judged)), False, f"{folder}report.json"
+    for key in _HEAD[:1] if only_verdicts else _HEAD:
+        if heads[0].get(key) != heads[1].get(key):
+            is_found = True
+            yield ReportDifference(file, "", key, *_first_texts(heads[0].get(key), heads[1].get(key)))
+    for before, after in itertools.zip_longest(kept, judged):
+        if before is None or after is None or before["name"] != after["name"]:
+            names = [one_line(str(node["name"]), 300) if node else "no further node" for node in (before, after)]
+            yield ReportDifference(file, names[1] if after else names[0], "", *names)
+            return
+        for difference in _of_node(before, after, folder, only_verdicts=only_verdicts):
+            is_found = True
+            yield difference
+    if not is_found and not only_verdicts:
+        yield ReportDifference(file, "", "", "other bytes with the same content", "the usual form")
+
+
+def _of_node(
+    kept: Mapping[str, Any], judged: Mapping[str, Any], folder: str, *, only_verdicts: bool
+) -> Iterator[ReportDifference]:
+    """The checks of a node that differ, required ones first; other fields only if no check does."""
+    name, is_found = str(judged["name"]), False
+    if only_verdicts and kept["verdict"] != judged["verdict"]:
+        yield ReportDifference(f"{folder}report.json", name, "verdict", kept["verdict"], _verdict_text(judged))
+    checks = [{(one["stage"], one["name"], one["part"]): one for one in node["checks"]} for node in (kept, judged)]
+    keys = dict.fromkeys(itertools.chain(*checks))
+    for key in sorted(keys, key=lambda key: (checks[1].get(key) or checks[0][key])["severity"] != "required"):
+        before, after = (of_node.get(key) for of_node in checks)
+        if _is_same_verdict(before, after) if only_verdicts else before == after:
+            continue
+        texts = [f"{one['verdict']} ({one['reason']})" if one else "no such check" for one in (before, after)]
+        if texts[0] == texts[1]:
+            texts = list(_first_texts(before, after))
+        is_found = True
+        file = f"{folder}nodes/{name}/{key[0]}.json" if key[0] else f"{folder}report.json"
+        yield ReportDifference(file, name, key[1], *(one_line(text, 300) for text in texts))
+    fields = dict.fromkeys(itertools.chain(kept, judged)) if not (is_found or only_verdicts) else ()
+    for field in (field for field in fields if kept.get(field) != judged.get(field)):
+        yield ReportDifference(f"{folder}report.json", name, field, *_first_texts(kept.get(field), judged.get(field)))
+
+
+def _verdict_text(node: Mapping[str, Any]) -> str:
+    return f"{node['verdict']} ({node['class']})" if node["class"] else str(node["verdict"])
+
+
+def _is_same_verdict(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
+    if before and after:
+        return bool(before["verdict"] == after["verdict"])
+    return (before or after or {}).get("verdict") in _HARMLESS
+
+
+def _first_texts(kept: Any, judged: Any) -> tuple[str, str]:
+    """Short texts on two values from the first place in which they differ."""
+    while isinstance(kept, dict) and isinstance(judged, dict):
+        key = next(key for key in dict.fromkeys([*kept, *judged]) if kept.get(key, ...) != judged.get(key, ...))
+        kept, judged = kept.get(key, "nothing"), judged.get(key, "nothing")
+    if isinstance(kept, list) and isinstance(judged, list):
+        pairs = itertools.zip_longest(kept, judged, fillvalue="nothing")
+        kept, judged = next(pair for pair in pairs if pair[0] != pair[1])
+    return one_line(str(kept), 300), one_line(str(judged), 300)
