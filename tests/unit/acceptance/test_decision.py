@@ -121,6 +121,8 @@ def test_tested_until_it_passes_is_not_accepted_and_a_repair_of_each_kind_is(fai
         (lambda site: site.declare(BAD, "before the fault", "2026-11-01T15:00:00Z"), "not_repaired"),
         (lambda site: site.declare(BAD, "after it passed", "2026-11-03T15:00:00Z"), "not_repaired"),
         (lambda site: site.declare(GOOD, "another node", "2026-11-02T15:00:00Z"), "not_repaired"),
+        (lambda site: site.declare(BAD, "riser seated again", "2026-11-02T15:00:00Z", "gpu:3"), "accepted"),
+        (lambda site: site.declare(BAD, "another GPU", "2026-11-02T15:00:00Z", "gpu:5"), "not_repaired"),
     ],
 )
 def test_a_pass_after_a_fail_needs_a_repair_of_what_failed(failed, repair, rule):
@@ -223,7 +225,7 @@ def test_a_declared_repair_at_another_time_is_named(failed):
     failed.declare(BAD, "seated again", "2025-11-02T15:00:00Z")
     failed.run("again", 3, AGAIN, part_of="first")
     reason = outcome(failed.accept("first", "again"), BAD)[2]
-    assert "gpuval_repairs has one at 2025-11-02T15:00:00Z, which is not between these runs" in reason
+    assert "at 2025-11-02T15:00:00Z: another part, or not between these runs" in reason
 
 
 def test_a_node_that_only_was_unreachable_counts_as_accepted_without_a_repair(site):

@@ -158,8 +158,8 @@ class AcceptanceCase:
                 yield "parts_changed", f"{some_of(changes)} by run {late.run_id}, after {by}"
         if self.unrepaired:
             faults = some_of(dict.fromkeys(map(str, self.unrepaired)), 3)
-            times = [repair.at for repair in inputs.repairs if repair.node == self.name]
-            remark = f"; gpuval_repairs has one at {some_of(times)}, which is not between these runs" if times else ""
+            times = [f"{repair.part} at {repair.at}" for repair in inputs.repairs if repair.node == self.name]
+            remark = f"; gpuval_repairs has {some_of(times)}: another part, or not between these runs" if times else ""
             yield "not_repaired", f"passed after {faults} without a new serial, firmware or declared repair{remark}"
         if last.run_id not in inputs.named:
             yield "not_named", f"its last whole {by} is not in RUNS"

@@ -165,6 +165,13 @@ class NodeSighting:
             names = {*other.machines} if _GPU_OF_MACHINE.sub("", of) in other.machines else {other._name}
         return not self.parts.isdisjoint(names)
 
+    def part_of(self, of: str) -> str:
+        """The part whose fault is one of ``of``: gpu:5, else node."""
+        gpus = self.node["identity"].get("gpus", ())
+        parts = (f"gpu:{gpu.get('index')}" for gpu, names in zip(gpus, self.gpus, strict=True) if of in names.values())
+        by_number = _GPU_OF_MACHINE.search(of)
+        return next(parts, by_number[0].strip() if by_number else "node")
+
     def changes_since(self, then: NodeSighting) -> dict[str, str]:
         """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
         kinds = [[{gpu[key] for gpu in one.gpus} for one in (self, then)] for key in IDENTITIES]
@@ -191,8 +198,12 @@ def open_faults(
 def _is_repaired(word: str, of: str, then: NodeSighting, now: NodeSighting, repairs: Sequence[DeclaredRepair]) -> bool:
     changes = {*now.changes_since(then).values()}
     versions = [(then.node.get("versions", {}).get(name), now.node.get("versions", {}).get(name)) for name in FIRMWARE]
+    parts = {then.part_of(of), now.part_of(of)}
     is_declared = any(
-        repair.node in (then.name, now.name) and then.at <= repair.at <= now.run["created_at"] for repair in repairs
+        repair.node in (then.name, now.name) and then.at <= repair.at <= now.run["created_at"]
+        for repair in repairs
+        # that of a GPU settles no fault of another one
+        if repair.part in parts or not all(part.startswith("gpu:") for part in (repair.part, *parts))
     )
     # a GPU at fault that is still there is not repaired by another new one, and one that was lost may only be back
     has_new_part = not of.startswith("gpu ") and changes == {"came", "went"}

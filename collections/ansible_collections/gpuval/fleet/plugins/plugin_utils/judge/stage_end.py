@@ -330,7 +330,9 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
     shared = {}
     for (stage, name, _), group in groups.items():
         if len(group) >= max(MIN_NODES, MIN_SHARE * ran[stage]):
-            text = _replace_names(group[0].text, {group[0].node}, "the node")
+            first = group[0].node
+            names_in_text = {first} if re.search("[A-Za-z]", first) else ()  # 7 is an exit code, too
+            text = _replace_names(group[0].text, names_in_text, "the node")
             of_what = SHARED if subject_of(name) == NODE else name
             failure = SharedFailure(stage, of_what, text, tuple(end.node for end in group), ran[stage])
             shared.update({(node, stage): failure for node in failure.nodes})
