@@ -212,6 +212,31 @@ def test_a_pod_that_its_lost_node_cannot_end_is_named_with_the_way_out(monkeypat
     assert cleaning.lines([OURS], cleaned, "gpuval")[1].startswith("- Pod one is left: the node n7 has not ended it")
 
 
+def test_what_a_controller_in_the_cluster_creates_until_it_has_ended_goes_too(monkeypatch):
+    monkeypatch.setattr(cleaning.time, "sleep", lambda _seconds: None)
+    own = {**names.owner_labels(), names.PARENT_LABEL: OURS}
+
+    def thing(name, labels, **meta):
+        return {"metadata": {"name": name, "labels": labels, **meta}}
+
+    controller = {**own, names.COMPONENT_LABEL: names.CONTROLLER}
+    ending = thing("controller-x", controller, deletionTimestamp="2026-11-20T20:15:00Z")
+    stage = names.run_labels(OURS)
+    lists = {  # before the deletion, while the controller ends, after it, and when all is gone
+        "Job": iter([[thing("controller", controller), thing("n1", stage)], [], [thing("n1-again", stage)], []]),
+        "Pod": iter([[thing("controller-x", controller)], [ending], [], []]),
+    }
+    deleted = []
+    cluster = SimpleNamespace(
+        namespace="gpuval",
+        serves=lambda kind: False,
+        list=lambda kind, selector: (next(lists.get(kind, iter([])), []), "1"),
+        delete_all=lambda kind, selector: deleted.append(kind),
+    )
+    cleaned = cleaning.clean(cluster, [OURS], 60)
+    assert deleted.count("Job") == 3 and not cleaned.left
+
+
 def test_a_kind_that_may_not_be_deleted_does_not_keep_the_others(kit, cluster):
     submit(cluster, OURS, kit.add_nodes(1))
     kit.deny("deletecollection", "", "secrets")

@@ -86,7 +86,13 @@ def clean(
         else:
             names_by_kind[kind] = {item["metadata"]["name"] for item in objects}
     still: dict[str, Found] = {} if trial else {kind: [] for kind, names_made in names_by_kind.items() if names_made}
-    while still := {kind: objects for kind in still if (objects := _list_objects(cluster, kind, values))}:
+    present = {} if trial else objects_by_kind
+    while still := {
+        kind: objects
+        for kind in (names_by_kind if _has_controller(present) else still)
+        if (objects := _list_objects(cluster, kind, values))
+    }:
+        present = still
         if time.monotonic() + wait > ends:
             result.left += [_left(kind, item, cluster.namespace) for kind, objects in still.items() for item in objects]
             break
@@ -123,6 +129,12 @@ def _delete(cluster: Cluster, kind: str, objects: Iterable[Mapping[str, Any]], v
         if any(_has_label(item, label, values) for item in objects):
             cluster.delete_all(kind, f"{names.ALL_RUNS},{label} in ({','.join(sorted(values))})")
         objects = [item for item in objects if not _has_label(item, label, values)]
+
+
+def _has_controller(objects_by_kind: Mapping[str, Found]) -> bool:
+    """Whether a controller in the cluster is among the objects: until it has ended it may create others of any kind."""
+    listed = (item for objects in objects_by_kind.values() for item in objects)
+    return any(_has_label(item, names.COMPONENT_LABEL, (names.CONTROLLER,)) for item in listed)
 
 
 def _has_label(item: Mapping[str, Any], label: str, values: Collection[str]) -> bool:

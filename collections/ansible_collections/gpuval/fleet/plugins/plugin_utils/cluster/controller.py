@@ -20,9 +20,8 @@ from .config_maps import MOST_PROGRAM_BYTES, encoded
 from .kinds import Manifest
 from .pod_settings import PodSettingsError
 
-CONTROLLER = "controller"
 #: Of each object of a controller; what it makes for its run has the labels of a run.
-LABELS = {names.NAME_LABEL: names.OWNER, "app.kubernetes.io/component": CONTROLLER}
+LABELS = {names.NAME_LABEL: names.OWNER, names.COMPONENT_LABEL: names.CONTROLLER}
 SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items())
 ACCOUNT = "gpuval-controller"
 #: The name of the inventory that a controller validates.
@@ -220,7 +219,7 @@ def _key(path: str) -> str:
 
 
 def _files_name(order: ControllerOrder) -> str:
-    return names.run_name(order.name, CONTROLLER)
+    return names.run_name(order.name, names.CONTROLLER)
 
 
 def _metadata(order: ControllerOrder, name: str) -> Manifest:
@@ -248,7 +247,7 @@ def _job_spec(order: ControllerOrder) -> Manifest:
     variables = [{"name": name, "value": value} for name, value in pod.environment.items()]
     container |= {
         "image": pod.image,
-        "args": [CONTROLLER, *(["--clean"] if order.schedule else []), "--", *order.arguments],
+        "args": [names.CONTROLLER, *(["--clean"] if order.schedule else []), "--", *order.arguments],
         "env": [*variables, {"name": "GPUVAL_CONTROLLER_RUN", **run}],
     }
     chosen = {

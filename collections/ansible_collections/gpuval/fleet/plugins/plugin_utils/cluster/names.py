@@ -6,6 +6,8 @@ from typing import Any
 
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
+#: Label of a controller that works in the cluster, and of what belongs to it.
+COMPONENT_LABEL, CONTROLLER = "app.kubernetes.io/component", "controller"
 RUN_LABEL = "gpuval.io/run"
 NODE_LABEL = "gpuval.io/node"
 ATTEMPT_LABEL = "gpuval.io/attempt"
