@@ -335,7 +335,9 @@ def test_slices_are_read_by_two_requests_and_only_where_they_are_served(kit, clu
     assert NodeDevices(**dra.read(cluster).of_node("gpu-001", {})).count == 8
     assert [asked.resource for asked in kit.requests[1:]] == ["resourceslices", "deviceclasses"]
     kit.deny("list", "resource.k8s.io", "deviceclasses")
-    assert dra.read(cluster).problem.startswith("this user may not list deviceclasses: apply role.yml")
+    denied = dra.read(cluster)
+    assert denied.problem.startswith("this user may not list deviceclasses: apply role.yml")
+    assert denied.warning.endswith(denied.problem)
 
 
 def test_clean_removes_templates_and_domains_and_needs_no_right_where_none_is_granted(kit, cluster):

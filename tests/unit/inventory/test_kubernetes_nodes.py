@@ -16,6 +16,7 @@ from ansible.plugins.loader import inventory_loader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, permissions
 
 from tests.kit.cluster import Asked, ClusterKit
+from tests.kit.dra_objects import device_class, gpus, slice_of
 from tests.kit.node_objects import BARE_H200, DOKS_MI300X, h200, node
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -148,6 +149,21 @@ def test_a_list_in_a_file(tmp_path, kit):
     hosts = Read(folder).hosts
     assert hosts["gpu-2"]["gpuval_sku"] == "h200" and hosts["gpu-2"]["gpuval_node_ids"] == {"gpu-2": "SN-2"}
     assert hosts["gpu-2"]["gpuval_gpu_count"] == 8  # as its like
+
+
+def test_nodes_that_publish_their_gpus_have_model_and_count_and_a_missing_right_is_named(tmp_path, kit):
+    put(kit, node("gpu-1"), node("gpu-2"))
+    kit.install_dra(device_class(resource="nvidia.com/gpu"))
+    for name, count in (("gpu-1", 8), ("gpu-2", 7)):
+        kit.put(slice_of(name, gpus(count)))
+    folder = inventory(tmp_path / "inventory", kit)
+    read = Read(folder)
+    assert {(one["gpuval_sku"], one["gpuval_gpu_count"]) for one in read.hosts.values()} == {("h200", 8)}
+    assert (read.hosts["gpu-2"]["kubernetes_node"]["dra"]["count"], read.warnings.strip()) == (7, "")
+    kit.deny("list", "resource.k8s.io", "resourceslices")
+    denied = Read(folder)
+    assert "this user may not list resourceslices: apply role.yml" in denied.warnings
+    assert "gpuval_gpu_count" not in denied.hosts["gpu-1"]
 
 
 def test_text_of_the_cluster_is_never_a_template(tmp_path, kit):

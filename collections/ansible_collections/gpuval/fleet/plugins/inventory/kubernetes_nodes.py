@@ -98,7 +98,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Forbidden,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.named_nodes import list_named
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet, has_plugin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -153,6 +153,8 @@ class InventoryModule(ClusterSource):
             matching = {node["metadata"]["name"] for node in items}
             items += list_named(cluster, set(expected) - matching).values()  # an expected node needs no labels
             devices = dra.read(cluster)
+        if devices.warning and not all(map(has_plugin, items)):
+            self.display.warning(devices.warning)
         descriptions = [describe(node, devices) for node in items]
         chosen = matching if self.get_option("others") else set()
         return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen

@@ -125,12 +125,19 @@ def compute_domain(run_id: str, namespace: str, gang: str, labels: Sequence[Mapp
 class ClusterDevices:
     """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses.
 
-    `problem`: why they are unknown; empty if they are known.
+    `problem`: why they are unknown; empty if they are known. `is_denied`: the user lacks a right.
     """
 
-    def __init__(self, slices: Iterable[Manifest] = (), classes: Sequence[Manifest] = (), problem: str = "") -> None:
+    def __init__(
+        self,
+        slices: Iterable[Manifest] = (),
+        classes: Sequence[Manifest] = (),
+        problem: str = "",
+        *,
+        is_denied: bool = False,
+    ) -> None:
         self.problem = problem
-        self._classes = classes
+        self.warning = f"GPUs published by DRA are unknown: {problem}" if is_denied else ""
         specs = [item["spec"] for item in slices]
         newest: dict[tuple[str, str], int] = {}
         for spec in specs:
@@ -199,7 +206,8 @@ def read(cluster: Cluster) -> ClusterDevices:
         return ClusterDevices(problem="the cluster does not serve resource.k8s.io/v1")
     except Forbidden as error:
         asked = ", ".join(f"{item.verb} {item.full_resource}" for item in error.asked)
-        return ClusterDevices(problem=f"this user may not {asked}: apply role.yml, which `make prepare` writes")
+        problem = f"this user may not {asked}: apply role.yml, which `make prepare` writes"
+        return ClusterDevices(problem=problem, is_denied=True)
 
 
 def summary(published: Iterable[NodeDevices]) -> str:
@@ -244,26 +252,16 @@ def _devices_for(spec: Manifest, name: str, labels: Mapping[str, str]) -> Iterat
 def _selects(selector: Mapping[str, Any] | None, name: str, labels: Mapping[str, str]) -> bool:
     """Whether a NodeSelector chooses the node: one of its terms, of which all requirements must hold."""
 
-    def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
-        values, operator = requirement.get("values") or [], requirement.get("operator")
-        is_number = value is not None and value.isdecimal() and bool(values) and values[0].isdecimal()
-        return bool(
-            {
-                "In": value in values,
-                "NotIn": value not in values,
-                "Exists": value is not None,
-                "DoesNotExist": value is None,
-                "Gt": is_number and int(value or 0) > int(values[0]),
-                "Lt": is_number and int(value or 0) < int(values[0]),
-            }.get(str(operator))
-        )
+    def holds(requirement: Mapping[str, Any]) -> bool:
+        value, values = {**labels, "metadata.name": name}.get(requirement["key"]), requirement.get("values") or ()
+        operators = {"In": value in values, "NotIn": value not in values, "Exists": value is not None}
+        return {**operators, "DoesNotExist": value is None}.get(requirement["operator"], False)
 
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
-        and all(holds(each, labels.get(each["key"])) for each in term.get("matchExpressions") or ())
-        and all(holds(each, name) for each in term.get("matchFields") or ())
-        for term in (selector or {}).get("nodeSelectorTerms") or ()
-    )
+    for term in (selector or {}).get("nodeSelectorTerms") or ():
+        requirements = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        if requirements and all(map(holds, requirements)):
+            return True
+    return False
 
 
 def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:

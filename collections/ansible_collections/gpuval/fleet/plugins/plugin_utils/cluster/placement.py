@@ -237,6 +237,8 @@ class ClusterPlacement(JobPlacement):
         now = time.monotonic()
         if self._devices is None or now - self._devices_read_at > DEVICES_SECONDS:
             self._devices, self._devices_read_at = dra.read(self._cluster), now
+            if self._devices.warning:
+                self._warn_once("devices", self._devices.warning)
         return self._devices
 
     def _devices_for(self, node: Mapping[str, Any] | None) -> dra.ClusterDevices | None:

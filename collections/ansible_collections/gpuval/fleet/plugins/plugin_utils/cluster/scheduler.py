@@ -143,6 +143,7 @@ class KubernetesScheduler(JobScheduler):
                 if always_claims or not all(map(nodes.has_plugin, listed[cluster_of].values())):
                     published[cluster_of] = dra.read(cluster)
         findings, devices = {}, []
+        warnings = dict.fromkeys(found.warning for found in published.values())
         for name, (cluster_of, held_against) in expected.items():
             node = listed[cluster_of].get(name)
             description = nodes.describe(node, published.get(cluster_of)) if node else None
@@ -150,7 +151,7 @@ class KubernetesScheduler(JobScheduler):
             devices.append(nodes.devices_of(description or {}))
         seconds = time.monotonic() - began
         lines = ssh_findings.summary_of_cluster(findings, seconds)
-        lines += [f"  {line}" for line in (dra.summary(devices),) if line]
+        lines += [f"  {line}" for line in (dra.summary(devices), *warnings) if line]
         return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
 
     def _variables(self, name: str) -> dict[str, Any]:
@@ -213,11 +214,14 @@ class KubernetesScheduler(JobScheduler):
         with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
             listed, published = cluster.list("Node")[0], dra.read(cluster)
         devices = dra.summary(nodes.devices_of(nodes.describe(node, published)) for node in listed)
-        return "; ".join(
-            filter(
-                None, (f"the API server answers, {len(listed)} node(s)", devices, "`make prepare` checks permissions")
-            )
+        warning = "" if all(map(nodes.has_plugin, listed)) else published.warning
+        answer = (
+            f"the API server answers, {len(listed)} node(s)",
+            devices,
+            warning,
+            "`make prepare` checks permissions",
         )
+        return "; ".join(filter(None, answer))
 
     def mark(self) -> NodeVerdicts:
         try:
