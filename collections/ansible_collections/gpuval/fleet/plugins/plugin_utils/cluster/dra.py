@@ -3,8 +3,6 @@
 Pure but for `read`. Selectors of DeviceClasses (CEL) are not evaluated: names of drivers and types in them are read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict
