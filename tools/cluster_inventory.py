@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes as cluster_nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.kinds import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import RESOURCES, PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
@@ -130,7 +131,8 @@ def of_kubernetes(
     access = ClusterAccess(kubeconfig, context)
     with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
         server = cluster.url
-        cluster.check([KINDS["Node"].asked("list")])
+        with contextlib.suppress(Forbidden):  # the plugin names the Role that is missing, and writes it
+            cluster.check([KINDS["Node"].asked("list")])
     options = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": kubeconfig, "context": context}
     options = {key: value for key, value in options.items() if value}
     answered = _nodes({**options, "selector": selector}, _kubernetes_node)

@@ -183,13 +183,18 @@ def test_a_folder_that_is_there_stays_as_it_is(kit, tmp_path, capsys):
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_a_user_who_may_not_list_nodes_sees_the_rule(tmp_path, capsys):
+def test_a_user_who_may_not_list_nodes_gets_the_role(tmp_path, monkeypatch, capsys):
+    settings = (ROOT / "ansible.cfg").read_text().replace("collections_path = ", f"collections_path = {ROOT}/")
+    (tmp_path / "ansible.cfg").write_text(settings)
+    monkeypatch.setattr(importlib.import_module("cluster_inventory"), "ROOT", tmp_path)  # where the Role is written
     with ClusterKit(tmp_path) as kit:
         kit.add_node("gpu-1")
         kit.deny("list", "", "nodes")
         assert ask(tmp_path / "mine", kubeconfig=kit.kubeconfig) == 1
     told = capsys.readouterr().err
     assert "this user may not list nodes" in told and "a ClusterRole needs this rule" in told
+    assert f"kubectl apply -f {tmp_path}/.gpuval/role.yml" in told
+    assert "kind: ClusterRole" in (tmp_path / ".gpuval/role.yml").read_text()
 
 
 @pytest.fixture
