@@ -59,6 +59,8 @@ FIGURES = (
     ("*_repeats_count", 12, "count", 0.0), ("*_requests_done_count", 640, "count", 0.01),
     ("*_tokens_count", 64000, "count", 0.01), ("training_duration_seconds", 600, "seconds", 0.001),
     ("cpu_logical_count", 192, "count", 0.0), ("gpu_links_count", 18, "count", 0.0),
+    ("gpu_nvlinks_up_count", 18, "count", 0.0), ("gpu_fabric_joined_count", 1, "count", 0.0),
+    ("gpu_fabric_clique_count", 1, "count", 0.0),
     ("gpu_pcie_width*_count", 16, "count", 0.0), ("gpu_pcie_generation*_count", 5, "count", 0.0),
     ("gpu_count", 8, "count", 0.0), ("gpu_hardware_count", 8, "count", 0.0), ("*_processes_count", 8, "count", 0.0),
     ("*_ranks_count", 8, "count", 0.0), ("hl_qual_devices_count", 8, "count", 0.0),
