@@ -200,11 +200,11 @@ def test_secrets_of_an_inventory_go_into_the_secret_and_kubeconfig_and_env_nowhe
 def test_an_inventory_that_is_a_file_brings_its_variables_and_its_list(inventory):
     collected = ControllerFiles([], lambda path: "")
     assert collected.add_inventory([str(inventory / "hosts.yml"), "a,b,"]) == [
-        "/etc/gpuval/inventory/1/hosts.yml", "a,b,",
+        "/etc/gpuval/inventory/1/mine/hosts.yml", "a,b,",
     ]  # fmt: skip
     paths = {*collected.result().public, *collected.result().secret}
     assert paths == {
-        f"inventory/1/{name}" for name in ("hosts.yml", "nodes.txt", "group_vars/all.yml", "group_vars/vault.yml")
+        f"inventory/1/mine/{name}" for name in ("hosts.yml", "nodes.txt", "group_vars/all.yml", "group_vars/vault.yml")
     }
 
 

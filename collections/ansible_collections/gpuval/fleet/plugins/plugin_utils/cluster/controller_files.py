@@ -54,9 +54,11 @@ class ControllerFiles:
         return [self._add_source(source, f"inventory/{number}") for number, source in enumerate(sources, 1)]
 
     def _add_source(self, source: str, place: str) -> str:
-        path = Path(source)
+        path = Path(source).absolute()
         if "," in source and not path.exists():
             return source  # a list of hosts
+        # Its folder keeps its name, after which the runs' folder is named.
+        base = path.parent if path.is_dir() else path.parent.parent
         folders = [path] if path.is_dir() else [path.parent / name for name in VARIABLES]
         files = [*([] if path.is_dir() else [path]), *(file for folder in folders for file in _below(folder))]
         for file in files:
@@ -68,10 +70,10 @@ class ControllerFiles:
                     f"{file} is a program, which the controller in the cluster cannot run: give its output, as "
                     "`ansible-inventory --list --export` prints it"
                 )
-            self._add_file(f"{place}/{file.relative_to(path.parent)}", file, content)
+            self._add_file(f"{place}/{file.relative_to(base)}", file, content)
             if path.is_file() and file == path and _PLUGIN.search(content):
-                self._add_listed(place, file, content)
-        return f"{PROJECT}/{place}/{path.name}"
+                self._add_listed(f"{place}/{path.parent.name}", file, content)
+        return f"{PROJECT}/{place}/{path.relative_to(base)}"
 
     def _add_listed(self, place: str, source: Path, content: bytes) -> None:
         """Add the list of nodes that an inventory of a cluster names."""
