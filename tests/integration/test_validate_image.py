@@ -188,22 +188,3 @@ def test_it_is_a_controller_as_well(image, tmp_path):
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert (tmp_path / "results/latest/report.json").exists()
-
-
-def test_it_is_the_controller_of_a_cluster(image, tmp_path, out):
-    """As the pod of `make in-cluster` runs it: a user without a name, a root that is read-only, nothing asked."""
-    project = tmp_path / "project"
-    (project / "inventory/1").mkdir(parents=True)
-    machine = 'node-1 ansible_connection=local ansible_python_interpreter="{{ ansible_playbook_python }}"\n'
-    (project / "inventory/1/hosts").write_text(f"{machine}[all:vars]\ngpuval_runtime=host\ngpuval_node_dir=/tmp/node\n")
-    (project / "settings.json").write_text(
-        json.dumps({"gpuval_stages": ["facts"], "gpuval_results_dir": "/out/results"})
-    )
-    os.chown(out, USER, USER)
-    rights = ("--user", f"{USER}:{USER}", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")
-    options = (*rights, *mounted(out), "-v", f"{project}:/etc/gpuval:ro", "-e", "GPUVAL_CONTROLLER_RUN=run-1")
-    words = ["-i", "/etc/gpuval/inventory/1/hosts", "-e", "@/etc/gpuval/settings.json"]
-    done = run("controller", "--clean", "--", *words, options=options)
-    assert done.code == 0, done
-    assert "FINAL ACCEPTANCE: PARTIAL" in done.output and "CLEAN: " in done.told
-    assert [*out.glob("results/*/run-1/report.json")]
