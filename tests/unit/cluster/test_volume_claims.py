@@ -73,6 +73,11 @@ class Fleet:
         ),
         (UNBOUND, (), "claim_pending", "unbound immediate PersistentVolumeClaims. not found (claim lustre)"),
         (UNBOUND, [("ExternalProvisioning", EXTERNAL)], "claim_pending", "claim lustre: Waiting for a volume"),
+        # The cluster has chosen another node for the claim, whose volume nobody makes.
+        (
+            "0/2 nodes are available: 1 node(s) didn't find available persistent volumes to bind.",
+            [("ExternalProvisioning", EXTERNAL)], "claim_pending", "claim lustre: Waiting for a volume",
+        ),
         # The scheduler waits for the volume before it says anything about the pod.
         ("", [("ExternalProvisioning", EXTERNAL)], "claim_pending", "claim lustre: Waiting for a volume"),
         (

@@ -43,6 +43,8 @@ NO_CLAIM = "FailedResourceClaimCreation"
 #: Reasons of events which tell why a claim has no volume, the most precise first; and that it has one.
 CLAIM_REASONS = ("VolumeMismatch", "ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
 CLAIM_PROVISIONED = "ProvisioningSucceeded"
+#: The scheduler's words for a node where a claim without a volume finds none: another node may be chosen for it.
+NOT_BOUND = "available persistent volumes to bind"
 #: What a trouble may be shared by: all pods of the namespace, all pods with the same claim.
 NAMESPACE, CLAIM = "namespace", "claim"
 #: Waiting reasons of a container that has no image yet.
@@ -351,7 +353,7 @@ def _unscheduled(case: Case) -> PodTrouble:
         text = f"{reason}: {text}"
     elif not claim_text:
         return PodTrouble(name, "no scheduler has handled its pod", "unschedulable", limit, quiet=True)
-    if claim_text and (not text or name == "claim_pending"):
+    if claim_text and (not text or name == "claim_pending" or NOT_BOUND in text):
         name, text = class_of(claim_text, OF_CLAIMS), claim_text
     elif name in OF_VOLUMES:
         text = _with_claims(text, case.pod)
