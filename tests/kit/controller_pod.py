@@ -49,6 +49,8 @@ class ControllerPods(Records):
             path.mkdir(parents=True, exist_ok=True)
         for path in project.glob("*.json"):
             path.write_text(_here(path.read_text(), project, work))
+        for path in project.glob("inventory/**/*.*"):  # no pod has the file of the user
+            path.write_text(path.read_text().replace(str(self.kubeconfig), "/elsewhere/kubeconfig"))
         (container,) = run.pod["spec"]["containers"]
         name = run.job["metadata"]["name"]
         words = [_here(word, project, work) for word in container["args"]]

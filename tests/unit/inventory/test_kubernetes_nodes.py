@@ -181,6 +181,15 @@ def test_extra_variables_choose_the_cluster(tmp_path, kit):
     assert list(found["_meta"]["hostvars"]) == ["gpu-1"]
 
 
+def test_an_empty_kubeconfig_of_the_command_wins_over_that_of_a_file(tmp_path, kit, monkeypatch):
+    """As in the pod of a controller, which has its own account and no kubeconfig."""
+    put(kit, h200("gpu-1"))
+    folder = inventory(tmp_path / "inventory", kit, kubeconfig="nowhere", context="laptop")
+    monkeypatch.setenv("KUBECONFIG", str(kit.kubeconfig))
+    found, _ = listed(folder, "-e", "gpuval_kubeconfig= gpuval_kube_context=")
+    assert list(found["_meta"]["hostvars"]) == ["gpu-1"]
+
+
 def test_kubeconfig_of_the_environment(tmp_path, kit, monkeypatch):
     put(kit, h200("gpu-1"))
     folder = inventory(tmp_path / "inventory", kit, kubeconfig="")

@@ -146,8 +146,8 @@ class InventoryModule(ClusterSource):
         """Descriptions of the nodes that match the selector or are expected, and the names of the former if others than
         expected ones are hosts, too."""
         extra = self._vars or {}
-        kubeconfig = str(extra.get("gpuval_kubeconfig") or self._kubeconfig(base))
-        context = str(extra.get("gpuval_kube_context") or self.get_option("context"))
+        kubeconfig = str(extra.get("gpuval_kubeconfig", self._kubeconfig(base)))  # empty: the pod's own account
+        context = str(extra.get("gpuval_kube_context", self.get_option("context")))
         with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             items, _version = cluster.list("Node", selector=self.get_option("selector"))
             matching = {node["metadata"]["name"] for node in items}
