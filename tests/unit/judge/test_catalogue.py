@@ -425,9 +425,42 @@ def test_gpus_of_one_name_are_told_apart_by_their_peer_type():
     assert sku_catalogue.hinted("gb200-nvl72-row-3").name == "gb200"
 
 
-@pytest.mark.parametrize("declared", ["h201", "v100", "l20", "mi210", "b100", "a40", "gb10", "h900"])
+@pytest.mark.parametrize("declared", ["h201", "v100", "l20", "mi210", "b100", "a40", "gb10", "h900", "mi300"])
 def test_no_remark_proposes_another_class_of_gpu(declared):
     assert "is it" not in sku_catalogue.remark(declared)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("NVIDIA H800 PCIe", "NVIDIA A100-SXM-64GB", "NVIDIA H100", "GRID A100-40C", "NVIDIA DGX Station GB300"),
+        *("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA A800-SXM4-40GB"),
+    ],
+)
+def test_a_model_outside_the_catalogue_may_be_declared_by_its_name(model):
+    there = make_check("there", stage="facts", metric="gpu_count", kind="min", value=0)
+    node = judged(sku=model, model=model, profile="standard", checks=[there])
+    assert (node["verdict"], entries(node, "sku")) == ("PASS", {"sku": "warn"})
+
+
+@pytest.mark.parametrize(
+    "declared", ["h800-pcie", "rtx-pro-6000-ws", "rtx-pro-6000-max-q", "hgx-a100-40g", "hgx-h800-nvl"]
+)
+def test_a_name_of_another_form_or_size_is_no_hint(declared):
+    assert sku_catalogue.hinted(declared) is None
+
+
+def test_memory_that_the_test_leaves_free_fails_no_small_gpu():
+    """3 GiB are left free, 1 GiB is for driver and libraries, and whole chunks of 1 GiB are tested."""
+    floors = {
+        sku.name: (sku.gpu["memory_bytes"] / 2**30, check.value)
+        for sku in sku_catalogue.shipped()
+        for check in sku.checks
+        if check.metric == "diagnostics_memory_tested_ratio"
+    }
+    assert {"l4", "l40", "l40s", "a100sxm40", "a100pcie40", "h100"} <= set(floors)
+    too_high = {name for name, (total, floor) in floors.items() if int(total - 3 - 1) / total < floor}
+    assert too_high == set()
 
 
 def test_a_remark_proposes_a_name_of_the_same_number():

@@ -59,6 +59,22 @@ def test_a_container_cannot_tell_what_the_node_has_not_mounted():
     )  # fmt: skip
 
 
+def test_a_gpu_that_reports_no_margin_is_judged_by_its_temperature():
+    run = make_run(stages=["facts", "diagnostics"])
+    figures = [metric("gpu_temperature_max_celsius", 95, "celsius", f"gpu:{index}") for index in range(8)]
+    figures += [
+        metric("gpu_temperature_margin_min_celsius", 5, "celsius", f"gpu:{index}") for index in (0, *range(2, 8))
+    ]
+    evidence = healthy(run)
+    diagnosed = make_record("node-1", "diagnostics", metrics=figures)
+    evidence.records["node-1"] = {"facts": facts_record(), "diagnostics": diagnosed}
+    checks = judge(run, evidence, SHIPPED)["nodes"][0]["checks"]
+    judged_parts = {
+        entry["part"]: entry["verdict"] for entry in checks if entry["name"] == "diagnostics_gpu_temperature"
+    }
+    assert judged_parts == {"gpu:1": "warn"}
+
+
 @pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])
 def test_facts_that_do_not_tell_are_missing_evidence(there):
     found = judged({declared.SERVICES: ["chronyd"], declared.MOUNTS: ["/data"]}, there=there)

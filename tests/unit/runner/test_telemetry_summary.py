@@ -91,6 +91,15 @@ def test_the_drivers_counters_decide_and_samples_only_without_them(before, after
     assert summary.environment()["telemetry"]["throttling"] == ("counters of the driver" if by_counters else "samples")
 
 
+@pytest.mark.parametrize(("sampled_ratio", "rise", "expected"), [(1, 0, 1), (1, 200_000, 0.01), (0, 0, 0)])
+def test_a_hardware_slowdown_that_no_counter_counts_is_seen_by_samples(sampled_ratio, rise, expected):
+    before, after = (
+        counted(*at, throttle_hardware_microseconds=n) for at, n in ((("before", 100.0), 0), (("after", 120.0), rise))
+    )
+    found = figures(told(before, *sampled({**ON, "throttle_hardware": sampled_ratio}), after))
+    assert found["gpu_throttle_hardware_ratio"] == expected
+
+
 def test_counters_in_ticks_need_no_time():
     old = {"throttle_ticks": 1000, "throttle_thermal_ticks": 10, "throttle_power_ticks": 0}
     new = {"throttle_ticks": 3000, "throttle_thermal_ticks": 510, "throttle_power_ticks": 2000}

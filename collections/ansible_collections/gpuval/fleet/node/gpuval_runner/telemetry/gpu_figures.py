@@ -35,6 +35,7 @@ COUNTERS = (
 )
 #: Kinds of throttling whose time the driver counts; their metrics are gpu_KIND_ratio.
 THROTTLING = ("throttle_thermal", "throttle_power", "throttle_hardware")
+HARDWARE_RATIO = "gpu_throttle_hardware_ratio"
 IDENTITY = ("uuid", "pci_address")
 #: Readings of a seen GPU that later stages need: errors between two stages count in the later one.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
@@ -91,7 +92,7 @@ FIGURES = (
     ("gpu_memory_used_max_bytes", "memory_used_bytes", "most", False),
     ("gpu_throttle_thermal_ratio", "throttle_thermal", "mean", False),
     ("gpu_throttle_power_ratio", "throttle_power", "mean", False),
-    ("gpu_throttle_hardware_ratio", "throttle_hardware", "mean", False),
+    (HARDWARE_RATIO, "throttle_hardware", "mean", False),
     ("gpu_pcie_width_min_count", "pcie_width", "least", False),
     # A link slows down by design while its GPU is idle.
     ("gpu_pcie_generation_min_count", "pcie_generation", "least", True),

@@ -14,6 +14,7 @@ from gpuval_runner.telemetry.gpu_figures import (
     COUNTERS,
     CURVES,
     FIGURES,
+    HARDWARE_RATIO,
     HELD_RATIO,
     POWER_RATIO,
     GpuFigures,
@@ -203,7 +204,10 @@ class TelemetrySummary:
         compared = self._compared()
         exact = compared.throttled if compared else {}
         for index, gpu_figures in sorted(self._gpus.items()):
-            for name, figure in {**gpu_figures.figures(), **exact.get(index, {})}.items():
+            sampled, counted = gpu_figures.figures(), exact.get(index, {})
+            if counted.get(HARDWARE_RATIO) == 0 and sampled.get(HARDWARE_RATIO):
+                del counted[HARDWARE_RATIO]  # a slowdown that has no counter: neither heat nor the power brake
+            for name, figure in {**sampled, **counted}.items():
                 add(name, figure, f"gpu:{index}")
         if compared:
             for index, name, rise in compared.new:

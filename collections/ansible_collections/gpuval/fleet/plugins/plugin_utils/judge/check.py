@@ -79,7 +79,7 @@ class Check:
     #: The check also applies to every other stage that reports the figure, under that stage's name.
     every_stage: bool = False
     where_reported: bool = False
-    #: The metric that decides instead, on nodes that report it.
+    #: The metric that decides instead, of the parts that report it.
     unless_reported: str | None = None
     #: The SKU of the catalogue that defines the check; nodes of another SKU get no entry.
     catalogue_sku: str | None = None

@@ -237,8 +237,9 @@ def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> li
         return [entry("missing", "no facts report the models of the GPUs", remedy)]
     listed = sku_catalogue.by_name(subject.catalogue_sku)
     several = listed is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
-    # the site's name of a mixed machine may contain the name of one of its GPUs
-    expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
+    # the site's name of a mixed machine, or a model outside the catalogue, may contain the name of a SKU
+    is_named = several or {model.casefold() for model in models} == {subject.sku.casefold()}
+    expected = ordered or (None if is_named else sku_catalogue.hinted(subject.sku))
     if expected is not None and listed is not expected:
         remedy = "compare the machine with the order: it is the wrong machine, or gpuval_sku is wrong"
         return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]

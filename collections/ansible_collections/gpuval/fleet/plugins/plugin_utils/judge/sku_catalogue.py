@@ -19,26 +19,13 @@ CPU = "cpu"
 AUTO = "auto"
 #: GPU models that the catalogue lacks, one letter from a name in it.
 _RESEMBLING = {
-    *(
-        "a100x",
-        "a40",
-        "b100",
-        "gaudi2c",
-        "gaudi2d",
-        "gb10",
-        "l20",
-        "l40g",
-        "mi350p",
-        "p4",
-        "p40",
-        "p100",
-        "r100",
-        "r200",
-    ),
-    *("r300", "t4", "v100"),
+    *("a100x", "a40", "b100", "gaudi2c", "gaudi2d", "gb10", "l20", "l40g", "mi300", "mi350p", "p4", "p40", "p100"),
+    *("r100", "r200", "r300", "t4", "v100"),
 }
 #: The number of GPUs in a name: 8xh200, h200x8.
 _COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
+#: Words of a site's name that make another model of a GPU of that number: H800 PCIe, RTX PRO 6000 Workstation.
+_VARIANTS = {"pcie", "nvl", "workstation", "station", "ws", "max", "40g", "40gb", "64gb"}
 
 
 @dataclass(frozen=True)
@@ -127,13 +114,15 @@ def named(declared: str) -> Sku | None:
 
 
 def hinted(declared: str) -> Sku | None:
-    """The SKU whose name is in a site's own name as whole words (hgx-h200, 8xh100), the longest one, or None."""
-    padded = f" {' '.join(_words(_COUNTED.sub('', declared.casefold())))} "
+    """The SKU whose name is in a site's own name as whole words (hgx-h200, 8xh100), the longest one, or None. A model
+    of another form or size (h800-pcie) is not hinted at."""
+    words = _words(_COUNTED.sub("", declared.casefold()))
+    padded = f" {' '.join(words)} "
     hints = [
         (len(piece), sku)
         for sku in shipped()
         for piece in (sku.name, *(" ".join(_words(model)) for model in sku.models))
-        if f" {piece} " in padded and sku.name != CPU
+        if f" {piece} " in padded and sku.name != CPU and _VARIANTS & set(words) <= set(piece.split())
     ]
     return max(hints, key=lambda item: item[0], default=(0, None))[1]
 

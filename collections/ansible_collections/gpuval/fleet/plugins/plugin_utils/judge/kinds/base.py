@@ -114,14 +114,15 @@ class MetricKind(CheckKind):
             expected = self.describe(check, target)
         open_entries = not_to_judge(check, subject) or (too_few_parts(check, subject) if self.compares else [])
         record = subject.records.get(check.stage)
-        if record and check.unless_reported and subject.metrics(record, check.unless_reported, check.scope, None):
+        judged_instead = _scopes(subject, record, check.unless_reported, check.scope)
+        if judged_instead and judged_instead >= _scopes(subject, record, check.metric, check.scope):
             return []
         if open_entries or record is None:
             is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
             return [] if is_silent else [{**entry, "expected": expected} for entry in open_entries]
         results, absent = self.results(check, target, subject, record)
         earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
-        results = [*earlier, *results]
+        results = [each for each in (*earlier, *results) if each.part not in judged_instead]
         if check.where_reported:
             absent = None
             if not results:
@@ -159,6 +160,11 @@ class MetricKind(CheckKind):
     @abstractmethod
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """The result of each metric, one for each part."""
+
+
+def _scopes(subject: Subject, record: Record | None, metric: str | None, scope: str) -> set[str]:
+    """The parts whose record has this metric; none without a record or a metric."""
+    return {each["scope"] for each in subject.metrics(record, metric, scope)} if record and metric else set()
 
 
 def _declared_target(value_from: str, subject: Subject) -> tuple[Target, str, str]:
