@@ -33,12 +33,22 @@ def test_the_bases_follow_their_schema_and_every_vendor_has_every_image():
 
 
 @pytest.mark.parametrize(
-    "base", ["docker.io/library/debian:latest", "docker.io/library/debian", "../x", "docker.io/library/debian: 1"]
+    "base",
+    [
+        *("docker.io/library/debian:latest", "docker.io/library/debian", "../x", "docker.io/library/debian: 1"),
+        *("mirror:5000/debian:latest", "mirror:5000/debian"),
+    ],
 )
 def test_a_base_that_may_change_is_refused(base):
     document = {"schema": "gpuval.bases/1", "vendors": {"cpu": {"loading": {"base": base, "source": "x"}}}}
     with pytest.raises(schemas.Invalid):
         schemas.validate("bases", document, what="bases")
+
+
+@pytest.mark.parametrize("registry", ["mirror:5000", "docker.io", "mirror.example.org:443"])
+def test_a_registry_may_have_a_port(registry):
+    base = {"base": f"{registry}/library/debian:bookworm", "source": "x"}
+    schemas.validate("bases", {"schema": "gpuval.bases/1", "vendors": {"cpu": {"loading": base}}}, what="bases")
 
 
 @pytest.mark.parametrize("name", ["debian:1", f"debian:1@sha256:{'0' * 64}", f"debian@sha256:{'0' * 64}"])
