@@ -11,6 +11,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
+from tests.integration import test_in_cluster
+from tests.integration.test_in_cluster import kit, new_fleet, store  # noqa: F401 - fixtures
 from tests.kit.container_fleet import needs_docker
 from tests.kit.fleet import QUICK, ROOT, Done, Playing
 
@@ -188,3 +190,11 @@ def test_it_is_a_controller_as_well(image, tmp_path):
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert (tmp_path / "results/latest/report.json").exists()
+
+
+def test_it_is_the_controller_of_a_cluster(image, kit, new_fleet):  # noqa: F811 - fixtures
+    """As the pod of `make in-cluster` runs it: a user without a name, a root that is read-only, no capabilities."""
+    kit.on_stage.image = image
+    run_id = test_in_cluster.started(kit, new_fleet().play("gpuval.fleet.in_cluster"))
+    assert test_in_cluster.ended(kit, run_id) == "Complete", kit.on_stage.pods
+    assert f"run {run_id}: 2 node(s)" in kit.on_stage.pods[run_id][0]

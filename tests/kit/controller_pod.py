@@ -27,6 +27,8 @@ class ControllerPods(Records):
 
     root: Path = None
     kubeconfig: Path = None
+    #: The image, built, in which the container runs; empty: its program runs on this machine.
+    image: str = ""
     pods: dict = field(default_factory=dict)
     processes: list = field(default_factory=list)
     code: int = -1
@@ -44,6 +46,8 @@ class ControllerPods(Records):
     def control(self, run, folder):
         """Run the container to its end."""
         mounted(run, folder)
+        if self.image:
+            return self.contained(run, folder)
         project, work = folder / "project", folder / "work"
         for path in (work, folder / "tmp"):
             path.mkdir(parents=True, exist_ok=True)
@@ -86,6 +90,28 @@ class ControllerPods(Records):
         text = output.read_text(errors="replace")
         self.pods.setdefault(name, []).append(text)
         return StageEnd(exit_code=code, log=text)
+
+    def contained(self, run, folder):
+        """Run the image with the pod's user, rights, folders and arguments. The kubeconfig stands for its account."""
+        (container,) = run.pod["spec"]["containers"]
+        user = run.pod["spec"]["securityContext"]["runAsUser"]
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 0, user)
+            path.chmod(0o750 if path.is_dir() else 0o440)
+        account = folder / "account"
+        account.write_text(self.kubeconfig.read_text())
+        account.chmod(0o444)
+        command = ["docker", "run", "--rm", "--network", "host", "--user", f"{user}:{user}", "--read-only"]
+        command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--workdir", container["workingDir"]]
+        command += ["--tmpfs", "/tmp:mode=1777", "--tmpfs", "/out:mode=1777", "-e", "ANSIBLE_NOCOLOR=1"]
+        command += ["-v", f"{folder / 'project'}:/etc/gpuval:ro", "-v", f"{account}:/account:ro"]
+        command += ["-e", "KUBECONFIG=/account"]
+        command += [word for item in container["env"] for word in ("-e", f"{item['name']}={item['value']}")]
+        done = subprocess.run(
+            [*command, self.image, *container["args"]], capture_output=True, text=True, timeout=POD_SECONDS, check=False
+        )
+        self.pods.setdefault(run.job["metadata"]["name"], []).append(done.stdout + done.stderr)
+        return StageEnd(exit_code=done.returncode, log=done.stdout)
 
     #: By name of a Secret that the user made, its variables.
     environments: dict = field(default_factory=dict)
