@@ -267,7 +267,7 @@ def unusable_folder(error: OSError) -> ProcessEnd:
     """Return the end of a stage whose folder or file could not be created."""
     text = f"{error.filename}: {error.strerror}: make room or correct the path"
     volume = volume_of(Path(error.filename or "/"))
-    return ProcessEnd(start_error=text, fault=volume.fault_in(error.strerror) or fault_of(error))
+    return ProcessEnd(start_error=text, fault=volume.fault_in(error.strerror or "") or fault_of(error))
 
 
 def explain_start_error(command: str, error: Exception) -> str:
