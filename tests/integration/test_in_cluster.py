@@ -187,7 +187,7 @@ def test_a_schedule_is_applied_once_and_removed_with_all_that_belongs_to_it(kit,
     [
         ({"gpuval_s3_endpoint": ""}, "its pod does not reach the embedded store: set gpuval_s3_endpoint"),
         ({"gpuval_s3_endpoint": "http://localhost:9000"}, "does not reach http://localhost:9000"),
-        ({"kubernetes_controller": {}}, "the controller has no image: set kubernetes_controller.image"),
+        ({"kubernetes_controller": {}}, "the controller has no image: push that of docker/validate"),
         (
             {"kubernetes_controller": {"image": IMAGE, "node_selector": {"a": "b"}}},
             "no node is left for the controller",

@@ -111,7 +111,9 @@ def judged_under_other_names():
         ]
         placeholders = {original: shown for (_, original), shown in second.converter.placeholders.items()}
         names_anew = {**placeholders, **second.ids}
-        renamed = json.loads(HASHED.sub(lambda name: names_anew.get(name[0], name[0]), json.dumps(reports[0])))
+        renamed = json.loads(
+            HASHED.sub(lambda name: names_anew.get(name[0], name[0]), json.dumps(reports[0], default=list))
+        )
         judgements.append((outcome(report, first.ids), outcome(reports[0], {}), renamed, reports[1]))
         return report
 

@@ -147,6 +147,7 @@ def test_objects_are_trimmed(kit, cluster):
         "nodeName": "node-001",
         "initContainers": [{"name": "facts", "image": "registry.test/work:1"}],
         "containers": [{"name": "training", "image": "registry.test/work:1"}],
+        "volumes": [],
     }
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
 

@@ -99,6 +99,9 @@ ansible_facts:
         tuning:
           description: Clock source, huge pages, latency of the deepest idle state in use, and kinds of IOMMU groups.
           type: dict
+        imex:
+          description: State of the service for memory across nodes (NVIDIA IMEX), its configured nodes and its domain.
+          type: dict
         disks:
           description: Disks (C(kind) V(disk)) and local file systems (V(filesystem)).
           type: list

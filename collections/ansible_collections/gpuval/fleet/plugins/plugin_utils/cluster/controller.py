@@ -111,8 +111,8 @@ def check_order(order: ControllerOrder) -> list[str]:
         )
     if not order.pod.image:
         raise PodSettingsError(
-            "the controller has no image: set kubernetes_controller.image to docker/validate in a registry that the "
-            "cluster reaches (`make container` builds it), by digest"
+            "the controller has no image: push that of docker/validate to a registry that the cluster reaches, and set "
+            "kubernetes_controller.image to it, by digest"
         )
     if order.pod.run_as_user < 1:
         raise PodSettingsError(f"kubernetes_controller.run_as_user {order.pod.run_as_user}: must be 1 or more")

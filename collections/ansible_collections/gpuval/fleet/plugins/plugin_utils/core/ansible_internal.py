@@ -43,7 +43,7 @@ except ModuleNotFoundError:
         f"newer, pip install 'ansible-core>={OLDEST}'"
     ) from None
 
-__all__ = ["Origin", "OutputLimit", "PlayWorker", "is_set_by_task", "show_message", "task_id"]
+__all__ = ["Origin", "OutputLimit", "PlayWorker", "file_loader", "is_set_by_task", "show_message", "task_id"]
 
 #: What this collection's modules are called.
 OWN = __name__.removesuffix("plugins.plugin_utils.core.ansible_internal")
@@ -120,6 +120,11 @@ class PlayWorker:
         )
         process.start()
         return process
+
+
+def file_loader(action: Any) -> Any:
+    """The loader of an action: it reads files, decrypts those of a vault, and `load_extra_vars` needs it."""
+    return action._loader
 
 
 def is_set_by_task(node: str, name: str) -> bool:

@@ -36,6 +36,7 @@ VARIABLES = {
     "N": "run_window_nodes",
     "NAME": "baseline_name",
     "NODE": "run_reach_node",
+    "REGISTRY": "container_image_registry",
     "REPO": "gpuval_mad_repository",
     "ROTATE": "ssh_keys_rotate",
     "RUN": "gpuval_run_id",

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -127,13 +127,13 @@ def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
 
 
 def plain(value: Any) -> Any:
-    """The value with built-in types in place of subclasses, such as Ansible's strings with an origin."""
+    """The value with built-in types in place of others: of Ansible's strings with an origin, of compact metrics."""
     if isinstance(value, Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [plain(item) for item in value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return int(value) if isinstance(value, int) else float(value)
     return value

@@ -20,6 +20,7 @@ from ..cluster.controller_files import FILE_SETTINGS, ControllerFiles
 from ..cluster.kinds import KINDS, Manifest
 from ..cluster.nodes import VARIABLE
 from ..core import files, step_options
+from ..core.ansible_internal import file_loader
 from ..core.errors import GpuvalError
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
@@ -211,7 +212,7 @@ def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> Cont
     hosts = action.task_vars["ansible_play_hosts_all"]
     pod = step_options.group_of(ControllerPodOptions, options.controller)
     public, secret, hidden, named = _settings(action, options, pod)
-    collected = ControllerFiles(hidden, action._loader.get_text_file_contents)
+    collected = ControllerFiles(hidden, file_loader(action).get_text_file_contents)
     sources = collected.add_inventory(action.task_vars["ansible_inventory_sources"])
     public |= collected.add_settings(named)
     collected.add("settings.json", compact_json(public).encode())
@@ -249,7 +250,7 @@ def _settings(
     specs, templar = settings.declared(), templar_of(action, values)
     protected = {name for name, option in specs.options.items() if option.get("no_log")}
     by_env = {name: match[1] for name, default in specs.defaults.items() if (match := ENV_KEY.search(str(default)))}
-    extra = {name: value for name, value in load_extra_vars(action._loader).items() if name not in OWN | protected}
+    extra = {name: value for name, value in load_extra_vars(file_loader(action)).items() if name not in OWN | protected}
     resolved = {
         name: templar.template(values[name])
         for name in specs.options
