@@ -138,8 +138,8 @@ class ClusterPlacement(JobPlacement):
         self._max_queued = 0
         now = time.monotonic()
         self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
+        self._recall_plans(name for name in views if self._pods.status(name, now).job)
         todo = [name for name in views if name in self.present and not views[name].complete]
-        self._recall_plans(name for name in todo if self._pods.status(name, now).job)
         orders = []
         for name in todo:
             try:
