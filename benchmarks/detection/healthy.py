@@ -153,8 +153,8 @@ def _spread(metric: str) -> float:
 
 @functools.cache
 def is_measured(metric: str, unit: str) -> bool:
-    """Whether the figure scatters: counts, sizes, losses and states do not."""
-    if metric.endswith(("_spread_ratio", "_limit_watts")) or unit in ("count", "bytes", "loss"):
+    """Whether the figure scatters in proportion to itself: counts, sizes, losses, states and margins do not."""
+    if metric.endswith(("_spread_ratio", "_limit_watts", "_margin_min_celsius")) or unit in ("count", "bytes", "loss"):
         return False
     return units.is_timed(unit) or unit in ("celsius", "watts", "hertz")
 

@@ -35,10 +35,16 @@ def shared(failure_class):
     return SharedFailure("training", failure_class, "crash: exit code 1", ("node-1", "node-2"), 2)
 
 
+UNSTARTED = {"state": "failed", "class": "suspended", "message": "waits", "remedy": "raise the quota"}
 CASES = {
     "contact lost": (end(record(state="running"), contact=POD), "missing", "evicted"),
     "succeeded": (end(record(state="success")), "pass", ""),
     "run not ended": (end(record(state="running"), resume="make validate"), "missing", "training_running"),
+    "not started in a gang": (
+        StageEnd("node-1", "collective", unstarted=UNSTARTED, of_gang=True),
+        "missing",
+        "suspended",
+    ),
     "refused its part in a gang": (
         StageEnd("node-1", "collective", refusal="run first is at work on this node", of_gang=True),
         "missing",
