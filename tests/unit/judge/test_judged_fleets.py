@@ -37,8 +37,10 @@ PROGRAM = """
 import json, sys
 import tests.conftest
 from tests.kit.judged_fleets import catalogue
+def as_list(value):
+    return sorted(value) if isinstance(value, (set, frozenset)) else list(value)
 for name in sorted(catalogue.FLEETS):
-    print(name, json.dumps(catalogue.judge_fleet(name), default=sorted), flush=True)
+    print(name, json.dumps(catalogue.judge_fleet(name), default=as_list), flush=True)
 """
 
 
