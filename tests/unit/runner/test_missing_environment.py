@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import NODE, named_cause, subject_of
+from gpuval_node import volumes
 
 from tests.kit.needs import tmpfs
 from tests.kit.runner import stage
@@ -93,6 +94,68 @@ def test_a_volume_that_is_mounted_read_only_is_no_fault_of_the_node(node, tmp_pa
         node.put_plan(stage("work"), models_dir=str(folder / "cache"))
         node.call("run")
     assert named_cause(node.record("work")) == "volume_read_only"
+
+
+def write_in_python(folder):
+    return ["{python}", "-c", f"open('{folder}/checkpoint', 'w').write('x' * 2_000_000)"]
+
+
+def write_in_shell(folder):
+    return ["sh", "-c", f"cp /etc/hostname {folder}/checkpoint"]
+
+
+def rank_writes(folder):
+    return ["sh", "-c", f"echo \"[rank1]: OSError: [Errno 116] Stale file handle: '{folder}/step-7'\"; exit 1"]
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "fault"),
+    [
+        (write_in_python, "ro", "volume_read_only"),
+        (write_in_shell, "ro", "volume_read_only"),
+        (write_in_shell, "size=1m", "volume_full"),
+        (rank_writes, "size=1m", "volume_fault"),
+    ],
+)
+@pytest.mark.parametrize("is_claim", [True, False], ids=["claim", "own"])
+def test_an_error_of_a_file_on_a_volume_of_the_site_is_the_volumes(node, tmp_path, write, options, fault, is_claim):
+    """Through a link, as a site's folders are; the same error on a file system of the node is not excused."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with tmpfs(folder, options):
+        if fault == "volume_full":
+            (folder / "filler").write_bytes(bytes((1 << 20) - 4096))
+            (folder / "rest").write_bytes(bytes(4096))
+        claims = {"GPUVAL_VOLUMES": json.dumps({str(folder): "claim lustre"})} if is_claim else {}
+        node.put_plan(stage("work", write(link)))
+        node.call("run", environment=claims)
+    record = node.record("work")
+    assert record["state"] == "crash"
+    assert (record["environment"]["cause"]["class"] == fault) == is_claim, record["environment"]
+
+
+@pytest.mark.parametrize(
+    ("line", "binds", "fault"),
+    [
+        ("OSError: [Errno 5] Input/output error: '/data/a b/x'", None, "volume_fault"),
+        ("cat: /data/x: Stale file handle", None, "volume_fault"),
+        ("cp: cannot create regular file '/data/x': No space left on device", None, "volume_full"),
+        ("cp: cannot create regular file '/data/x': No space left on device", ("/data:/data",), "volume_full"),
+        ("PermissionError: [Errno 13] Permission denied: '/work/x'", ("/data/user:/work:ro",), "volume_denied"),
+        ("cat: /data/x: Stale file handle", ("/data:/work",), ""),
+        ("cat: /data/x: Stale file handle", (), ""),
+        ("OSError: [Errno 5] Input/output error: '/other/x'", None, ""),
+        ("OSError: [Errno 5] Input/output error", None, ""),
+        ("NCCL timed out, its log is /data/nccl.log", None, ""),
+        ("/data/train.py: ValueError: bad batch", None, ""),
+        ("RuntimeError: CUDA error: an illegal memory access; see /data/x: Nothing", None, ""),
+    ],
+)
+def test_only_an_error_of_a_file_on_a_volume_is_ascribed_to_it(monkeypatch, line, binds, fault):
+    monkeypatch.setenv("GPUVAL_VOLUMES", json.dumps({"/data": "claim lustre"}))
+    assert volumes.fault_in_error(line, binds) == fault
 
 
 @pytest.mark.parametrize(

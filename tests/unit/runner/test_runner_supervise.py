@@ -191,3 +191,31 @@ def test_a_tick_can_stop_it(go):
     ended, _ = go("sleep", "60", tick=lambda: StageStop("cancelled", "now") if time.monotonic() - begun > 0.3 else None)
     assert ended.stop == StageStop("cancelled", "now")
     assert ended.signal == "SIGTERM"
+
+
+#: Mounts a file system of a FUSE program that never answers, in a mount namespace of its own, and reads there.
+HUNG_VOLUME = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x00020000) == 0 and libc.mount(None, b"/", None, 1 << 18 | 1 << 14, None) == 0  # private mounts
+fuse = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0".encode()
+assert libc.mount(b"models", sys.argv[1].encode(), b"fuse.gcsfuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+print("mounted", flush=True)
+os.listdir(sys.argv[1])
+"""
+
+
+def test_a_timeout_while_a_volume_of_the_site_hangs_is_classed_and_named(go, tmp_path):
+    volume = tmp_path / "models"
+    volume.mkdir()
+    ended, output = go(sys.executable, "-c", HUNG_VOLUME, volume, inactivity_seconds=2)
+    if output != b"mounted\n":
+        pytest.skip(f"this machine mounts no FUSE file system: {output.decode()}")
+    assert (ended.stop.state, ended.fault) == ("timeout", "volume_fault")
+    assert ended.stop.reason.endswith("(inactivity_seconds); fuse.gcsfuse models does not answer")
+
+
+def test_a_timeout_without_such_a_volume_stays_the_nodes(go):
+    ended, _ = go("sleep", "60", inactivity_seconds=1)
+    assert (ended.stop.state, ended.fault) == ("timeout", "")

@@ -184,3 +184,16 @@ class TestLoading:
         ended = load(GPUVAL_VOLUMES=json.dumps({"/": "claim models"}))
         assert ended.result["environment"]["fault"] == "store_incomplete"
         assert NAME in ended.result["message"]
+
+
+def test_a_stage_that_a_hung_volume_of_the_site_stopped_says_nothing_about_the_node():
+    message = (
+        "no output and no result for 60 s, its limit is 60 s (inactivity_seconds); nfs4 store:/data does not answer"
+    )
+    run = make_run(["node-1"], stages=["facts", "storage"])
+    evidence = healthy(run)
+    hung = make_record("node-1", "storage", state="timeout", message=message, environment={"fault": "volume_fault"})
+    evidence.records["node-1"]["storage"] = hung
+    (node,) = judge(run, evidence, SHIPPED)["nodes"]
+    (check,) = (check for check in node["checks"] if check["name"] == "storage_state")
+    assert (node["verdict"], check["verdict"], check["class"]) == ("INCOMPLETE", "missing", "volume_fault")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gpuval_node.redaction import SecretRedactor
+from gpuval_node.volumes import fault_in_error
 
 from gpuval_runner import clock, oom, result, scratch
 from gpuval_runner.containers import command
@@ -382,6 +383,9 @@ class StageRun:
             cause = root_cause.in_log(self._log.path, begin, local_is_global=is_alone)
         if cause is None or (state == "failure" and not cause.is_primary):
             return None
+        binds = self._stage.container.volumes if self._contained else None
+        fault = "" if cause.name == root_cause.HARDWARE else fault_in_error(cause.text, binds)
+        cause = cause._replace(name=fault or cause.name)
         text, package = (self._redactor(part) for part in (cause.text, cause.package))
         limit = root_cause.MAX_TEXT
         return cause._replace(text=one_line(text, limit), package=one_line(package, limit))

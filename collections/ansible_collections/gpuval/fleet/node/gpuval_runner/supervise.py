@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
-from gpuval_node.volumes import volume_of
+from gpuval_node.volumes import FAULT, find_hung_volume, volume_of
 
 from gpuval_runner import descendants
 from gpuval_runner.outcome import StageStop, signal_name
@@ -53,8 +53,8 @@ class ProcessSpec:
 @dataclass
 class ProcessEnd:
     """How a process ended. `left_behind` counts processes that outlived the main process, `unkillable` lists those that
-    KILL did not end; `fault` classes a `start_error` that proves nothing about the node. For a container, `memory` is
-    the engine's message about memory, and `notes` are for the stage's message."""
+    KILL did not end; `fault` classes a `start_error` or a timeout that proves nothing about the node. For a container,
+    `memory` is the engine's message about memory, and `notes` are for the stage's message."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None
@@ -116,6 +116,8 @@ class _Supervision:
             ended.stop = self._watch(begun)
             if ended.stop is None:
                 self._hooks.ended()
+            elif ended.stop.state == "timeout":
+                self._find_hung_volume(ended, ended.stop)
         finally:
             self._end(ended)
             self._selector.close()
@@ -233,6 +235,15 @@ class _Supervision:
         drained = time.monotonic() + DRAIN_SECONDS  # another user's process cannot be killed and may write for ever
         while self._read() and time.monotonic() < drained:
             pass
+
+    def _find_hung_volume(self, ended: ProcessEnd, stop: StageStop) -> None:
+        """Class a timeout: while a file system of the site hangs, it proves nothing about the node."""
+        for process in self._members():
+            with contextlib.suppress(OSError):  # the process has ended
+                if volume := find_hung_volume(process.pid):
+                    ended.fault = FAULT
+                    ended.stop = StageStop(stop.state, f"{stop.reason}; {volume.name} does not answer")
+                    return
 
     def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
         """Run the command `stop`, which ends the container, and read the work's output meanwhile."""

@@ -6,13 +6,20 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Optional
+
+from .hardware.tools import run_bounded
+from .hardware.tree import plain_mount
 
 #: Variable with the volumes of a pod that are not the node's own, as JSON: their names by folder.
 VOLUMES_VARIABLE = "GPUVAL_VOLUMES"
 MOUNTS = Path("/proc/self/mountinfo")
-SLOW = "volume_slow"
+SLOW, FAULT = "volume_slow", "volume_fault"
+#: A file system answers within milliseconds; one that hangs does not.
+ANSWER_SECONDS = 5.0
 #: Types of file systems that servers provide, or programs (FUSE).
 NETWORK = re.compile(
     r"nfs4?|cifs|smb3|lustre|ceph|beegfs|gpfs|wekafs|9p|virtiofs|glusterfs|pvfs2|fuse\.(?!fuse-overlayfs).+"
@@ -28,8 +35,13 @@ FAULTS = (
             *("input/output error", "stale file handle", "transport endpoint", "timed out", "structure needs cleaning"),
             *("wrong data", "host is down", "communication error", "remote i/o error"),
         ),
-        "volume_fault",
+        FAULT,
     ),
+)
+#: An error of a file, as Python prints it, and as C programs do.
+_FILE_ERROR = re.compile(
+    r"\[Errno \d+\] (?P<error>[^:]+): b?['\"](?P<path>/[^'\"]+)"
+    r"|(?:^|[\s'\"`\u2018])(?P<file>/[^\s:'\"`\u2019]+)['\"\u2019]?: (?P<reason>[A-Z][\w ./-]+)$"
 )
 
 
@@ -51,18 +63,76 @@ class MountedVolume:
         return fault if is_known else ""
 
 
+class Mount(NamedTuple):
+    """A line of a process's list of mounts. ``super_options``: options of the file system itself."""
+
+    folder: str
+    options: str
+    kind: str
+    source: str
+    super_options: str
+
+    @property
+    def prefix(self) -> str:
+        return self.folder.rstrip("/") + "/"
+
+
 def volume_of(folder: Path, mounts: Path = MOUNTS) -> MountedVolume:
     """The file system of a folder, by the mounts of this process."""
-    path = str(folder.resolve()) + "/"
-    best, kind, source, options, of_super = "", "", "", "", ""
+    return _volume_of_path(str(folder.resolve()) + "/", mounts)
+
+
+def fault_in_error(line: str, binds: Optional[Sequence[str]] = None) -> str:
+    """Return the failure class of an error of a file in a line of output, if the file is on a volume of the site; else
+    empty. `binds`: HOST:INSIDE of the container that printed it; None without a container."""
+    match = _FILE_ERROR.search(line)
+    path = match and _path_outside(match["path"] or match["file"], binds)
+    if not match or not path:
+        return ""
+    # a command of its own, because the volume may hang now
+    resolved = run_bounded("realpath", ["realpath", "-m", "--", path], ANSWER_SECONDS)
+    place = resolved.stdout.rstrip("\n") if resolved.ok else path
+    return _volume_of_path(f"{place}/", MOUNTS).fault_in(match["error"] or match["reason"])
+
+
+def _path_outside(path: str, binds: Optional[Sequence[str]]) -> str:
+    """Return the path on this machine of a file in a container; empty for a file of the container's own."""
+    for bind in ("/:/",) if binds is None else binds:
+        host, inside = bind.split(":")[:2]
+        prefix = inside.rstrip("/")
+        if f"{path}/".startswith(f"{prefix}/"):
+            return host.rstrip("/") + path[len(prefix) :]
+    return ""
+
+
+def _volume_of_path(path: str, mounts: Path) -> MountedVolume:
+    fitting = [mount for mount in reversed(_read_mounts(mounts)) if path.startswith(mount.prefix)]
+    return _volume_at(max(fitting, key=lambda mount: len(mount.folder), default=Mount("", "", "", "", "")), path)
+
+
+def find_hung_volume(pid: int) -> Optional[MountedVolume]:
+    """Return a file system of the site that does not answer, of those that a process sees; None if all answer."""
+    view = Path("/proc", str(pid))
+    for mount in _read_mounts(view / "mountinfo"):
+        volume = _volume_at(mount, mount.prefix)
+        command = ["stat", "-f", f"{view}/root{mount.folder}"]
+        if volume.of_site and run_bounded("stat", command, ANSWER_SECONDS).timed_out:
+            return volume
+    return None
+
+
+def _read_mounts(mounts: Path) -> list[Mount]:
+    rows = []
     for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
         before, _, after = line.partition(" - ")
         fields, more = before.split(" "), [*after.split(" "), "", ""]
-        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
-        if path.startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
-            best, options, (kind, source, of_super) = mount, fields[5], more[:3]
+        rows.append(Mount(plain_mount(fields[4]), fields[5], *more[:3]))
+    return rows
+
+
+def _volume_at(mount: Mount, path: str) -> MountedVolume:
     declared = json.loads(os.environ.get(VOLUMES_VARIABLE) or "{}")
     name = next((name for place, name in declared.items() if path.startswith(f"{place.rstrip('/')}/")), "")
-    read_only = "ro" in options.split(",") and "ro" not in of_super.split(",")
-    is_network = NETWORK.fullmatch(kind) is not None
-    return MountedVolume(kind, name or f"{kind} {source}", bool(name) or is_network, read_only)
+    read_only = "ro" in mount.options.split(",") and "ro" not in mount.super_options.split(",")
+    is_network = NETWORK.fullmatch(mount.kind) is not None
+    return MountedVolume(mount.kind, name or f"{mount.kind} {mount.source}", bool(name) or is_network, read_only)

@@ -6,22 +6,16 @@ A call of the driver may hang, so a child process reads.
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import select
-import signal
-import time
 from dataclasses import asdict
 from typing import Any, Optional
 
+from ..node_directory import NodeError, within
 from . import nvidia_gpus, values
 from .gpu import COMPLETED, Detection, Gpu
 from .nvml import CALLS, FI_NVLINK_LINK_COUNT, LIBRARY, Nvml, NvmlCall
 from .nvml_fabric import read_fabric, read_platform
-from .source import SourceError
-from .tools import KILL_GRACE_SECONDS, VENDOR_TOOL_TIMEOUT_SECONDS, Run
+from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 
-MAX_ANSWER_BYTES = 1 << 20
 #: Fields of a link: its speed in MB/s, and how often NVLink 5 recovered; that counter of NVLink 1 to 4.
 FI_LINK_SPEED, FI_LINK_RECOVERIES, LINK_RECOVERIES = 164, 215, 1
 #: Readings of telemetry that are facts too, by attribute of ``Gpu``.
@@ -141,7 +135,10 @@ def detect(run: Run, library: Optional[str] = LIBRARY) -> Detection:
     )
     if library is None or (detection.installed and (is_complete or detection.hung)):
         return detection
-    answer = _read_in_child(library, VENDOR_TOOL_TIMEOUT_SECONDS)
+    try:
+        answer = within(VENDOR_TOOL_TIMEOUT_SECONDS, _read, library)
+    except NodeError:
+        answer = {"gpus": [], "lost": 0}
     gpus = [Gpu(**gpu) for gpu in answer["gpus"]]
     if not detection.installed:
         return Detection(nvidia_gpus.VENDOR, gpus, None, unlisted=answer["lost"]) if gpus else detection
@@ -153,37 +150,9 @@ def detect(run: Run, library: Optional[str] = LIBRARY) -> Detection:
     return detection
 
 
-def _read_in_child(library: str, seconds: float) -> dict[str, Any]:
-    """Return `gpus` and how many are `lost`; both empty if NVML cannot be read, or hangs for so many seconds."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            source = NvmlGpus(library)
-            answer = {"gpus": [asdict(gpu) for gpu in source.gpus()], "lost": source.lost_count}
-            with os.fdopen(writer, "w") as stream:
-                json.dump(answer, stream)
-        except (SourceError, OSError, ValueError):
-            pass
-        finally:
-            os._exit(0)
-    os.close(writer)
-    text = b""
-    with os.fdopen(reader, "rb", buffering=0) as stream:
-        while len(text) < MAX_ANSWER_BYTES and select.select([stream], [], [], seconds)[0]:
-            chunk = stream.read(65536)
-            if not chunk:
-                break
-            text += chunk
-    os.kill(child, signal.SIGKILL)
-    deadline = time.monotonic() + KILL_GRACE_SECONDS  # one that hangs in the driver cannot be waited for
-    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    try:
-        return {"gpus": [], "lost": 0, **json.loads(text)}
-    except ValueError:
-        return {"gpus": [], "lost": 0}
+def _read(library: str) -> dict[str, Any]:
+    source = NvmlGpus(library)
+    return {"gpus": [asdict(gpu) for gpu in source.gpus()], "lost": source.lost_count}
 
 
 def _text(buffer: Any) -> str:

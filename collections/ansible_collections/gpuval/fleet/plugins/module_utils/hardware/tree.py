@@ -33,6 +33,11 @@ def read_number(path: Path) -> Optional[int]:
         return None
 
 
+def plain_mount(folder: str) -> str:
+    """Return a folder of a list of mounts without the kernel's octal escapes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), folder)
+
+
 class Tree(NamedTuple):
     """A machine's file tree; paths are given as on the machine (`/proc/meminfo`)."""
 
@@ -80,7 +85,7 @@ class Tree(NamedTuple):
         table = self.read("/proc/mounts")
         rows = [line.split(" ")[:4] for line in (table or "").splitlines()]
         for row in rows:
-            row[1:2] = [re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder) for folder in row[1:2]]
+            row[1:2] = [plain_mount(folder) for folder in row[1:2]]
         return [row for row in rows if len(row) == 4] if table else None
 
     def link_name(self, name: str) -> Optional[str]:

@@ -1,7 +1,5 @@
 """Images of docker/ in a registry: their references, and their digests in the inventory's files of variables. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 It follows the mark's label and annotations alone, so that one rule decides both. Only a PASS grows old.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any

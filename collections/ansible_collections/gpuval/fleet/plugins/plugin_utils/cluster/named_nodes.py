@@ -1,7 +1,5 @@
 """Node objects by their names, without a list of the whole cluster: it may have thousands of other nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One criterion as data, and where it applies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Testing until it passes proves nothing. Acceptances, marks on nodes and the heal
 is looked up by the serial or UUID of its machine or GPU, so that it follows the part to another name or node.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter
@@ -158,7 +156,7 @@ class NodeSighting:
         """Whether a PASS after this needs a repair: after FAIL, and after a speed that changed."""
         return self.node["verdict"] == failed_checks.FAIL or any(word == UNSTEADY for word, _ in self.faults)
 
-    def bears(self, of: str, other: NodeSighting) -> bool:
+    def bears(self, of: str, other: "NodeSighting") -> bool:
         """Whether a fault of ``of``, found in the sighting ``other``, is one of this node's machine or GPUs."""
         names = {of, *(name for gpu in other.gpus if of in gpu.values() for name in gpu.values())} - {""}
         if not of.startswith("gpu "):
@@ -172,7 +170,7 @@ class NodeSighting:
         by_number = _GPU_OF_MACHINE.search(of)
         return next(parts, by_number[0].strip() if by_number else "node")
 
-    def changes_since(self, then: NodeSighting) -> dict[str, str]:
+    def changes_since(self, then: "NodeSighting") -> dict[str, str]:
         """By part (machine or GPU, by an identity that both sightings have) whether it ``came`` or ``went``."""
         kinds = [[{gpu[key] for gpu in one.gpus} for one in (self, then)] for key in IDENTITIES]
         pairs = [pair for pair in kinds if all(names and "" not in names for names in pair)][:1]

@@ -1,7 +1,5 @@
 """Documents that come from nodes, once they were checked: what a record and a metric hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
@@ -43,7 +41,7 @@ class Record(TypedDict):
     fingerprints: dict[str, str]
     environment: dict[str, Any]
     artifacts: list[dict[str, Any]]
-    attempts: list[Record]
+    attempts: list["Record"]
     #: Nonce of the plan by which the stage ran.
     nonce: NotRequired[str]
     #: The unit of each metric as the node wrote it, if any of them was changed to the usual notation.

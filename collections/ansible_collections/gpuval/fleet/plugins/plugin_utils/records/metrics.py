@@ -1,7 +1,5 @@
 """The metrics of records in little memory: a fleet has millions, and only their values differ between its nodes."""
 
-from __future__ import annotations
-
 import functools
 import math
 from array import array
@@ -60,7 +58,7 @@ class CompactMetrics(Sequence[NodeMetric]):
         self._integers = _shared(bytes([type(number) is int for number in numbers]))
 
     @classmethod
-    def of(cls, metrics: Sequence[NodeMetric]) -> CompactMetrics:
+    def of(cls, metrics: Sequence[NodeMetric]) -> "CompactMetrics":
         """The compact form of metrics; of compact ones themselves."""
         if isinstance(metrics, cls):
             return metrics
@@ -101,7 +99,7 @@ def _value(number: float, is_integer: int) -> float | None:
     """8 stays 8 and 8.0 stays 8.0: digests and reports have them as the node wrote them."""
     if is_integer:
         return int(number)
-    return number if number == number else None  # noqa: PLR0124 - not a number
+    return None if math.isnan(number) else number
 
 
 def _metric(row: MetricRow, value: float | None) -> NodeMetric:

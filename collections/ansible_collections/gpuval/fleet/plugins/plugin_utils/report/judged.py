@@ -1,7 +1,5 @@
 """The whole report on a run, from the inputs of its judgement alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Choose the images that the stages of all nodes need, by vendor of their accelerators, and the files to name them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

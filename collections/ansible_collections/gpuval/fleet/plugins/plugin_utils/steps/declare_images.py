@@ -1,7 +1,5 @@
 """Name pushed images by digest in the files of variables of an inventory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ parts). Parts of a node are not independent: chance depends on the number of nod
 percentiles, its duration and rate) prove nothing and are only counted.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator
@@ -108,7 +106,7 @@ def _pairs(
     # by their values: neither the choice of places nor a rounded sum depends on the order of nodes
     chosen = sorted(range(len(common)), key=lambda index: [column[index] for column in columns])
     if len(chosen) > MAX_PLACES:
-        chosen = random.Random(0).sample(chosen, MAX_PLACES)  # noqa: S311 - always the same ones
+        chosen = random.Random(0).sample(chosen, MAX_PLACES)  # noqa: S311 - a fixed draw, for a judgement to be made again
     places = [common[index] for index in chosen]
     nodes = len({place[0] if isinstance(place, tuple) else place for place in places})
     if nodes < MIN_NODES:
