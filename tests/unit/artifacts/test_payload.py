@@ -103,6 +103,15 @@ def test_the_workloads_come_with_the_shared_code_that_they_import():
     assert needed <= shared
 
 
+def test_the_shared_code_of_the_workloads_comes_with_all_that_it_imports(tmp_path):
+    (tmp_path / "workloads.zip").write_bytes(payload.workloads_zip())
+    modules = [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in payload.OF_WORKLOADS]
+    imports = "".join(f"import gpuval_node.{module}\n" for module in modules)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "workloads.zip")}
+    done = subprocess.run([sys.executable, "-c", imports], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_tests_and_caches_do_not_travel(tmp_path, monkeypatch):
     for name in ("__init__.py", "a.py", "data.json", "tests/test_a.py", "__pycache__/a.pyc", "sub/b.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

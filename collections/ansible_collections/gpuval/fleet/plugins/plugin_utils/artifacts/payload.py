@@ -17,7 +17,7 @@ MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
 OF_WORKLOADS = (
     *("clock_skew.py", "volumes.py", "network/__init__.py", "network/parallel.py"),
-    *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "pci", "tree")),
+    *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "pci", "tools", "tree")),
 )
 SHARED = (
     "clock_skew.py",
