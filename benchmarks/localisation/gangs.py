@@ -7,16 +7,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import (
-    Findings,
-    Limits,
-    Result,
-    Round,
-    Search,
-    Tuning,
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
+    FaultSearch,
+    GroupResult,
+    SearchFindings,
+    SearchLimits,
+    SearchRound,
+    SearchTuning,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import DEFAULT
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
 
 USUAL = 45e9  # bytes/s
 #: What starting a round takes, what its transfers take at the usual speed, and the deadline, all in seconds.
@@ -53,10 +53,10 @@ class Gang:
     racks: dict[str, Fault] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
 
-    def measure(self, nodes: Sequence[str]) -> tuple[Result, float]:
+    def measure(self, nodes: Sequence[str]) -> tuple[GroupResult, float]:
         """The result of a ring through `nodes`, and the seconds that it takes."""
         if self.silent & set(nodes):
-            return Result("missing"), DEADLINE_SECONDS
+            return GroupResult("missing"), DEADLINE_SECONDS
         states, factor = [], 1.0
         for fault in self._faults(nodes):
             if len(nodes) >= fault.least and (fault.rate >= 1 or self.random.random() < fault.rate):
@@ -66,12 +66,12 @@ class Gang:
                     states.append(fault.state)
         if states:
             state = min(states, key=HARD[::-1].index)  # a crash comes before a hang, a hang before a wrong result
-            return Result(state), DEADLINE_SECONDS if state == "timeout" else START_SECONDS + WORK_SECONDS
+            return GroupResult(state), DEADLINE_SECONDS if state == "timeout" else START_SECONDS + WORK_SECONDS
         if self.tail and self.random.random() < self.tail:
             factor *= self.random.uniform(0.6, 0.9)
         factor *= (1 - self.fall) ** math.log2(len(nodes) / 2)
         speed = USUAL * factor * math.exp(self.random.gauss(0, self.noise))
-        return Result("ok", bus_bytes_per_second=speed), min(
+        return GroupResult("ok", bus_bytes_per_second=speed), min(
             DEADLINE_SECONDS, START_SECONDS + WORK_SECONDS * USUAL / speed
         )
 
@@ -86,7 +86,7 @@ class Gang:
                 found.append(fault)
         return found
 
-    def run(self, round_: Round) -> tuple[dict[str, Result], float]:
+    def run(self, round_: SearchRound) -> tuple[dict[str, GroupResult], float]:
         """Results of the groups, and the wall of the round: that of its slowest group."""
         measured = {group.id: self.measure(group.nodes) for group in round_.groups}
         return {name: result for name, (result, _) in measured.items()}, max(wall for _, wall in measured.values())
@@ -100,13 +100,13 @@ def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03
     return Gang(nodes, Topology.of_labels(places), random.Random(seed), noise, tail)  # noqa: S311 - a drawn fleet, no secret
 
 
-def search(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Search:
-    limits = limits or Limits(deadline_seconds=DEADLINE_SECONDS)
-    found = Search.start(gang.nodes, gang.topology, limits, tuning)
+def search(gang: Gang, limits: SearchLimits | None = None, tuning: SearchTuning = DEFAULT) -> FaultSearch:
+    limits = limits or SearchLimits(deadline_seconds=DEADLINE_SECONDS)
+    found = FaultSearch.start(gang.nodes, gang.topology, limits, tuning)
     while (round_ := found.next_round()) is not None:
         found.add_results(*gang.run(round_))
     return found
 
 
-def find(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Findings:
+def find(gang: Gang, limits: SearchLimits | None = None, tuning: SearchTuning = DEFAULT) -> SearchFindings:
     return search(gang, limits, tuning).finding()

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(Path(__file__).resolve().parent)]
 
 # Not at the top ("path"): they are found by what is put into sys.path above, and not installed.
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Findings, Limits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import SearchFindings, SearchLimits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import DEFAULT
 from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find
 from localisation_kinds import KINDS
 
@@ -52,7 +52,7 @@ class Tally:
     pairs: list[int] = field(default_factory=list)
     walls: list[float] = field(default_factory=list)
 
-    def add(self, gang: Gang, finding: Findings) -> None:
+    def add(self, gang: Gang, finding: SearchFindings) -> None:
         self.fleets += 1
         bad, suspect = set(finding.of_class("bad")), set(finding.of_class("suspect"))
         bad_links = {frozenset(pair) for pair in finding.bad_links}
@@ -118,7 +118,7 @@ def _share(part: int, whole: int) -> str:
 def tally(kind: str, size: int, seeds: range, options: argparse.Namespace) -> Tally:
     found = Tally()
     tuning = replace(DEFAULT, **dict(options.set))
-    limits = Limits(deadline_seconds=DEADLINE_SECONDS, floor_bytes_per_second=options.floor * USUAL or None)
+    limits = SearchLimits(deadline_seconds=DEADLINE_SECONDS, floor_bytes_per_second=options.floor * USUAL or None)
     for seed in seeds:
         gang = build(size, seed, noise=options.noise, tail=options.tail, rack=options.rack)
         gang.fall = options.fall
@@ -167,7 +167,7 @@ def tuned(text: str) -> tuple[str, float]:
     """Raises ValueError, which argparse reports."""
     name, _, value = text.partition("=")
     if not hasattr(DEFAULT, name):
-        raise ValueError(f"{name}: no field of Tuning")
+        raise ValueError(f"{name}: no field of SearchTuning")
     return name, type(getattr(DEFAULT, name))(value)
 
 
@@ -190,7 +190,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rack", type=int, help="nodes of a rack; 0: racks are unknown")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--set", type=tuned, action="append", default=[], metavar="NAME=VALUE", help="a field of gang/search/tuning.py"
+        "--set",
+        type=tuned,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a field of gang/search/search_limits.py",
     )
     parser.add_argument("--explain", action="store_true", help="name fleets with something wrong or not found")
     return parser.parse_args()

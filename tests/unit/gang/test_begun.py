@@ -2,7 +2,11 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
+    FaultSearch,
+    GroupResult,
+    SearchLimits,
+)
 
 PAIR = ("a", "b")
 
@@ -45,7 +49,7 @@ def test_the_one_that_was_not_there_is_named():
 
 
 def test_work_that_had_begun_counts():
-    assert result(record("crash", "rank 0 broke off", True, stopped_by="b"), record("crash", "", True)) == Result(
+    assert result(record("crash", "rank 0 broke off", True, stopped_by="b"), record("crash", "", True)) == GroupResult(
         "crash", message="rank 0 broke off", culprits=("b",)
     )
     assert result(record("timeout", "", True), record("crash", "", True)).state == "timeout"
@@ -77,11 +81,11 @@ def test_memory_or_a_port_that_another_process_holds_accuses_no_node(message):
 
 
 def carry(bad, answer):
-    search = Search.start([f"n{number}" for number in range(8)], limits=Limits(climb=False))
+    search = FaultSearch.start([f"n{number}" for number in range(8)], limits=SearchLimits(climb=False))
     while (round_ := search.next_round()) is not None:
         search.add_results(
             {
-                group.id: answer if bad in group.nodes else Result("ok", bus_bytes_per_second=350e9)
+                group.id: answer if bad in group.nodes else GroupResult("ok", bus_bytes_per_second=350e9)
                 for group in round_.groups
             },
             1.0,
@@ -90,7 +94,7 @@ def carry(bad, answer):
 
 
 def test_the_words_of_what_failed_are_evidence_and_bounded():
-    finding = carry("n3", Result("crash", message="NCCL error: \x1b[31munhandled system error " + "x" * 5000))
+    finding = carry("n3", GroupResult("crash", message="NCCL error: \x1b[31munhandled system error " + "x" * 5000))
     assert finding.nodes["n3"] == "bad"
     (told, *_) = finding.evidence["n3"]
     assert "unhandled system error" in told
@@ -99,6 +103,6 @@ def test_the_words_of_what_failed_are_evidence_and_bounded():
 
 
 def test_a_node_whose_groups_never_begin_is_not_tested():
-    finding = carry("n3", Result("missing", message="the work did not begin: port 29501 cannot be used"))
+    finding = carry("n3", GroupResult("missing", message="the work did not begin: port 29501 cannot be used"))
     assert finding.nodes.pop("n3") == "untested"
     assert set(finding.nodes.values()) == {"healthy"}

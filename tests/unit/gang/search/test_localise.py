@@ -6,13 +6,17 @@ import random
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
+    FaultSearch,
+    GroupResult,
+    SearchLimits,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
 from gangs import USUAL, Fault, build, find, search
 from localisation_kinds import KINDS
 
 FAULTS = [Fault("slow", 0.9), Fault("slow", 0.1), Fault("wrong"), Fault("timeout"), Fault("crash")]
-SMALL = Limits(climb=False)
+SMALL = SearchLimits(climb=False)
 
 
 def others(finding, *nodes):
@@ -20,14 +24,14 @@ def others(finding, *nodes):
 
 
 def run(search, answer):
-    """Run a search; `answer(nodes)` is a Result."""
+    """Run a search; `answer(nodes)` is a GroupResult."""
     while (round_ := search.next_round()) is not None:
         search.add_results({group.id: answer(group.nodes) for group in round_.groups}, 1.0)
     return search.finding()
 
 
 def right(factor=1.0):
-    return Result("ok", bus_bytes_per_second=USUAL * factor)
+    return GroupResult("ok", bus_bytes_per_second=USUAL * factor)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 16, 33, 64, 232])
@@ -73,41 +77,41 @@ def test_an_accusation_has_fresh_results_with_different_good_partners():
 
 
 def test_three_nodes_tell_a_bad_one():
-    finding = run(Search.start(["a", "b", "c"]), lambda nodes: Result("timeout") if "b" in nodes else right())
+    finding = run(FaultSearch.start(["a", "b", "c"]), lambda nodes: GroupResult("timeout") if "b" in nodes else right())
     assert finding.nodes == {"a": "healthy", "b": "bad", "c": "healthy"}
 
 
 @pytest.mark.parametrize("state", ["wrong", "timeout", "crash", "slow"])
 def test_two_nodes_cannot_be_distinguished(state):
-    finding = run(Search.start(["a", "b"]), lambda nodes: Result(state, culprits=("a",)))
+    finding = run(FaultSearch.start(["a", "b"]), lambda nodes: GroupResult(state, culprits=("a",)))
     assert finding.nodes == {"a": "suspect", "b": "suspect"}
     assert finding.gang == ["no pair worked: check what all nodes share"]
 
 
 def test_two_slow_nodes_are_suspect_by_the_expected_figure():
-    limits = Limits(floor_bytes_per_second=USUAL)
-    finding = run(Search.start(["a", "b"], limits=limits), lambda nodes: right(0.5))
+    limits = SearchLimits(floor_bytes_per_second=USUAL)
+    finding = run(FaultSearch.start(["a", "b"], limits=limits), lambda nodes: right(0.5))
     assert finding.nodes == {"a": "suspect", "b": "suspect"}
     assert "50 % slower than expected" in finding.gang[0]
-    assert run(Search.start(["a", "b"], limits=limits), lambda nodes: right()).clean
+    assert run(FaultSearch.start(["a", "b"], limits=limits), lambda nodes: right()).clean
 
 
 def test_one_node_or_none_is_untested():
-    finding = run(Search.start(["a"]), lambda nodes: right())
+    finding = run(FaultSearch.start(["a"]), lambda nodes: right())
     assert (finding.nodes, finding.clean) == ({"a": "untested"}, False)
-    assert not run(Search.start([]), lambda nodes: right()).clean
+    assert not run(FaultSearch.start([]), lambda nodes: right()).clean
 
 
 def test_a_gang_that_is_slow_as_a_whole_accuses_no_node():
-    limits = Limits(floor_bytes_per_second=USUAL)
-    finding = run(Search.start([f"n{one}" for one in range(8)], limits=limits), lambda nodes: right(0.6))
+    limits = SearchLimits(floor_bytes_per_second=USUAL)
+    finding = run(FaultSearch.start([f"n{one}" for one in range(8)], limits=limits), lambda nodes: right(0.6))
     assert finding.of_class("bad") == []
     assert set(finding.nodes.values()) == {"suspect"}
     assert "40 % slower" in finding.gang[0]
 
 
 def test_a_gang_in_which_nothing_works_accuses_no_node():
-    finding = run(Search.start([f"n{one}" for one in range(8)]), lambda nodes: Result("timeout"))
+    finding = run(FaultSearch.start([f"n{one}" for one in range(8)]), lambda nodes: GroupResult("timeout"))
     assert finding.of_class("bad") == []
     assert finding.of_class("healthy") == []
     assert finding.gang
@@ -156,10 +160,10 @@ def test_racks_that_are_slower_apart_by_design():
         apart = len({places.place(node, "rack") for node in nodes}) > 1
         return right((0.5 if apart else 1.0) * (0.5 if "node-003" in nodes else 1.0) * gang.random.uniform(0.97, 1.03))
 
-    report = run(Search.start(gang.nodes, places, SMALL), answer)
+    report = run(FaultSearch.start(gang.nodes, places, SMALL), answer)
     assert [(one.scope, one in report.suspect_boundaries) for one in report.suspect_boundaries] == [("apart", True)]
     assert (report.of_class("bad"), others(report, "node-003")) == (["node-003"], {})
-    tapered = run(Search.start(gang.nodes, places, Limits(climb=False, tapered=True)), answer)
+    tapered = run(FaultSearch.start(gang.nodes, places, SearchLimits(climb=False, tapered=True)), answer)
     assert (tapered.suspect_boundaries, tapered.of_class("bad")) == ([], ["node-003"])
 
 
@@ -215,13 +219,14 @@ def test_a_missing_result_is_run_again_and_else_leaves_both_untested():
     def once(nodes):
         if set(nodes) == {"n1", "n2"} and not lost:
             lost.append(nodes)
-            return Result("missing")
+            return GroupResult("missing")
         return right()
 
     names = [f"n{one}" for one in range(8)]
-    assert run(Search.start(names, limits=SMALL), once).clean
+    assert run(FaultSearch.start(names, limits=SMALL), once).clean
     always = run(
-        Search.start(names, limits=SMALL), lambda nodes: Result("missing") if set(nodes) == {"n1", "n2"} else right()
+        FaultSearch.start(names, limits=SMALL),
+        lambda nodes: GroupResult("missing") if set(nodes) == {"n1", "n2"} else right(),
     )
     assert (always.nodes["n1"], always.nodes["n2"]) == ("untested", "untested")
     assert others(always, "n1", "n2") == {}
@@ -229,36 +234,37 @@ def test_a_missing_result_is_run_again_and_else_leaves_both_untested():
 
 def test_right_without_a_figure_is_no_evidence_where_others_have_one():
     names = [f"n{one}" for one in range(8)]
-    finding = run(Search.start(names), lambda nodes: Result("ok") if "n3" in nodes else right())
+    finding = run(FaultSearch.start(names), lambda nodes: GroupResult("ok") if "n3" in nodes else right())
     assert finding.nodes["n3"] == "untested"
-    assert run(Search.start(names), lambda nodes: Result("ok")).clean
+    assert run(FaultSearch.start(names), lambda nodes: GroupResult("ok")).clean
 
 
 @pytest.mark.parametrize("figure", [math.nan, math.inf, -1.0, 0, "9e9", True, None])
 def test_figures_that_cannot_be_are_none(figure):
-    assert Result("ok", bus_bytes_per_second=figure).cleaned(["a", "b"]).bus_bytes_per_second is None
+    assert GroupResult("ok", bus_bytes_per_second=figure).cleaned(["a", "b"]).bus_bytes_per_second is None
 
 
 def test_latencies_are_compared_where_there_is_no_bandwidth():
     names = [f"n{one}" for one in range(8)]
     finding = run(
-        Search.start(names, limits=SMALL), lambda nodes: Result("ok", latency_seconds=9e-5 if "n3" in nodes else 2e-5)
+        FaultSearch.start(names, limits=SMALL),
+        lambda nodes: GroupResult("ok", latency_seconds=9e-5 if "n3" in nodes else 2e-5),
     )
     assert finding.of_class("bad") == ["n3"]
     assert finding.centre_bytes_per_second is None
 
 
 def test_what_a_run_tells_of_culprits_is_cleaned_and_proves_nothing():
-    taken = Result("timeout", culprits=("x", "a", "a"), message="\x1b[31mno\nway" * 200).cleaned(["a", "b"])
+    taken = GroupResult("timeout", culprits=("x", "a", "a"), message="\x1b[31mno\nway" * 200).cleaned(["a", "b"])
     assert taken.culprits == ("a",)
     assert "\x1b" not in taken.message
     assert len(taken.message) <= 300
     names = [f"n{one}" for one in range(8)]
 
     def slander(nodes):
-        return Result("timeout", culprits=(min(nodes),)) if "n7" in nodes else right()
+        return GroupResult("timeout", culprits=(min(nodes),)) if "n7" in nodes else right()
 
-    assert run(Search.start(names), slander).of_class("bad") == ["n7"]
+    assert run(FaultSearch.start(names), slander).of_class("bad") == ["n7"]
 
 
 @pytest.mark.parametrize("fault", [Fault("timeout", least=16), Fault("slow", 0.4, least=16)])
@@ -273,13 +279,13 @@ def test_a_fault_of_the_whole_gang_alone_is_reported_and_no_node_is_accused(faul
 
 def test_a_whole_gang_that_fails_once_and_then_works_is_fine():
     gang = build(16, 1)
-    searching, whole = Search.start(gang.nodes, gang.topology, Limits()), 0
+    searching, whole = FaultSearch.start(gang.nodes, gang.topology, SearchLimits()), 0
     while (round_ := searching.next_round()) is not None:
         results, wall = gang.run(round_)
         for group in round_.groups:
             whole += len(group.nodes) == 16
             if len(group.nodes) == 16 and whole == 1:
-                results[group.id] = Result("timeout")
+                results[group.id] = GroupResult("timeout")
         searching.add_results(results, wall)
     assert whole == 2
     assert searching.finding().gang == ["the whole gang: timeout in 1 of 2 rounds; each pair is fine"]
@@ -300,7 +306,7 @@ def test_rounds_after_those_of_pairs_are_few(kind):
 def test_every_round_is_disjoint_has_a_deadline_and_pairs_come_once_in_the_first_rounds():
     gang = build(33, 3)
     gang.bad = {"node-007": Fault("wrong", rate=0.5)}
-    done = search(gang, Limits(deadline_seconds=77))
+    done = search(gang, SearchLimits(deadline_seconds=77))
     first = []
     for number, round_ in enumerate(done.rounds, 1):
         nodes = [node for group in round_.groups for node in group.nodes]
@@ -314,10 +320,10 @@ def test_every_round_is_disjoint_has_a_deadline_and_pairs_come_once_in_the_first
 def test_limits_of_rounds_and_wall_end_the_search_and_are_reported():
     gang = build(16, 1)
     gang.bad = {"node-003": Fault("timeout")}
-    finding = find(gang, Limits(rounds=4))
+    finding = find(gang, SearchLimits(rounds=4))
     assert (finding.rounds, finding.stopped) == (4, "the limit of 4 rounds")
     assert finding.nodes["node-003"] == "suspect"
-    walled = find(gang, Limits(deadline_seconds=120, wall_seconds=400))
+    walled = find(gang, SearchLimits(deadline_seconds=120, wall_seconds=400))
     assert walled.seconds <= 400
     assert walled.stopped == "the limit of 400 s"
 
@@ -326,31 +332,31 @@ def test_a_search_goes_on_from_its_saved_state():
     def run_search(saved_between):
         gang = build(16, 4)
         gang.bad = {"node-003": Fault("slow", 0.9), "node-009": Fault("wrong", rate=0.5)}
-        one = Search.start(gang.nodes, gang.topology)
+        one = FaultSearch.start(gang.nodes, gang.topology)
         while one.next_round() is not None:
             if saved_between:
-                one = Search.from_json(json.loads(json.dumps(one.to_json())))
+                one = FaultSearch.from_json(json.loads(json.dumps(one.to_json())))
             one.add_results(*gang.run(one.next_round()))
             if saved_between:
-                one = Search.from_json(json.loads(json.dumps(one.to_json())))
+                one = FaultSearch.from_json(json.loads(json.dumps(one.to_json())))
         return one.finding()
 
     assert run_search(True) == run_search(False)
 
 
 def test_a_saved_state_that_is_none_is_refused():
-    one = Search.start(["a", "b", "c"], Topology.of_labels({"a": {"rack": "r1"}}))
+    one = FaultSearch.start(["a", "b", "c"], Topology.of_labels({"a": {"rack": "r1"}}))
     one.next_round()
     document = json.loads(json.dumps(one.to_json()))
     with pytest.raises(schemas.Invalid):
-        Search.from_json({**document, "schema": "gpuval.localisation/9"})
+        FaultSearch.from_json({**document, "schema": "gpuval.localisation/9"})
     document["rounds"][0]["groups"][0]["purpose"] = "; rm -rf"
     with pytest.raises(schemas.Invalid):
-        Search.from_json(document)
+        FaultSearch.from_json(document)
 
 
 def test_the_same_round_is_returned_until_its_results_are_added():
-    one = Search.start(["a", "b", "c", "d"])
+    one = FaultSearch.start(["a", "b", "c", "d"])
     round_ = one.next_round()
     assert one.next_round() is round_
     one.add_results({group.id: right() for group in round_.groups})
@@ -358,7 +364,7 @@ def test_the_same_round_is_returned_until_its_results_are_added():
 
 
 def test_a_finding_can_be_had_at_any_time():
-    one = Search.start(["a", "b", "c", "d"])
+    one = FaultSearch.start(["a", "b", "c", "d"])
     assert set(one.finding().nodes.values()) == {"untested"}
     one.next_round()
     assert set(one.finding().nodes.values()) == {"untested"}

@@ -2,7 +2,11 @@
 
 import random
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
+    FaultSearch,
+    GroupResult,
+    SearchLimits,
+)
 from gangs import Fault, build, search
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +29,7 @@ def gangs(draw, faults=tuple(CLEAR)):
 def test_the_order_of_nodes_does_not_matter(gang, seed):
     def find(nodes):
         gang.random.seed(seed)
-        found = Search.start(nodes, gang.topology)
+        found = FaultSearch.start(nodes, gang.topology)
         while (round_ := found.next_round()) is not None:
             found.add_results(*gang.run(round_))
         return found.finding()
@@ -50,14 +54,14 @@ def test_every_bad_node_is_found(gang):
 @given(gangs(faults=(*CLEAR, *NOW_AND_THEN)), st.data())
 @settings(max_examples=100)
 def test_taking_results_away_makes_no_node_healthy(gang, data):
-    done = search(gang, Limits(climb=False))
+    done = search(gang, SearchLimits(climb=False))
     before = done.finding()
     names = [group.id for round_ in done.rounds for group in round_.groups]
     gone = set(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=12, unique=True)))
-    less = Search.start(gang.nodes, gang.topology, done.limits)
+    less = FaultSearch.start(gang.nodes, gang.topology, done.limits)
     less.rounds = done.rounds
     less.results = [
-        {name: Result("missing") if name in gone else result for name, result in (results or {}).items()}
+        {name: GroupResult("missing") if name in gone else result for name, result in (results or {}).items()}
         for results in done.results
     ]
     after = less.finding()
@@ -70,11 +74,11 @@ def test_taking_results_away_makes_no_node_healthy(gang, data):
 def test_every_search_ends_whatever_comes(gang, data):
     states = st.sampled_from(["ok", "ok", "ok", "slow", "wrong", "timeout", "crash", "missing"])
     figures = st.one_of(st.none(), st.floats(1e6, 1e11))
-    found = Search.start(gang.nodes, gang.topology, Limits(rounds=30))
+    found = FaultSearch.start(gang.nodes, gang.topology, SearchLimits(rounds=30))
     while (round_ := found.next_round()) is not None:
         assert len(found.rounds) <= 30
         nodes = [node for group in round_.groups for node in group.nodes]
         assert len(nodes) == len(set(nodes))
-        found.add_results({group.id: Result(data.draw(states), data.draw(figures)) for group in round_.groups})
+        found.add_results({group.id: GroupResult(data.draw(states), data.draw(figures)) for group in round_.groups})
         found.finding()
     assert set(found.finding().nodes) == set(gang.nodes)

@@ -20,8 +20,8 @@ from ..runs.folder import RunFolder
 from . import document as gang_document
 from . import evidence, forming, keys, report_section, rounds
 from .forming import Candidate
-from .search.findings import counts_of
-from .search.localise import Limits, Search, Topology
+from .search.fault_search import FaultSearch, SearchLimits, Topology
+from .search.search_findings import counts_of
 
 #: Versions that must be the same on all members of a gang.
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
@@ -232,7 +232,7 @@ class Gangs:
                 document["searches"][name] = self._begin_search(name).to_json()
                 document["findings"].pop(name, None)
         began_at = run_folder.now()
-        searches = {name: Search.from_json(saved) for name, saved in document["searches"].items()}
+        searches = {name: FaultSearch.from_json(saved) for name, saved in document["searches"].items()}
         cut = ""
         while not self._closed() and time.monotonic() - began < self.settings.search_seconds:
             due = {name: round_ for name, search in searches.items() if (round_ := search.next_round())}
@@ -270,7 +270,7 @@ class Gangs:
             finding["faults"] = {node: faults[node] for node in finding["nodes"] if node in faults}
             finding["gang"] = [*rounds.of_other_network(finding["nodes"], networks), *finding["gang"]]
             if cut and not finding["stopped"]:
-                further = Search.from_json(search.to_json())
+                further = FaultSearch.from_json(search.to_json())
                 finding["stopped"] = cut if further.next_round() is not None else further.stopped
             finding["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
             finding |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
@@ -289,16 +289,16 @@ class Gangs:
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
-    def _begin_search(self, name: str) -> Search:
+    def _begin_search(self, name: str) -> FaultSearch:
         members = [member["node"] for member in self.document["gangs"][name]]
         topology = Topology.of_labels({node: self.run["nodes"][node].get("labels", {}) for node in members})
-        limits = Limits(
+        limits = SearchLimits(
             deadline_seconds=self.settings.search_round_seconds,
             wall_seconds=self.settings.search_seconds,
             tapered=self.settings.tapered,
             floor_bytes_per_second=self.settings.expected_bytes_per_second or None,
         )
-        return Search.start(members, topology, limits)
+        return FaultSearch.start(members, topology, limits)
 
     def _round(
         self,

@@ -7,7 +7,7 @@ from ..core.escape import one_line
 from ..core.grouping import values_by_key
 from ..core.text import some_of
 from . import rounds
-from .search.findings import CLASSES
+from .search.search_findings import CLASSES
 
 #: Limits of the report's section; gangs/gangs.json has everything.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600

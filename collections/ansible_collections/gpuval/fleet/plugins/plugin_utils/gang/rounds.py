@@ -13,7 +13,7 @@ from ..records.documents import Record
 from ..runs.folder import RunError, RunFolder, known_runs
 from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
 from .forming import LEAST
-from .search.statistics import Result
+from .search.pair_noise import GroupResult
 
 MAX_RUN_ID = 63
 #: Limits of a search's sentences in a record.
@@ -135,7 +135,7 @@ def usual_size(sizes: Iterable[float | None]) -> float | None:
 
 def result_of(
     members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None], usual_bytes: float | None = None
-) -> Result:
+) -> GroupResult:
     """The result of one group of a search, from its members' records of the stage; None or no record is no answer.
 
     Work that did not start is no answer either: an occupied port, other software, occupied device memory or a late
@@ -145,26 +145,28 @@ def result_of(
     if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
         silent = [node for node, record in by_node.items() if record is None or record["finished_at"] is None]
         reason = f"no result from {', '.join(silent)}" if silent else "it did not finish"
-        return Result("missing", message=reason, culprits=tuple(silent) if len(silent) < len(members) else ())
+        return GroupResult("missing", message=reason, culprits=tuple(silent) if len(silent) < len(members) else ())
     reported = {node: record for node, record in by_node.items() if record is not None}
     states = {record["state"] for record in reported.values()}
     message = next((record["message"] for record in reported.values() if record["state"] != "success"), "")
     if any(figure(record, ERRORS) for record in reported.values()):
-        return Result("wrong", message=message)
+        return GroupResult("wrong", message=message)
     if states == {"success"}:
         unchecked = [node for node, record in reported.items() if figure(record, ERRORS) is None]
         if unchecked:
-            return Result("missing", message=f"{', '.join(unchecked)} did not report whether the elements are right")
+            return GroupResult(
+                "missing", message=f"{', '.join(unchecked)} did not report whether the elements are right"
+            )
         size = size_of(members, records)
         if size and usual_bytes and size != usual_bytes:
-            return Result(
+            return GroupResult(
                 "missing",
                 message=f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}: free device memory "
                 "differs; end the processes that occupy it",
             )
         buses = [figure(record, BUS) for record in reported.values()]
         waits = [figure(record, LATENCY) for record in reported.values()]
-        return Result(
+        return GroupResult(
             "ok",
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
             latency_seconds=max((wait for wait in waits if wait), default=None),
@@ -177,9 +179,9 @@ def result_of(
     ]
     if absent or any(OCCUPIED.search(record["message"]) for record in reported.values()):
         reason = f"the work did not begin: {message}" if absent else message
-        return Result("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
+        return GroupResult("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
     state = "timeout" if "timeout" in states else "crash"
-    return Result(state, message=message, culprits=tuple(sorted(culprits(reported, members))))
+    return GroupResult(state, message=message, culprits=tuple(sorted(culprits(reported, members))))
 
 
 def lost(record: Mapping[str, Any]) -> bool:

@@ -63,62 +63,37 @@ def count_pair_rounds(count: int) -> int:
 
 @lru_cache(maxsize=64)
 def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple[int, ...]:
-    chosen = list(range(min(2, total)))
-    met: set[tuple[str, str]] = set()
-    free = set(range(count_pair_rounds(count))) - set(chosen)
-    while len(chosen) < total:
-        best = max(free, key=lambda number: (_across(count, number, places, met), _far(count, number, chosen), number))
-        free.discard(best)
-        chosen.append(best)
-        met.update(_groups_paired(count, best, places))
-    return tuple(chosen)
-
-
-def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], crossed: set[tuple[str, str]]) -> int:
-    """Number of boundaries that the round's pairs cross; pairs of outermost groups not yet in `crossed` count twice."""
-    crossing = sum(
-        sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
-    )
-    return crossing + 2 * len(_groups_paired(count, number, places) - crossed)
-
-
-def _groups_paired(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
-    groups = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
-    return {(a, b) if a < b else (b, a) for a, b in groups if a != b}
-
-
-def _far(count: int, number: int, chosen: Sequence[int]) -> int:
-    """The distance from round `number` to the nearest round in `chosen`, along the circle of all rounds."""
+    """The rounds to run: those of the ring, then those that cross most boundaries, far from rounds that ran before."""
     rounds_in_all = count_pair_rounds(count)
-    return min(min((number - other) % rounds_in_all, (other - number) % rounds_in_all) for other in chosen)
+    chosen = list(range(min(2, total)))
+    crossing = {
+        number: sum(
+            sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
+        )
+        for number in range(len(chosen), rounds_in_all)
+    }
+    while len(chosen) < total:
+        distance = {
+            number: min(min((number - ran) % rounds_in_all, (ran - number) % rounds_in_all) for ran in chosen)
+            for number in crossing
+        }
+        chosen.append(max(crossing, key=lambda number: (crossing[number], distance[number], number)))
+        del crossing[chosen[-1]]
+    return tuple(chosen)
 
 
 @lru_cache(maxsize=2048)
 def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of positions in line: seats of the circle whose sum is `number`; the last seat is paired with the hub."""
-    seats = count_pair_rounds(count)
-    line_of = _line(count)
+    """Pairs of positions in line: seats of a circle whose sum is `number`; the seat without a partner meets the hub.
+
+    Seats are placed so that rounds 0 and 1 are the ring. With an odd number of nodes the hub is no node: one rests.
+    """
+    seats, offset = count_pair_rounds(count), count % 2
+    position = [1, *(2 * min(seat, seats - seat) + (2 * seat > seats) for seat in range(1, seats))]
     pairs = []
     for seat in range(seats):
         partner = (number - seat) % seats
-        if seat < partner:
-            pairs.append((line_of[seat], line_of[partner]))
-        elif seat == partner:
-            pairs.append((line_of[seat], line_of[seats]))
-    return tuple(sorted((min(pair), max(pair)) for pair in pairs if min(pair) >= 0))
-
-
-@lru_cache(maxsize=64)
-def _line(count: int) -> tuple[int, ...]:
-    """The position in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
-
-    With an odd number of nodes the hub is no node (-1): the node paired with it rests.
-    """
-    seats = count_pair_rounds(count)
-    ring = [seats, 0]
-    for step in range(1, seats // 2 + 1):
-        ring += [step, seats - step]
-    places = [0] * (seats + 1)
-    for spot, seat in enumerate(ring):
-        places[seat] = spot - count % 2
-    return tuple(places)
+        if seat <= partner:
+            first, second = sorted((position[seat], 0 if seat == partner else position[partner]))
+            pairs += [(first - offset, second - offset)] if first >= offset else []
+    return tuple(sorted(pairs))

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ...core.escape import one_line
-from ...judge.peer_statistics import MAD_TO_DEVIATION
-from .tuning import DEFAULT, Tuning
+from .search_limits import DEFAULT, SearchTuning
 
 #: States that noise cannot explain: the work did not end with a right result.
 FAILED = frozenset({"wrong", "timeout", "crash"})
@@ -20,11 +19,11 @@ MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Result:
+class GroupResult:
     """The outcome of one group: ok, slow (by the run's own judgement), wrong, timeout, crash, missing (no answer).
 
-    `culprits`: nodes that the run's own programs name, such as that of the rank that hung. They are tested first; a
-    report from a node is no proof.
+    `culprits`: nodes that the run's own programs name, such as that of the rank that hung. Kept for readers of
+    gangs.json: a report from a node is no proof, and decides nothing.
     """
 
     state: str
@@ -33,11 +32,11 @@ class Result:
     message: str = ""
     culprits: tuple[str, ...] = ()
 
-    def cleaned(self, nodes: Sequence[str]) -> "Result":
+    def cleaned(self, nodes: Sequence[str]) -> "GroupResult":
         """The group's result without impossible values, which a node may have sent. `nodes`: the group's members."""
         bus, latency = _positive_figure(self.bus_bytes_per_second), _positive_figure(self.latency_seconds)
         named = tuple(name for name in nodes if name in self.culprits)
-        return Result(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS), named)
+        return GroupResult(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS), named)
 
 
 def _positive_figure(value: Any) -> float | None:
@@ -51,17 +50,12 @@ def middle(values: Sequence[float]) -> float:
     return max(values) if len(values) == 2 else statistics.median(values)
 
 
-def deviation(residuals: Sequence[float], expected: float, means: int = 1, tuning: Tuning = DEFAULT) -> float:
+def deviation(residuals: Sequence[float], expected: float, means: int = 1, tuning: SearchTuning = DEFAULT) -> float:
     """The noise of one measurement (robust standard deviation), from residuals around this number of means.
 
-    The median of few residuals is noisy and mostly too low. So for few residuals all but the farthest count, and the
-    noise is at least the expected noise.
+    All but the farthest count. The noise is at least the expected noise, since few residuals show too little.
     """
     count, prior = len(residuals), tuning.prior
-    if count >= tuning.many_residuals:
-        above = [value for value in residuals if value > 0] or [0.0]  # an explanation may have removed low ones
-        spread = MAD_TO_DEVIATION * max(statistics.median(map(abs, residuals)), statistics.median(above))
-        return math.sqrt((prior * expected**2 + count * spread**2) / (prior + count))
     freedom = count - means
     if freedom < 1:
         return expected
@@ -71,18 +65,21 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1, tunin
     variance = sum(squares) / freedom
     if freedom < prior:
         variance = ((prior - freedom) * expected**2 + freedom * variance) / prior
+    above = [value**2 for value in residuals if value > 0]  # an explanation may have removed low ones
+    if len(above) >= prior**2:
+        variance = max(variance, statistics.fmean(above))
     return max(expected, math.sqrt(variance))
 
 
 @dataclass(frozen=True)
-class Noise:
+class PairNoise:
     """Relative noise of one measurement: `sigma`; `known`: number of residuals behind it; `expected`: assumed
     before."""
 
     sigma: float
     known: int
     expected: float
-    tuning: Tuning = DEFAULT
+    tuning: SearchTuning = DEFAULT
 
     def bar(self, score: float) -> float:
         """The score to exceed instead of ``score``: higher if few measurements show the noise.

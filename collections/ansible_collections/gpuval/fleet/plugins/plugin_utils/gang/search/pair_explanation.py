@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from ...core.grouping import values_by_key
-from .statistics import FAILED, HARD, Noise, deviation, middle
+from .pair_noise import FAILED, HARD, PairNoise, deviation, middle
+from .search_limits import DEFAULT, SearchLimits, SearchTuning
 from .topology import LEVELS, Topology
-from .tuning import DEFAULT, Limits, Tuning
 
 Link = tuple[str, str]
 
 
-class Measurement(NamedTuple):
+class PairMeasurement(NamedTuple):
     """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that the group was to test.
 
     An explanation adds `relative`, the value minus the centre (HARD for a failure), and `margin`, the least deviation
@@ -33,7 +33,6 @@ class Measurement(NamedTuple):
     purpose: str
     state: str
     value: Optional[float]
-    culprits: tuple[str, ...]
     tested: tuple[str, ...] = ()
     message: str = ""
     relative: float = 0.0
@@ -66,7 +65,7 @@ class Measurement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Boundary:
+class TopologyBoundary:
     """A border in the topology with slow links. `scope`: `around` a group, `between` two, `apart`: between all,
 
     `inside`: all links in a group.
@@ -80,45 +79,44 @@ class Boundary:
         return f"{self.kind} {' - '.join(self.names)} ({self.scope})"
 
 
-def by_pair(items: Iterable[Measurement]) -> dict[Link, list[Measurement]]:
+def by_pair(items: Iterable[PairMeasurement]) -> dict[Link, list[PairMeasurement]]:
     return values_by_key((item.pair, item) for item in items)
 
 
-def by_partner(items: Iterable[Measurement], node: str) -> dict[str, list[float]]:
+def by_partner(items: Iterable[PairMeasurement], node: str) -> dict[str, list[float]]:
     """The relative figures of a node, by its partner."""
     return values_by_key((item.other(node), item.relative) for item in items)
 
 
 @dataclass
-class Explanation:
+class PairExplanation:
     """The causes of low `measurements`; `missing`: measurements without a result.
 
-    `implicated`: nodes, worst first. `cleared`: nodes that fresh results no longer implicate. `bad_links` are
+    `implicated`: nodes, worst first. `bad_links` are
     confirmed, `open_links` need more tests. `explained`: measurements with a cause other than an implicated node, or
     with a worse node as partner. `outliers`: measurements that show a bad link and no bad node.
     """
 
-    limits: Limits
-    tuning: Tuning
+    limits: SearchLimits
+    tuning: SearchTuning
     nodes: Sequence[str]
-    measurements: Sequence[Measurement]
-    missing: Sequence[Measurement]
-    noise: Noise
+    measurements: Sequence[PairMeasurement]
+    missing: Sequence[PairMeasurement]
+    noise: PairNoise
     centre: Optional[float]
     implicated: list[str] = field(default_factory=list)
     good: set[str] = field(default_factory=set)
-    cleared: set[str] = field(default_factory=set)
-    bad_links: dict[Link, list[Measurement]] = field(default_factory=dict)
-    open_links: dict[Link, list[Measurement]] = field(default_factory=dict)
-    boundaries: dict[Boundary, list[Measurement]] = field(default_factory=dict)
-    explained: set[Measurement] = field(default_factory=set)
-    outliers: set[Measurement] = field(default_factory=set)
+    bad_links: dict[Link, list[PairMeasurement]] = field(default_factory=dict)
+    open_links: dict[Link, list[PairMeasurement]] = field(default_factory=dict)
+    boundaries: dict[TopologyBoundary, list[PairMeasurement]] = field(default_factory=dict)
+    explained: set[PairMeasurement] = field(default_factory=set)
+    outliers: set[PairMeasurement] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.margin = self.limits.margin_ratio
         #: Relative figure below which a node must be found slow.
         self.surely_slow = math.log(1 - min(0.9, self.tuning.surely_margins * self.margin))
-        self.by_node: dict[str, list[Measurement]] = {node: [] for node in self.nodes}
+        self.by_node: dict[str, list[PairMeasurement]] = {node: [] for node in self.nodes}
         for item in self.measurements:
             self.by_node[item.one].append(item)
             self.by_node[item.two].append(item)
@@ -128,10 +126,10 @@ class Explanation:
         """Number of pairs that ran, with or without a result."""
         return len(self.measurements) + len(self.missing)
 
-    def unexplained(self) -> list[Measurement]:
+    def unexplained(self) -> list[PairMeasurement]:
         return [item for item in self.measurements if item not in self.explained]
 
-    def among_good(self) -> list[Measurement]:
+    def among_good(self) -> list[PairMeasurement]:
         """Measurements of good nodes' pairs that need no other explanation."""
         return [item for item in self.unexplained() if self.good.issuperset(item.pair) and not item.has_failed]
 
@@ -145,6 +143,28 @@ class Explanation:
         """Number of pairs that are faster than noise explains: the usual speed is then unclear."""
         return sum(item.relative > self.tuning.gross for item in self.measurements)
 
+    def residuals(self) -> tuple[list[float], int]:
+        """The differences of figures from the mean that explains them, and the number of these means.
+
+        Good pairs share one mean. Implicated nodes and low pairs have a mean of their own: their offset is not noise,
+        and without their residuals the noise would be too small.
+        """
+        links = self.open_links.keys() | self.bad_links
+        by_cause: dict[Link | str, list[float]] = defaultdict(list)
+        for item in self.measurements:
+            bad = [node for node in item.pair if node not in self.good]
+            if item.has_failed:
+                continue
+            if item.pair in links:
+                by_cause[item.pair].append(item.relative)
+            elif not bad and item not in self.explained:
+                by_cause[""].append(item.relative)
+            elif len(bad) == 1 and bad[0] in self.implicated:
+                by_cause[bad[0]].append(item.relative)
+        residuals = by_cause.pop("", [])
+        means = [(statistics.fmean(values), values) for values in by_cause.values() if len(values) > 1]
+        return [*residuals, *(value - mean for mean, values in means for value in values)], 1 + len(means)
+
     def most_tests(self) -> int:
         """Number of fresh tests after which a node stays suspect; three nodes leave no rounds for more."""
         is_small = self.tuning.several < len(self.nodes) <= self.tuning.small_gang
@@ -155,115 +175,81 @@ class Explanation:
         return self.noise.score(values, pair_count) <= -self.noise.bar(self.tuning.score)
 
     def attribute(self, topology: Topology) -> None:
-        """Fill in boundaries, links, implicated, cleared and good nodes."""
+        """Fill in boundaries, links, implicated and good nodes."""
         for level in LEVELS:
             self._find_boundaries(topology, level)
-        self._find_bad_links()
-        self._find_outlying_pairs()
+        self._find_links()
         self._implicate_nodes()
         self._find_open_links()
 
     def _find_boundaries(self, topology: Topology, level: str) -> None:
-        groups = topology.groups(level, self.nodes)
-        if len(groups) < 2:
-            return
-        group_of = {node: name for name, nodes in groups.items() for node in nodes}
-        grouped = (item for item in self.unexplained() if item.one in group_of and item.two in group_of)
-        crossing = [item for item in grouped if group_of[item.one] != group_of[item.two]]
-        if sum(item.is_low for item in crossing) < self.tuning.several:
-            return
-        around: dict[str, list[Measurement]] = defaultdict(list)
-        between: dict[Link, list[Measurement]] = defaultdict(list)
-        for item in crossing:
-            first, second = sorted((group_of[item.one], group_of[item.two]))
-            between[first, second].append(item)
-            around[first].append(item)
-            around[second].append(item)
-        if len(groups) > 2:
-            for name, items in around.items():
-                self._add_boundary(Boundary(level, (name,), "around"), items, group_of)
-        for names, items in between.items():
-            unexplained = [item for item in items if item not in self.explained]
-            self._add_boundary(Boundary(level, names, "between"), unexplained, group_of)
-
-    def _add_boundary(self, boundary: Boundary, items: list[Measurement], group_of: Mapping[str, str]) -> None:
-        """Add the boundary if nodes that are fine elsewhere are low across it."""
-        across, lows = set(items), [item for item in items if item.is_low]
-        fine = set()
-        for node in {node for item in items for node in item.pair}:
-            elsewhere = [not item.is_low for item in self.by_node[node] if item not in across]
-            if any(elsewhere) and 2 * sum(elsewhere) >= len(elsewhere):
-                fine.add(node)
-        # Both sides must be fine: otherwise the partner may be the bad node.
-        clear = [item for item in items if fine.issuperset(item.pair)]
-        low = [item for item in clear if item.is_low]
-        if len(low) < max(self.tuning.several, self.tuning.share * len(clear)):
-            return
-        is_inside = {node: group_of[node] == boundary.names[0] for item in low for node in item.pair}
-        if 2 <= sum(is_inside.values()) <= len(is_inside) - 2:
-            self.boundaries[boundary] = items
-            self.explained.update(lows)
-
-    def _find_bad_links(self) -> None:
-        """Find links between nodes that are fine, measured again because they were low, and low each time."""
+        """Find boundaries that are low between nodes which are fine elsewhere: around a group, then between two."""
         tuning = self.tuning
-        for pair, repeats in by_pair(item for item in self.unexplained() if item.purpose == "link").items():
-            soft = sorted(item.relative for item in repeats if item.relative > HARD)
-            of_pair = [item for item in self.by_node[pair[0]] if item.pair == pair]
-            if len(soft) == len(repeats) > tuning.partners:
-                again = soft[1:]  # a single result may be slow by chance
-                level = statistics.median(again)
-                is_low = level < -self.margin and self.is_too_low(again, self.count - len(of_pair))
-            else:
-                level, is_low = HARD, not soft and len(repeats) >= tuning.several
-            if not is_low:
-                continue
-            each_time = all(item.relative <= level / (tuning.link_times / 2) for item in of_pair)
-            # With other partners: a slow node may look like a slow link by chance.
-            aside = self.explained.union(of_pair)
-            elsewhere = ([item.relative for item in self.by_node[node] if item not in aside] for node in pair)
-            if all(self._are_right(v, level) or (each_time and self._are_far_above(v, level)) for v in elsewhere):
-                self.bad_links[pair] = of_pair
-                self.explained.update(of_pair)
+        crossing: dict[TopologyBoundary, list[PairMeasurement]] = defaultdict(list)
+        for item in self.unexplained():
+            first, second = sorted(topology.place(node, level) for node in item.pair)
+            if first and first != second:
+                crossing[TopologyBoundary(level, (first, second), "between")].append(item)
+                for name in (first, second):
+                    crossing[TopologyBoundary(level, (name,), "around")].append(item)
+        if len(crossing) == 3:  # of two groups, either is around the other
+            crossing = {boundary: items for boundary, items in crossing.items() if boundary.scope == "between"}
+        for boundary in sorted(crossing, key=lambda boundary: boundary.scope):
+            items = [item for item in crossing[boundary] if item not in self.explained]
+            across = set(items)
+            elsewhere = {
+                node: [not item.is_low for item in self.by_node[node] if item not in across]
+                for item in items
+                for node in item.pair
+            }
+            # Both sides must be fine: otherwise the partner may be the bad node.
+            fine = {node for node, right in elsewhere.items() if any(right) and 2 * sum(right) >= len(right)}
+            clear = [item for item in items if fine.issuperset(item.pair)]
+            low = [item for item in clear if item.is_low]
+            ends = {node for item in low for node in item.pair}
+            inside = sum(topology.place(node, level) == boundary.names[0] for node in ends)
+            if len(low) >= max(tuning.several, tuning.share * len(clear)) and 2 <= inside <= len(ends) - 2:
+                self.boundaries[boundary] = items
+                self.explained.update(item for item in items if item.is_low)
 
-    def _are_right(self, values: Sequence[float], level: float) -> bool:
-        """Whether most of a node's other results are right, and their mean too, unless the pair fails."""
-        right = sum(value >= -self.margin for value in values)
-        soft = [value for value in values if value > HARD]
-        return 2 * right > len(values) and (level == HARD or statistics.fmean(soft) > -self.margin / 2)
+    def _find_links(self) -> None:
+        """Find pairs that are slower than both nodes with their other partners explain.
 
-    def _are_far_above(self, values: Sequence[float], level: float) -> bool:
-        """Whether a pair is so much slower than its node's other results that the link must be the cause."""
-        times = self.tuning.link_times
-        level = -self.tuning.gross * times if level == HARD else level
-        return bool(values) and min(values) > level / (times / 2) and statistics.fmean(values) > level / times
-
-    def _find_outlying_pairs(self) -> None:
-        """Find pairs far slower than both nodes explain: noise elsewhere must not turn such a link into a bad node.
-
-        A node that is also low, or fails, with another partner may be slow with some partners only, or intermittent.
+        A link is bad if it was measured again because it was low, and was low each time. It is an outlier if it is far
+        slower: noise elsewhere must not turn such a link into a bad node. A node with two such pairs, or with failures
+        in others, is slow with some partners only, or intermittent.
         """
-        least, of_pair = self.tuning.gross, by_pair(self.unexplained())
-        has_failed = {pair: any(item.has_failed for item in items) for pair, items in of_pair.items()}
-        failing = Counter(node for pair in of_pair if has_failed[pair] for node in pair)
-        of_node: dict[str, dict[Link, float]] = defaultdict(dict)
+        tuning, of_pair = self.tuning, by_pair(self.unexplained())
+        failing = Counter(node for pair, items in of_pair.items() for node in pair if any(i.has_failed for i in items))
+        means: dict[str, dict[Link, float]] = defaultdict(dict)
         for pair, items in of_pair.items():
             for node in pair:
-                of_node[node][pair] = statistics.fmean(item.relative for item in items)
-        outliers: list[Link] = []
+                means[node][pair] = statistics.fmean(item.relative for item in items)
+        far = []
         for pair, items in of_pair.items():
-            highest = max(item.relative for item in items)
-            if highest >= -least or any(failing[node] > has_failed[pair] for node in pair):
+            partners = [[mean for other, mean in means[node].items() if other != pair] for node in pair]
+            if min(map(len, partners)) < tuning.partners:
                 continue
-            partner_means = [[mean for other, mean in of_node[node].items() if other != pair] for node in pair]
-            if all(len(means) >= self.tuning.partners for means in partner_means):
-                explained = sum(min(0.0, middle(means)) for means in partner_means)
-                if highest - explained < -least:
-                    outliers.append(pair)
-        count = Counter(node for pair in outliers for node in pair)
-        for pair in outliers:
-            if all(count[node] == 1 for node in pair):
-                self.outliers.update(of_pair[pair])
+            explained = sum(min(0.0, middle(of_node)) for of_node in partners)
+            again = sorted(item.relative - explained for item in items if item.purpose == "link")
+            has_failed = sum(item.has_failed for item in items if item.purpose == "link")
+            if has_failed == len(again):
+                is_bad = has_failed >= tuning.several
+            else:  # a single result may be slow by chance
+                is_bad = not has_failed and len(again) > tuning.partners and self._is_low(again[1:], len(items))
+            if is_bad and explained > HARD / 2:
+                self.bad_links[pair] = items
+                self.explained.update(items)
+            elif max(item.relative for item in items) - explained < -tuning.gross and not any(
+                failing[node] > any(item.has_failed for item in items) for node in pair
+            ):
+                far.append(pair)
+        count = Counter(node for pair in far for node in pair)
+        self.outliers.update(item for pair in far if all(count[node] == 1 for node in pair) for item in of_pair[pair])
+
+    def _is_low(self, values: Sequence[float], count: int) -> bool:
+        """Whether repeats of a pair are low beyond chance. `count`: its measurements."""
+        return statistics.median(values) < -self.margin and self.is_too_low(values, self.count - count)
 
     def _implicate_nodes(self) -> None:
         """Implicate the worst node first, until no node is worse than its partners explain."""
@@ -287,37 +273,25 @@ class Explanation:
         right = {node: sum(not item.is_low for item in items) for node, items in live.items()}
         self.good = {node for node in live if right[node] >= self.tuning.partners} - set(self.implicated)
 
-    def _badness(self, node: str, items: Sequence[Measurement]) -> tuple[float, ...] | None:
+    def _badness(self, node: str, items: Sequence[PairMeasurement]) -> tuple[float, ...] | None:
         """The sort key of an implicated node: share of partners that saw it low, then how low; None for other nodes."""
         if not any(item.is_low for item in items):
             return None
         if self._is_cleared(node, items):
-            self.cleared.add(node)
             return None
         partners = by_partner(items, node).values()
-        is_named = any(item.has_failed and node in item.culprits for item in items)
         means = [statistics.fmean(values) for values in partners]
         failing = sum(min(values) == HARD for values in partners)
         if (where := middle(means)) >= -self.margin and failing < self.tuning.partners:
             return None
         share = sum(mean < -self.margin for mean in means) / len(means)
-        return share, float(is_named), float(len(means)), -where
+        return share, float(len(means)), -where
 
-    def _is_cleared(self, node: str, items: Sequence[Measurement]) -> bool:
-        """Whether the fresh results alone show that the node is not slow: surely, or after all tests by their mean.
-
-        This covers chance in figures only: a node that failed is never cleared.
-        """
-        tuning = self.tuning
+    def _is_cleared(self, node: str, items: Sequence[PairMeasurement]) -> bool:
+        """Whether all fresh results together show that the node is not slow; a failed node is never cleared."""
         fresh = [item.relative for item in items if item.is_test_of(node)]
-        needed = tuning.partners + 1 if len(self.nodes) > tuning.small_gang else tuning.tests
-        if len(fresh) < needed or any(item.has_failed for item in items):
-            return False
-        if len(fresh) >= tuning.tests:
-            return statistics.fmean(fresh) >= -self.margin
-        elsewhere = self.count - len(self.by_node[node])
-        least = self.surely_slow + tuning.sure_score * self.noise.error(len(fresh), elsewhere)
-        return statistics.fmean(fresh) >= max(-self.margin, least)
+        has_failed = any(item.has_failed for item in items)
+        return len(fresh) >= self.tuning.tests and not has_failed and statistics.fmean(fresh) >= -self.margin
 
     def _find_open_links(self) -> None:
         """Find low pairs of nodes that are both fine: a bad link, chance, or an intermittent node."""
@@ -336,73 +310,52 @@ class Explanation:
 def explain(
     nodes: Sequence[str],
     topology: Topology,
-    limits: Limits,
-    measurements: Sequence[Measurement],
-    tuning: Tuning = DEFAULT,
-) -> Explanation:
+    limits: SearchLimits,
+    measurements: Sequence[PairMeasurement],
+    tuning: SearchTuning = DEFAULT,
+) -> PairExplanation:
     """Explain all measured pairs; `nodes` in the order of the ring."""
-    tier = _find_tier(nodes, topology, limits, measurements, tuning)
-    if tier is None:
-        return _Explainer(nodes, topology, limits, measurements, tuning).explain()
-    offset, level = tier
-    group = {node: topology.place(node, level) for node in nodes}
-    flat = [
-        item._replace(value=item.value - offset)
-        if item.value is not None and group[item.one] != group[item.two]
-        else item
-        for item in measurements
-    ]
-    explanation = _Explainer(nodes, topology, limits, flat, tuning).explain()
-    if not limits.tapered:
-        boundary = Boundary(level, tuple(topology.groups(level, nodes)), "apart")
-        explanation.boundaries[boundary] = [
-            item for item in explanation.measurements if item.value is not None and group[item.one] != group[item.two]
-        ]
-    return explanation
-
-
-def _find_tier(
-    nodes: Sequence[str], topology: Topology, limits: Limits, measurements: Sequence[Measurement], tuning: Tuning
-) -> tuple[float, str] | None:
-    """How much slower pairs of different groups are, and at which level, if this is so as a rule; else None.
-
-    With only two groups there is one boundary, which is reported as such instead.
-    """
     for level in LEVELS:
-        groups = topology.groups(level, nodes)
-        if len(groups) < 3:
+        group = {node: topology.place(node, level) for node in nodes}
+        timed = [item for item in measurements if item.value is not None and group[item.one] and group[item.two]]
+        within = _speeds(item for item in timed if group[item.one] == group[item.two])
+        across = {item for item in timed if group[item.one] != group[item.two]}
+        borders = {frozenset(map(group.__getitem__, item.pair)) for item in across}
+        if min(len(within), len(borders)) < tuning.several:
             continue
-        group_of = {node: name for name, members in groups.items() for node in members}
-        within: list[float] = []
-        across: list[float] = []
-        pairs = set()
-        for item in measurements:
-            if item.value is not None and item.one in group_of and item.two in group_of:
-                ends = frozenset((group_of[item.one], group_of[item.two]))
-                (within if len(ends) == 1 else across).append(item.value)
-                pairs |= {ends} if len(ends) == 2 else set()
-        if min(len(within), len(pairs)) < tuning.several:
+        usual, offset = statistics.median(within), statistics.median(_speeds(across)) - statistics.median(within)
+        if sum(value - usual < -limits.margin_ratio for value in _speeds(across)) < tuning.share * len(across):
             continue
-        usual = statistics.median(within)
-        if sum(value - usual < -limits.margin_ratio for value in across) >= tuning.share * len(across):
-            return statistics.median(across) - usual, level
-    return None
+        flat = [
+            item._replace(value=item.value - offset) if item.value is not None and item in across else item
+            for item in measurements
+        ]
+        explanation = _PairExplainer(nodes, topology, limits, flat, tuning).explain()
+        if not limits.tapered:
+            boundary = TopologyBoundary(level, tuple(topology.groups(level, nodes)), "apart")
+            explanation.boundaries[boundary] = [
+                item
+                for item in explanation.measurements
+                if item.value is not None and frozenset(map(group.__getitem__, item.pair)) in borders
+            ]
+        return explanation
+    return _PairExplainer(nodes, topology, limits, measurements, tuning).explain()
 
 
-def _speeds(items: Iterable[Measurement]) -> list[float]:
+def _speeds(items: Iterable[PairMeasurement]) -> list[float]:
     """The logarithms of the speeds of those measurements that have one."""
     return [item.value for item in items if item.value is not None]
 
 
 @dataclass(frozen=True)
-class _Explainer:
+class _PairExplainer:
     nodes: Sequence[str]
     topology: Topology
-    limits: Limits
-    measurements: Sequence[Measurement]
-    tuning: Tuning
+    limits: SearchLimits
+    measurements: Sequence[PairMeasurement]
+    tuning: SearchTuning
 
-    def explain(self) -> Explanation:
+    def explain(self) -> PairExplanation:
         """Compare with the highest speed that most nodes reach: where many nodes are slow, the median is slow too.
 
         A speed that fewer nodes reach counts if no other node reaches it with any partner. (Where near pairs are faster
@@ -421,7 +374,7 @@ class _Explainer:
                 break
         return explanation
 
-    def _is_usual(self, explanation: Explanation) -> bool:
+    def _is_usual(self, explanation: PairExplanation) -> bool:
         """Whether most nodes with figures reach this usual speed."""
         timed = [[item for item in items if item.value is not None] for items in explanation.by_node.values()]
         reached = sum(
@@ -430,7 +383,7 @@ class _Explainer:
         )
         return reached >= self.tuning.most * sum(map(bool, timed))
 
-    def _is_isolated(self, explanation: Explanation) -> bool:
+    def _is_isolated(self, explanation: PairExplanation) -> bool:
         """Whether a few nodes are fast with each other, and all others are far slower with every partner."""
         several, slow = self.tuning.several, (node for node in self.nodes if node not in explanation.good)
         near = -several * self.limits.margin_ratio
@@ -438,11 +391,11 @@ class _Explainer:
             item.relative >= near for node in slow for item in explanation.by_node[node]
         )
 
-    def _explain_from(self, centre: float | None) -> Explanation:
+    def _explain_from(self, centre: float | None) -> PairExplanation:
         """Compute good nodes from the centre, and the centre from good nodes, until both are stable."""
         shifts: dict[int, float] = {}
         limits, tuning = self.limits, self.tuning
-        explanation: Explanation | None = None
+        explanation: PairExplanation | None = None
         residuals: list[float] = []
         means = 1
         missing = [item for item in self.measurements if item.state == "missing"]
@@ -454,10 +407,10 @@ class _Explainer:
             ]
             # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
             if explanation:
-                residuals, means = _residuals(explanation, centre, shifts)
+                residuals, means = explanation.residuals()
             sigma = deviation(residuals, limits.noise_ratio, means, tuning)
-            noise = Noise(sigma, max(0, len(residuals) - means), limits.noise_ratio, tuning)
-            explanation = Explanation(limits, tuning, self.nodes, measured, missing, noise, centre)
+            noise = PairNoise(sigma, max(0, len(residuals) - means), limits.noise_ratio, tuning)
+            explanation = PairExplanation(limits, tuning, self.nodes, measured, missing, noise, centre)
             explanation.attribute(self.topology)
             good = [(item.round, item.value) for item in explanation.among_good() if item.value is not None]
             if centre is None or not good:
@@ -490,37 +443,3 @@ class _Explainer:
             if len(near) >= self.tuning.several:
                 return statistics.median(near)
         return statistics.median(_speeds(of_best) or _speeds(self.measurements))
-
-
-def _residuals(explanation: Explanation, centre: float | None, shifts: Mapping[int, float]) -> tuple[list[float], int]:
-    """The differences of figures from the mean that explains them, and the number of these means.
-
-    Good pairs share one mean. Implicated nodes and pairs that were repeated because they were low have a mean of their
-    own: their offset is not noise, and without their residuals the noise would be too small.
-    """
-    relative = {item: item.relative_to(centre, shifts) for item in explanation.measurements}
-    unpaired = {
-        item: relative[item]
-        for item in explanation.unexplained()
-        if explanation.good.issuperset(item.pair) and relative[item] > HARD
-    }
-    of_links = explanation.outliers.union(*explanation.bad_links.values())
-    sharing_means = [
-        [item for item in explanation.by_node[node] if item.other(node) in explanation.good and item not in of_links]
-        for node in explanation.implicated
-    ]
-    sharing_means += [
-        [item for item in explanation.by_node[pair[0]] if item.pair == pair]
-        for pair in (*explanation.open_links, *explanation.bad_links)
-    ]
-    residuals: list[float] = []
-    means = 1
-    for items in sharing_means:
-        values = [value for item in items if (value := relative[item]) > HARD]
-        if len(values) > 1:
-            mean = statistics.fmean(values)
-            residuals += [value - mean for value in values]
-            means += 1
-            for item in items:
-                unpaired.pop(item, None)
-    return [*unpaired.values(), *residuals], means

@@ -10,7 +10,7 @@ from typing import Optional
 
 
 @dataclass(frozen=True)
-class Tuning:
+class SearchTuning:
     #: Number of independent results: right ones for a healthy node, good partners that see a bad node low in a fresh
     #: test, attempts for a missing result, runs of the whole gang.
     partners: int = 2
@@ -22,20 +22,16 @@ class Tuning:
     #: Number of fresh tests of a node in a small gang, where other results are few; a healthy node with this many gets
     #: no further ones because of noise.
     small_gang_tests: int = 12
-    #: Nodes of a small gang: there a node is cleared only after all its tests, as few pairs show the usual speed.
+    #: Nodes of a small gang: all its pairs run before the whole gang, and one that is a little slower gets all its tests
+    #: before it is bad, as few pairs show the usual speed.
     small_gang: int = 8
     #: Score from which a mean is bad: of a node, link or boundary, and of all pairs below the expected speed.
     score: float = 4.5
-    #: A node is certainly not slow if it is not slower by ``surely_margins`` margins, at the score ``sure_score``.
+    #: A healthy node gets more results until it is not slower by ``surely_margins`` margins, at the score ``sure_score``.
     surely_margins: float = 2.0
     sure_score: float = 3.0
-    #: Standard deviations below the node's own median at which lower results are clipped.
-    clip_deviations: float = 2.0
     #: Standard deviations: if one result is this low (and beyond the margin), its link is measured again.
     link_deviations: float = 2.2
-    #: Ratio: a link of nodes that are slow elsewhere is also bad if it is this many times as low as their mean, and
-    #: half as many times as low as their worst result.
-    link_times: float = 4.0
     #: Relative: a pair this far beyond what its nodes explain is examined as a link; pairs this much faster than usual
     #: make the usual speed unclear; bus bandwidth falls by less than this with size.
     gross: float = 0.35
@@ -51,16 +47,14 @@ class Tuning:
     round_pairs: int = 8
     #: How many measurements the expected noise counts as, beside measured ones; a quarter of these for a single node.
     prior: int = 8
-    #: Number of residuals from which their median gives the noise.
-    many_residuals: int = 200
 
 
 #: The values that ship.
-DEFAULT = Tuning()
+DEFAULT = SearchTuning()
 
 
 @dataclass(frozen=True)
-class Limits:
+class SearchLimits:
     """The cost limits of a search, and what counts as slow.
 
     `deadline_seconds`: of one round; `wall_seconds`: of all rounds, 0 is no limit. `margin_ratio`: a smaller deviation
