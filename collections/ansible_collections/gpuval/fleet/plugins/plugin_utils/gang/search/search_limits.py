@@ -22,12 +22,12 @@ class SearchTuning:
     #: Number of fresh tests of a node in a small gang, where other results are few; a healthy node with this many gets
     #: no further ones because of noise.
     small_gang_tests: int = 12
-    #: Nodes of a small gang: all its pairs run before the whole gang, and one that is a little slower gets all its tests
-    #: before it is bad, as few pairs show the usual speed.
+    #: Nodes of a small gang: all its pairs run before the whole gang, and a node that is a little slower gets all its
+    #: tests before it is bad, as few pairs show the usual speed.
     small_gang: int = 8
     #: Score from which a mean is bad: of a node, link or boundary, and of all pairs below the expected speed.
     score: float = 4.5
-    #: A healthy node gets more results until it is not slower by ``surely_margins`` margins, at the score ``sure_score``.
+    #: A healthy node gets more results until it is not slower by ``surely_margins`` margins, at ``sure_score``.
     surely_margins: float = 2.0
     sure_score: float = 3.0
     #: Standard deviations: if one result is this low (and beyond the margin), its link is measured again.
