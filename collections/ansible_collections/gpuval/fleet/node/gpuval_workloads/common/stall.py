@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .periodic import Periodic
 from .processes import is_child, process_state
 
 STALL_VARIABLE = "GPUVAL_STALL_SECONDS"
@@ -234,41 +235,30 @@ def _least(counts: Mapping[int, int]) -> list[int]:
     return late if len(late) < len(counts) else []
 
 
-class RankWatcher:
+class RankWatcher(Periodic):
     """Watches the ranks from a thread of the launcher; kills a rank that stalls, which ends all ranks."""
 
     def __init__(self, directory: Path, processes: int, name_of) -> None:
+        super().__init__(_BEAT_SECONDS, self._check, "watch of the ranks")
         self._directory, self._processes, self._name_of = directory, processes, name_of
-        self._limit = stall_seconds(os.environ)
-        self._done = threading.Event()
+        self._judge, self._last_look = StallJudge(stall_seconds(os.environ)), time.monotonic()
         self.verdict: str | None = None
 
-    def __enter__(self) -> RankWatcher:
-        self._thread = threading.Thread(target=self._run, name="watch of the ranks", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        watch, last_look = StallJudge(self._limit), time.monotonic()
-        while not self._done.wait(_BEAT_SECONDS):
-            # A launcher that was frozen (a paused container) saw nothing: the gap counts as one interval.
-            now = time.monotonic()
-            seconds, last_look = min(now - last_look, 2 * _BEAT_SECONDS), now
-            stall = watch.look(self._look(), seconds)
-            if stall is None:
-                continue
-            rank, words = stall
-            beat = read_beat(self._directory / BEAT_FILE.format(rank=rank))
-            self.verdict = f"{self._name_of(rank, beat.pid if beat else None)} {words}"
-            print(self.verdict, file=sys.stderr, flush=True)
-            if beat and is_child(beat.pid):
-                with suppress(OSError):
-                    os.kill(beat.pid, signal.SIGKILL)
-            return
+    def _check(self) -> bool:
+        # A launcher that was frozen (a paused container) saw nothing: the gap counts as one interval.
+        now = time.monotonic()
+        seconds, self._last_look = min(now - self._last_look, 2 * _BEAT_SECONDS), now
+        stall = self._judge.look(self._look(), seconds)
+        if stall is None:
+            return False
+        rank, words = stall
+        beat = read_beat(self._directory / BEAT_FILE.format(rank=rank))
+        self.verdict = f"{self._name_of(rank, beat.pid if beat else None)} {words}"
+        print(self.verdict, file=sys.stderr, flush=True)
+        if beat and is_child(beat.pid):
+            with suppress(OSError):
+                os.kill(beat.pid, signal.SIGKILL)
+        return True
 
     def _look(self) -> dict[int, tuple[Beat, str]]:
         beats = {rank: read_beat(self._directory / BEAT_FILE.format(rank=rank)) for rank in range(self._processes)}

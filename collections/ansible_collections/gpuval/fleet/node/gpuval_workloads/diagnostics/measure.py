@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..common.laps import MOST_LAPS, REVISION, LapStatistics, LapSummary, median_of
+from ..common.periodic import Periodic
 from ..common.ranks import Clock, Ranks
 
 REPORT_SECONDS = 10.0
@@ -60,23 +59,17 @@ class ProgressReporter:
             self._ranks.say(f"{self._name}: {now - self._begun:.0f} s of about {self._seconds:.0f} s")
 
 
-@contextmanager
-def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
-    """Report repeatedly while the context's work runs, for at most ``most_seconds``."""
-    is_over = threading.Event()
+def keep_reporting(report: Report, most_seconds: float) -> Periodic:
+    """Return a context that reports repeatedly while its work runs, for at most ``most_seconds``."""
+    end = time.monotonic() + most_seconds
 
-    def go_on() -> None:
-        end = time.monotonic() + most_seconds
-        while not is_over.wait(min(1.0, REPORT_SECONDS)) and time.monotonic() < end:
+    def report_until_end() -> bool:
+        is_over = time.monotonic() >= end
+        if not is_over:
             report()
+        return is_over
 
-    thread = threading.Thread(target=go_on, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return Periodic(min(1.0, REPORT_SECONDS), report_until_end, "progress")
 
 
 class Meter:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ..common.periodic import Periodic
 from ..common.stall import Beat
 
 
@@ -41,26 +42,6 @@ class LoopThread:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         self.loop.close()
-
-
-class Periodic:
-    """A context in which a thread calls ``work`` every ``seconds``."""
-
-    def __init__(self, seconds: float, work: Callable[[], object], name: str) -> None:
-        self._seconds, self._work, self._done = seconds, work, threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> Periodic:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        while not self._done.wait(self._seconds):
-            self._work()
 
 
 FORWARD_SECONDS = 0.5
