@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from . import names
 from .api import Cluster, Forbidden, Missing
 from .kinds import Manifest
@@ -210,10 +211,9 @@ def read(cluster: Cluster) -> ClusterDevices:
 
 def summary(published: Iterable[NodeDevices]) -> str:
     """Number of nodes and GPUs by model and request, as one line; empty if no node publishes GPUs."""
-    nodes_by_kind: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for devices in published:
-        if devices.vendor:
-            nodes_by_kind[devices.product or devices.vendor, devices.request].append(devices.count)
+    nodes_by_kind = values_by_key(
+        ((devices.product or devices.vendor, devices.request), devices.count) for devices in published if devices.vendor
+    )
     return "; ".join(
         f"{len(counts)} node(s) publish {sum(counts)} {product} ({request})"
         for (product, request), counts in sorted(nodes_by_kind.items())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from ..core import files
+from ..core.grouping import values_by_key
 from ..core.paths import ROLES
 
 ROLE_FILE = ROLES / "kubernetes/files/role.yml"
@@ -98,9 +99,7 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
 
 def rule_text(requests: Iterable[AccessRequest]) -> str:
     """The rules of a Role that would allow these requests, as YAML."""
-    verbs: dict[tuple[str, str], list[str]] = {}
-    for item in sorted(set(requests)):
-        verbs.setdefault((item.group, item.full_resource), []).append(item.verb)
+    verbs = values_by_key(((item.group, item.full_resource), item.verb) for item in sorted(set(requests)))
     lines = []
     for (group, resource), names in verbs.items():
         lines += [f'- apiGroups: ["{group}"]', f'  resources: ["{resource}"]']

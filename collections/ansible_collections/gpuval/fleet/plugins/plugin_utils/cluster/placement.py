@@ -12,6 +12,7 @@ from typing import Any
 from ...module_utils.store import StoreError
 from ..core import schemas
 from ..core.escape import clean_text
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
@@ -173,9 +174,8 @@ class ClusterPlacement(JobPlacement):
 
     def _warn_of_twins(self) -> None:
         """Warn of nodes with the same machine id: two kubelets on one machine would test the same hardware at once."""
-        by_machine: dict[str, list[str]] = {}
-        for name in self._views.keys() & self._nodes.keys():
-            by_machine.setdefault(_machine_id(self._nodes[name]), []).append(name)
+        present = self._views.keys() & self._nodes.keys()
+        by_machine = values_by_key((_machine_id(self._nodes[name]), name) for name in present)
         for twins in sorted(sorted(found) for found in by_machine.values() if len(found) > 1):
             self._warn(
                 f"{some_of(twins)} have one machine id: if they are one machine, keep one of them in the inventory; "

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from .data import DATA_FILE, Dataset, datasets
 from .documents import MAX_PROBLEMS, MadError, located, read_json, shown
@@ -80,10 +81,7 @@ def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadMode
 def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
     """Hints for the user: folders whose models are unknown, and models' unknown fields, by field."""
     remarks = list(refused.values())
-    by_field: dict[tuple[str, str], list[str]] = {}
-    for model in models:
-        for key in model.extra:
-            by_field.setdefault((model.file, key), []).append(model.name)
+    by_field = values_by_key(((model.file, key), model.name) for model in models for key in model.extra)
     for (file, key), names in by_field.items():
         count = f" and {len(names) - 1} more" if len(names) > 1 else ""
         remarks.append(f"{file}: unknown field {shown(key)} of model {names[0]}{count} is kept and has no effect")

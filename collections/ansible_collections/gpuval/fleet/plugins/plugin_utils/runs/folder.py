@@ -17,6 +17,7 @@ from typing import Any
 from ...module_utils.redaction import SecretRedactor
 from ..core import files, schemas
 from ..core.errors import GpuvalError
+from ..core.grouping import values_by_key
 from ..core.text import meant, some_of
 from ..records import launch_errors, report_file
 from ..records.digests import NodeDigests
@@ -475,12 +476,11 @@ def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = Fals
 
 def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[str, list[str]]:
     """Runs of other inventories that were opened since then, by inventory as a command takes it."""
-    run_ids_by_inventory: dict[str, list[str]] = {}
-    for folder in known_runs(results):
-        run_inventory = folder.inventory
-        if not origin.is_same(run_inventory, inventory) and _opened_at(folder) >= since:
-            run_ids_by_inventory.setdefault(origin.shown(run_inventory), []).append(folder.path.name)
-    return run_ids_by_inventory
+    return values_by_key(
+        (origin.shown(run_inventory), folder.path.name)
+        for folder in known_runs(results)
+        if not origin.is_same(run_inventory := folder.inventory, inventory) and _opened_at(folder) >= since
+    )
 
 
 def ensure_of(folder: RunFolder, inventory: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core import files
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..runs import failed_checks
 from ..runs import folder as run_folder
 from ..runs.failed_checks import FAIL, PASS
@@ -155,9 +156,9 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
 
 def _apply(slurm: Slurm, drain_by_name: Mapping[str, Drain], verdicts: NodeVerdicts) -> None:
     """Drain and resume nodes, all nodes of one reason by one command. Removes from ``verdicts`` what failed."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name, drain in drain_by_name.items():
-        groups.setdefault((drain.state, drain.reason if drain.state == DRAIN else ""), []).append(name)
+    groups = values_by_key(
+        ((drain.state, drain.reason if drain.state == DRAIN else ""), name) for name, drain in drain_by_name.items()
+    )
     until = time.monotonic() + ALL_SECONDS
     problems: list[str] = []
     for (state, reason), names in groups.items():

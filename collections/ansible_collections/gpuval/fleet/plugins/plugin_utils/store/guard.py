@@ -16,6 +16,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ...module_utils.store import Store
+from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..records.evidence import MAX_BYTES, MAX_NODE_BYTES, parse_key
 
@@ -69,9 +70,7 @@ def over_limits(objects: Sequence[Written]) -> Iterator[Excess]:
 
 def lines_of(store_name: str, excess: Iterable[Excess]) -> list[str]:
     """A line for the operator for each reason."""
-    reasons: dict[str, list[Written]] = defaultdict(list)
-    for key, _size, reason in excess:
-        reasons[reason].append(key)
+    reasons = values_by_key((reason, written) for written, _size, reason in excess)
     return [f"{store_name}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
 
 
