@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_rate
+
 from ..core.escape import one_line
 
 MESSAGE_CHARACTERS = 300
@@ -52,17 +54,13 @@ def _bytes(value: float) -> str:
     return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.2f} MB"
 
 
-def _bits(value: float) -> str:
-    return f"{value * 8 / 1e9:.2f} Gbps" if value * 8 >= 1e9 else f"{value * 8 / 1e6:.2f} Mbps"
-
-
 #: For each stage the figures of its line: label, metric, format.
 LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
     "training": (("Training Time", "training_duration_seconds", _seconds),),
     "loading": (
         ("Data Size", "loading_bytes", _bytes),
         ("Duration", "loading_duration_seconds", _seconds),
-        ("Throughput", "loading_bytes_per_second", _bits),
+        ("Throughput", "loading_bytes_per_second", human_rate),
     ),
     "inference": (
         ("Startup Time", "inference_startup_seconds", _seconds),
