@@ -192,6 +192,7 @@ KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 KEY_FILE = "id_ed25519"
 OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
 FAREWELL_SECONDS = 60.0
+POLL_SECONDS, WAITING_SECONDS = 0.2, 30.0
 #: Seconds for the last message of a member that a signal ends: KILL follows after 10 s.
 OUTSIDE_SECONDS = 7.0
 
@@ -222,6 +223,25 @@ def join(channel: ControlChannel, gang: Gang) -> list[Any]:
     brought = channel.join()
     show(f"all {len(gang.members)} members have joined")
     return brought
+
+
+def meet(channel: ControlChannel, name: str, word: str, check: Callable[[], object] = lambda: None) -> list[str]:
+    """Wait until all members reach the meeting ``name``; return the word of each.
+
+    ``check`` is called again and again meanwhile, and at the end. Raises what it raises, and ``StoppedError``.
+    """
+    channel.arrive(name, word)
+    begun = reported = time.monotonic()
+    while True:
+        words = channel.met(name)
+        check()
+        if words is not None:
+            return words
+        now = time.monotonic()
+        if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
+            reported = now
+            print(f"waiting for the other nodes at the {name} for {now - begun:.0f} s", flush=True)
+        time.sleep(POLL_SECONDS)
 
 
 def end_from_outside(channel: ControlChannel) -> None:

@@ -50,7 +50,6 @@ OVER_SSH = (DEEPSPEED, MPIRUN)
 RANK_MODULE = "gpuval_workloads.job.rank"
 HOSTFILE = "hostfile"
 POLL_SECONDS = 0.2
-WAITING_SECONDS = 30.0
 
 
 def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
@@ -317,20 +316,10 @@ class GangRun(JobRun):
             self._look()
             time.sleep(POLL_SECONDS)
 
-    def _meet(self, name: str, word: str = "") -> str:
-        """Wait until all members reach the meeting ``name``; return the leader's word. Raises ``StoppedError``."""
-        self._channel.arrive(name, word)
-        begun = reported = time.monotonic()
-        while True:
-            answer = self._channel.met(name)
-            self._look()  # a launcher may succeed although a rank failed: check the ranks' notes
-            if answer is not None:
-                return answer[0]
-            now = time.monotonic()
-            if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
-                reported = now
-                print(f"waiting for the other nodes at the {name} for {now - begun:.0f} s", flush=True)
-            time.sleep(POLL_SECONDS)
+    def _meet(self, name: str, word: str) -> str:
+        """Wait until all members reach the meeting ``name``; return the leader's word. Raises ``StoppedError``, and
+        ``WorkloadCrash`` for a rank that failed: its launcher may succeed all the same."""
+        return membership.meet(self._channel, name, word, self._look)[0]
 
     def _look(self) -> None:
         """Raise ``StoppedError`` when the gang has ended, ``WorkloadCrash`` for a rank on this node that failed."""

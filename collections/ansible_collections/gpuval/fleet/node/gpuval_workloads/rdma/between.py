@@ -34,7 +34,7 @@ from .attribution import RailPair, Rounds
 from .node import RdmaNode
 from .perftest import PerftestMeasurement, PerftestOutcome
 
-CONNECT_SECONDS, POLL_SECONDS, WAITING_SECONDS, MAX_LINE = 30.0, 0.2, 30.0, 65536
+CONNECT_SECONDS, POLL_SECONDS, MAX_LINE = 30.0, 0.2, 65536
 #: Seconds beside the measurement; less than in the stage of one node, since no GPU is opened.
 SLACK_SECONDS = 15.0
 #: Number of hung rails after which a pair is not measured further.
@@ -140,22 +140,11 @@ class RdmaMember:
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
             own_pairs = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
-            for words in self._meet(json.dumps([rail_pair for measured in own_pairs for rail_pair in measured])):
+            self._meetings += 1
+            word = json.dumps([rail_pair for measured in own_pairs for rail_pair in measured])
+            for words in membership.meet(self._channel, f"end of round {self._meetings}", word):
                 rail_pairs += [RailPair(*rail_pair) for rail_pair in json.loads(words)]
         return rail_pairs
-
-    def _meet(self, words: str) -> list[str]:
-        """Wait until all members reach the end of a round; return the words of each. A pair's time is limited."""
-        self._meetings += 1
-        name = f"round {self._meetings}"
-        self._channel.arrive(name, words)
-        reported = time.monotonic()
-        while (answer := self._channel.met(name)) is None:
-            if time.monotonic() - reported >= WAITING_SECONDS:  # a long silence would look like a hang
-                reported = time.monotonic()
-                print(f"waiting for the other nodes at the end of {name}", flush=True)
-            time.sleep(POLL_SECONDS)
-        return answer
 
     def _pair(self, client_index: int, server_index: int) -> list[RailPair]:
         """Measure the rails of a pair, one after another; return the measurements, on the server an empty list."""
