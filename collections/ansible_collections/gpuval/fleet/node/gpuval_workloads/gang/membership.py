@@ -34,7 +34,7 @@ from .launching import PATH_VARIABLE, check_blanks
 from .members import FILE_VARIABLE, Gang
 
 START_SECONDS = 15.0
-LOGIN_SECONDS = 15
+LOGIN_SECONDS, END_SECONDS = 15, 5.0
 #: Start of a locked user's password in /etc/shadow (Linux).
 LOCKED = "!"
 #: Variables that sshd and the shell set at login.
@@ -90,12 +90,7 @@ class SshServer:
 
     def __exit__(self, *_: object) -> None:
         if self._process and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            processes.end_group(self._process, END_SECONDS, None)
 
     @property
     def pid(self) -> int | None:
