@@ -174,6 +174,14 @@ def test_facts_name_the_gpu_that_differs_and_its_state(machine, golden):
     assert healthy["message"] == "4 x NVIDIA GB200; driver 580.173.02"
 
 
+def test_facts_name_the_fabric_of_a_tray_that_is_in_no_domain(machine, golden):
+    for state, text in (("n/a", "n/a, n/a"), ("no cluster", f"completed, clique 2 of {ZERO}, success")):
+        log = with_fabric(golden("nvidia_smi_v13_gb200.xml"), STATES[state][0])
+        assert facts_of(machine, log)["message"].endswith(f"NVLink fabric of gpu:0, gpu:1, gpu:2, gpu:3: {text}")
+    without_rack = with_fabric(golden("nvidia_smi_v13_h200x4.xml"), STATES["n/a"][0])
+    assert "NVLink" not in facts_of(machine, without_rack)["message"]
+
+
 def missing(tool, *_arguments, timeout=0):
     return ToolResult(tool, missing=True)
 
@@ -297,5 +305,6 @@ def test_links_one_by_one(machine, golden, errors, counts):
     assert [link["is_up"] for link in links[0]] == [True, True, False, False], "only a speed proves that a link is up"
     assert links[0][0]["bytes_per_second"] == 26_562_000_000
     assert [(link["errors"], link["recoveries"]) for link in links[0][: len(counts)]] == counts
+    assert result["message"].endswith("; down NVLinks of gpu:0: link 2, link 3"), "gpu:1 may have no bridge at all"
     up = {each["scope"]: each["value"] for each in result["metrics"] if each["name"] == "gpu_nvlinks_up_count"}
     assert up == {"gpu:0": 2, "gpu:1": 0, "gpu:2": 0}

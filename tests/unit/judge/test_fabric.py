@@ -63,7 +63,13 @@ def test_a_tray_passes_only_if_all_of_its_gpus_joined(node_of, state):
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize(("log", "model"), [(H200, "NVIDIA H200"), (GB200, "NVIDIA GH200 480GB")])
+@pytest.mark.parametrize(
+    ("log", "model"),
+    [
+        (GB200, "NVIDIA GH200 480GB"),
+        *((H200, f"NVIDIA {model}") for model in ("H100 80GB HBM3", "H200", "B200")),
+    ],
+)
 def test_a_node_of_its_own_needs_no_clique(node_of, log, model, state):
     log = re.sub("<product_name>[^<]*<", f"<product_name>{model}<", log)
     node = node_of(with_fabric(log, STATES[state][0]), gpu_count=4)

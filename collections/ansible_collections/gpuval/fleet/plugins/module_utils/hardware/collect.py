@@ -225,11 +225,27 @@ def _summary(environment: dict[str, Any]) -> str:
     driver = environment["gpus"][0]["driver_version"]
     hidden = sum(device["state"] == HIDDEN for device in environment["pci_accelerators"])
     gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
-    bad_fabrics = [gpu for gpu in gpus if gpu.fabric_not_ready or gpu in differing_fabrics(gpus)]
-    fabric = "; ".join(f"NVLink fabric of gpu:{gpu.index}: {gpu.fabric}" for gpu in bad_fabrics[:8])
     untested = f"{hidden} GPU(s) of this machine are not tested: {HIDDEN}" if hidden else ""
-    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or "", fabric, untested]
+    parts = [
+        models,
+        f"driver {driver}" if driver else "",
+        accelerator["problem"] or "",
+        *_links_in_words(gpus),
+        untested,
+    ]
     return "; ".join(part for part in parts if part)
+
+
+def _links_in_words(gpus: list[Gpu]) -> list[str]:
+    """Return what is wrong with NVLink fabrics and single NVLinks, each text with its GPUs."""
+    differing = differing_fabrics(gpus)
+    wrong: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        if gpu.fabric_not_ready or gpu.is_outside_rack or gpu in differing:
+            wrong.setdefault(("NVLink fabric", gpu.fabric), []).append(f"gpu:{gpu.index}")
+        if gpu.nvlinks_up_count and gpu.nvlinks_down:
+            wrong.setdefault(("down NVLinks", ", ".join(gpu.nvlinks_down)), []).append(f"gpu:{gpu.index}")
+    return [f"{what} of {', '.join(names)}: {text}" for (what, text), names in list(wrong.items())[:8]]
 
 
 def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:

@@ -211,6 +211,11 @@ class Gpu:
         return int(bool(self.fabric_clique) and bool(re.search("[1-9a-f]", self.fabric_cluster_uuid or "")))
 
     @property
+    def is_outside_rack(self) -> bool:
+        """Whether the GPU is in a chassis with NVLink switches (platformInfo) and in no NVLink domain."""
+        return bool(self.chassis_serial) and 0 in (self.fabric_joined_count, self.fabric_clique_count)
+
+    @property
     def _driver_prints_fabric(self) -> bool:
         major = (self.driver_version or "").partition(".")[0]
         return self.vendor == "nvidia" and major.isdecimal() and int(major) >= FABRIC_DRIVER
@@ -226,6 +231,11 @@ class Gpu:
     def nvlinks_up_count(self) -> Optional[int]:
         """NVLinks that are up; None for a GPU without NVLink, or if its tool does not list them."""
         return None if self.nvlinks is None else sum(link["is_up"] for link in self.nvlinks)
+
+    @property
+    def nvlinks_down(self) -> list[str]:
+        """NVLinks that are listed and not up, such as ``link 7``."""
+        return [f"link {link['link']}" for link in self.nvlinks or () if not link["is_up"]]
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics for checks; a value that the tool does not give makes no metric."""
