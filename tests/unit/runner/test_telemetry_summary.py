@@ -201,6 +201,19 @@ def test_errors_of_main_memory_are_counted_or_absent_with_their_reason():
     assert summary.environment()["telemetry"]["absent"] == {"memory_ecc_uncorrected_new_count": "no EDAC driver"}
 
 
+def test_pcie_errors_are_counted_by_device_or_absent_with_their_reason():
+    rises = {"pcie_corrected": {"0000:3b:00.0": 8, "0000:3a:00.0": 1}, "pcie_nonfatal": {}, "pcie_fatal": {"x": "1"}}
+    summary = told({**END, "pcie_errors": rises})
+    node = figures(summary, "node")
+    names = [f"pcie_{kind}_new_count" for kind in ("corrected", "nonfatal", "fatal")]
+    assert [node[name] for name in names] == [9, 0, 0], "a word is no number"
+    changes = summary.environment()["telemetry"]["changes"]
+    assert changes == [f"{device}: {rise} corrected PCIe errors" for device, rise in rises["pcie_corrected"].items()]
+    summary = told({**END, "pcie_errors": {}, "host_absent": {"pcie_fatal": "no AER"}})
+    assert not set(names) & set(figures(summary, "node"))
+    assert summary.environment()["telemetry"]["absent"] == {"pcie_fatal_new_count": "no AER"}
+
+
 def test_a_flood_of_events_stays_bounded():
     summary = told(
         *(

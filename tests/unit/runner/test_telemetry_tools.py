@@ -306,6 +306,22 @@ def test_the_host(tmp_path):
     assert machine.memory_errors() == {} and "no EDAC driver" in machine.absent["ecc_uncorrected_count"]
 
 
+def test_pcie_errors_are_those_of_the_stage_by_device(tmp_path):
+    assert child.HostSensors(str(tmp_path)).pcie_errors() == {}
+    gpu, switch, bridge = (tmp_path / f"sys/bus/pci/devices/0000:{place}.0" for place in ("3b:00", "3a:00", "00:01"))
+    bridge.mkdir(parents=True)
+    for device in (gpu, switch):
+        put(device, aer_dev_correctable="RxErr 2\nBadTLP 0\nTOTAL_ERR_COR 2")
+        put(device, aer_dev_nonfatal="Undefined 0\nTOTAL_ERR_NONFATAL 0", aer_dev_fatal="DLP 1\nTOTAL_ERR_FATAL 1")
+    machine = child.HostSensors(str(tmp_path))
+    assert machine.pcie_errors() == {"pcie_corrected": {}, "pcie_nonfatal": {}, "pcie_fatal": {}}
+    put(gpu, aer_dev_correctable="RxErr 9\nBadTLP 1\nTOTAL_ERR_COR 10", aer_dev_fatal="DLP 2\nTOTAL_ERR_FATAL 2")
+    (switch / "aer_dev_fatal").unlink()
+    found = machine.pcie_errors()
+    assert (found["pcie_corrected"], found["pcie_fatal"]) == ({"0000:3b:00.0": 8}, {"0000:3b:00.0": 1})
+    assert not any(name.startswith("pcie_") for name in machine.absent)
+
+
 def test_errors_of_main_memory_are_those_of_the_stage(tmp_path):
     controllers = [tmp_path / f"sys/devices/system/edac/mc/mc{number}" for number in range(2)]
     for controller in controllers:

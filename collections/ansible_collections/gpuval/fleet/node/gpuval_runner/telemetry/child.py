@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from gpuval_node.hardware import nics
+from gpuval_node.hardware import nics, pci
 from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
 from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree, read_number, read_text
@@ -69,8 +69,8 @@ class HostSensors:
         self._root, self._tree = Path(root), Tree(root)
         self._sensors = sensors(self._root)
         self._before = cpu_times(self._text("proc/stat"))
-        self._errors = errors(self._tree)
-        self.absent: dict[str, str] = {}
+        self._errors, self._pcie = errors(self._tree), pci.aer_counts(self._tree)
+        self.absent = {kind: pci.NO_AER for kind, counts in self._pcie.items() if not counts}
         if not self._sensors:
             self.absent["cpu_temperature_celsius"] = "neither hwmon nor a thermal zone measures the processors here"
         self.absent.update({name: NO_CONTROLLER for name, count in self._errors.items() if count is None})
@@ -98,6 +98,15 @@ class HostSensors:
         """Return the memory errors by kind that the memory controllers counted since this object was made."""
         pairs = {name: (self._errors[name], now) for name, now in errors(self._tree).items()}
         return {k: max(0, now - old) for k, (old, now) in pairs.items() if old is not None and now is not None}
+
+    def pcie_errors(self) -> dict[str, dict[str, int]]:
+        """Return the PCIe errors since this object was made, by kind and device; a kind that is not counted lacks."""
+        now = pci.aer_counts(self._tree)
+        return {
+            kind: {device: now[kind][device] - old for device, old in before.items() if now[kind].get(device, 0) > old}
+            for kind, before in self._pcie.items()
+            if before
+        }
 
     def _text(self, name: str) -> str:
         return read_text(self._root / name) or ""
@@ -301,7 +310,7 @@ class Helper:
     def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
     ) -> None:
-        """Report the stage's summary: cost, kernel log, OOM kills, memory errors. A later report replaces it."""
+        """Report what the stage cost, kernel log, OOM kills, memory and PCIe errors. A later report replaces it."""
         before, now = self._oom, self._host.oom_kills()
         self._report(
             "end",
@@ -311,6 +320,7 @@ class Helper:
             kernel_position=position,
             oom_kills=None if before is None or now is None else max(0, now - before),
             memory_errors=self._host.memory_errors(),
+            pcie_errors=self._host.pcie_errors(),
             host_absent=self._host.absent,
             cpu_seconds=round(cpu_seconds() - self._cpu_before, 3),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from gpuval_runner.result import RecordCurve, RecordMetric, number
@@ -50,7 +50,13 @@ MEMORY_ERRORS = (
     ("memory_ecc_corrected_new_count", "ecc_corrected_count"),
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
-HOST_MADE_OF = (*((name, reading) for name, reading, _ in HOST_FIGURES), *MEMORY_ERRORS)
+#: Metrics of PCIe errors (AER) that the kernel counted during the stage, their names in the reports, and in words.
+PCIE_ERRORS = (
+    ("pcie_corrected_new_count", "pcie_corrected", "corrected"),
+    ("pcie_nonfatal_new_count", "pcie_nonfatal", "uncorrected nonfatal"),
+    ("pcie_fatal_new_count", "pcie_fatal", "fatal"),
+)
+HOST_MADE_OF = tuple((row[0], row[1]) for row in (*HOST_FIGURES, *MEMORY_ERRORS, *PCIE_ERRORS))
 OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(name for name, _reading, _what, is_busy in FIGURES if is_busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Reason for a missing value without an explanation by its source: it excuses nothing.
@@ -195,6 +201,8 @@ class TelemetrySummary:
         rises = (self._end or {}).get("memory_errors")
         for name, reading in MEMORY_ERRORS:
             add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
+        for name, errors in self._pcie_errors():
+            add(name, sum(errors.values()))
         kernel = {f"kernel_{kind}_count": self._counted(self._kinds[kind]) for kind in KINDS}
         if kernel["kernel_oom_count"] is None and self._end:
             kernel["kernel_oom_count"] = self._end.get("oom_kills")
@@ -218,6 +226,13 @@ class TelemetrySummary:
             if gpu.get("pci_address"):
                 add("gpu_xid_critical_count", self._counted(self._critical[gpu["pci_address"]]), f"gpu:{index}")
         return summary
+
+    def _pcie_errors(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield each metric of PCIe errors that was counted, with the errors by device."""
+        rises = (self._end or {}).get("pcie_errors")
+        for name, kind, _words in PCIE_ERRORS:
+            if isinstance(rises, dict) and isinstance(rises.get(kind), dict):
+                yield name, {str(device): int(number(rise) or 0) for device, rise in rises[kind].items()}
 
     def _kernel_readable(self) -> bool:
         return bool(self._end and self._end.get("kernel_log"))
@@ -261,8 +276,16 @@ class TelemetrySummary:
             "absent": self._reasons(),
         }
         compared = self._compared()
+        words = {name: text for name, _kind, text in PCIE_ERRORS}
+        pcie = [
+            f"{one_line(device, 32)}: {rise} {words[name]} PCIe errors"
+            for name, errors in self._pcie_errors()
+            for device, rise in errors.items()
+            if rise
+        ]
+        if compared or pcie:
+            telemetry["changes"] = [*pcie, *(compared.changes if compared else ())][:MAX_CHANGES]
         if compared:
-            telemetry["changes"] = compared.changes[:MAX_CHANGES]
             telemetry["throttling"] = "counters of the driver" if any(compared.throttled.values()) else "samples"
         if end.get("kernel_lost"):
             telemetry["kernel_log_lost"] = "messages came faster than they could be read"

@@ -25,8 +25,27 @@ ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
+#: Counters of PCIe errors (AER) of a device, by file; their last line is the total.
+AER_FILES = {
+    "pcie_corrected": "aer_dev_correctable",
+    "pcie_nonfatal": "aer_dev_nonfatal",
+    "pcie_fatal": "aer_dev_fatal",
+}
+NO_AER = "the kernel counts no PCIe errors here (aer_dev_fatal in sysfs), as in a virtual machine"
 GPU_VENDORS = tuple(VENDORS.values())
 KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanalabs",)}
+
+
+def aer_counts(tree: Tree) -> dict[str, dict[str, int]]:
+    """Return by kind and address the PCIe errors that the kernel counted since the device was found."""
+    counts: dict[str, dict[str, int]] = {kind: {} for kind in AER_FILES}
+    for address in tree.entries(DEVICES):
+        for kind, file in AER_FILES.items():
+            total = (tree.read(f"{DEVICES}/{address}/{file}") or "").rpartition(" ")[2]
+            if not total.isdecimal():
+                break  # a device without AER has none of the files
+            counts[kind][address] = int(total)
+    return counts
 
 
 class PciAccelerator(NamedTuple):
