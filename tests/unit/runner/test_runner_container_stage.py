@@ -195,6 +195,7 @@ def test_orphans_are_reaped_without_waiting_for_a_child_that_lasts():
     """Else every stage in a container took five seconds more, for the telemetry's helper."""
     program = (
         "import subprocess, time\n"
+        "from gpuval_node.process_stat import snapshot\n"
         "from gpuval_runner import descendants\n"
         "from gpuval_runner.containers.stage import reap\n"
         "lasting = subprocess.Popen(['sleep', '60'])\n"
@@ -203,7 +204,7 @@ def test_orphans_are_reaped_without_waiting_for_a_child_that_lasts():
         "begun = time.monotonic()\n"
         "reap(30)\n"
         "took = time.monotonic() - begun\n"
-        "children = [p.name for p in descendants.snapshot().values() if p.parent == descendants.os.getpid()]\n"
+        "children = [p.name for p in snapshot().values() if p.parent == descendants.os.getpid()]\n"
         "lasting.kill()\n"
         "print(took, children)\n"
     )

@@ -3,8 +3,9 @@ import signal
 import subprocess
 
 import pytest
+from gpuval_node.process_stat import Process, look, parse_stat, snapshot
 from gpuval_runner import descendants
-from gpuval_runner.descendants import Process, belonging, parse_stat
+from gpuval_runner.descendants import belonging
 
 from tests.kit.runner import until
 
@@ -72,14 +73,14 @@ def sleeper():
 
 
 def test_a_real_process_is_found_and_signalled(sleeper):
-    found = belonging(descendants.snapshot(), "r-x/n/")
+    found = belonging(snapshot(), "r-x/n/")
     assert [p.pid for p in found] == [sleeper.pid]
     assert descendants.send(found[0], signal.SIGTERM)
     assert sleeper.wait(30) == -signal.SIGTERM
 
 
 def test_a_later_process_of_the_same_pid_is_not_signalled(sleeper):
-    present = descendants.look(sleeper.pid)
+    present = look(sleeper.pid)
     stale = Process(present.pid, present.start_ticks - 1, present.parent, present.session, present.state, present.name)
     assert not descendants.send(stale, signal.SIGKILL)
     assert sleeper.poll() is None
@@ -88,5 +89,5 @@ def test_a_later_process_of_the_same_pid_is_not_signalled(sleeper):
 def test_zombies_do_not_count():
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert descendants.look(child.pid) is None
+    assert look(child.pid) is None
     child.wait()

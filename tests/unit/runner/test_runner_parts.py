@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -322,6 +323,7 @@ def test_facts_are_written_as_a_result(tmp_path):
     package.mkdir(parents=True)
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
+    shutil.copy(PACKAGES / "gpuval_node" / "atomic_file.py", package.parent)
     (package / "collect.py").write_text(
         "def facts_result(root, accelerator):\n"
         "    return {'state': 'failure', 'message': f'{root} {accelerator}', 'metrics': [], 'environment': {}}\n"

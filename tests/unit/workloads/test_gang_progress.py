@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuval_runner.descendants import MARKER_VARIABLE, belonging, snapshot
+from gpuval_node.process_stat import snapshot
+from gpuval_runner.descendants import MARKER_VARIABLE, belonging
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang import threads

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from gpuval_node.engines import engine_of, probe
 from gpuval_node.engines._engine import EngineError
+from gpuval_node.process_stat import snapshot
 
 from gpuval_runner import descendants, leftovers, lock, scratch
 from gpuval_runner import plan as plans
@@ -106,7 +107,7 @@ def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
 def _at_work(traces: RunTraces) -> dict[str, str]:
     """Return the run's processes on this node: by pid, the text that names the process in `killed`."""
     session = leftovers.live_session(traces.state.current) if traces.state.boot else None
-    members = descendants.belonging(descendants.snapshot(), run_marker(*traces.names), session=session)
+    members = descendants.belonging(snapshot(), run_marker(*traces.names), session=session)
     descriptions = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
     pid = (lock.holder(traces.directory.lock) or {}).get("pid")
     if isinstance(pid, int) and pid != os.getpid():

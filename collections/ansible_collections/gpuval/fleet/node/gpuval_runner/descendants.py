@@ -7,28 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Callable, Optional
+
+from gpuval_node.process_stat import Process, look, variable_of
 
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
 _PR_SET_CHILD_SUBREAPER = 36
-_MAX_ENVIRON = 1 << 20
 KILL_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
 #: PIDs of the runner's children that outlive a stage and so belong to none: the telemetry helper.
 LASTING: set[int] = set()
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process as ``/proc`` showed it; pid and start time (clock ticks since boot) identify it despite pid reuse."""
-
-    pid: int
-    start_ticks: int
-    parent: int
-    session: int
-    state: str
-    name: str
 
 
 def become_subreaper() -> bool:
@@ -49,50 +37,9 @@ def run_marker(run_id: str, node: str) -> str:
     return f"{run_id}/{node}/"
 
 
-def parse_stat(text: str) -> Optional[Process]:
-    """Read a line of ``/proc/<pid>/stat`` (proc_pid_stat(5)); the process name may hold spaces and parentheses."""
-    opening, closing = text.find("("), text.rfind(")")
-    fields = text[closing + 2 :].split()
-    if opening < 0 or closing < 0 or len(fields) < 20:
-        return None
-    return Process(
-        pid=int(text[:opening]),
-        start_ticks=int(fields[19]),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        state=fields[0],
-        name=text[opening + 1 : closing],
-    )
-
-
-def look(pid: int) -> Optional[Process]:
-    """Return the process of a pid; None when it is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123 - called for every process of the machine
-            process = parse_stat(stream.read().decode("utf-8", "replace"))
-    except OSError:
-        return None
-    return process if process and process.state not in "ZX" else None
-
-
-def snapshot() -> dict[int, Process]:
-    """Return all living processes by pid."""
-    processes = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of names
-    return {process.pid: process for process in processes if process}
-
-
 def marker_of(pid: int) -> str:
     """Return the marker in a process's environment; empty when it has none or may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123 - called for every process of the machine
-            environ = stream.read(_MAX_ENVIRON)
-    except OSError:
-        return ""
-    prefix = MARKER_VARIABLE.encode() + b"="
-    for entry in environ.split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode("utf-8", "replace")
-    return ""
+    return variable_of(pid, MARKER_VARIABLE)
 
 
 def belonging(

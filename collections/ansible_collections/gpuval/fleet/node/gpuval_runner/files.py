@@ -8,29 +8,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from gpuval_node.atomic_file import replace_file
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step; on return, data and directory entry are synced to disk. Raises ``OSError``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        handle = os.open(temporary, flags, 0o600)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(path, data, 0o600, is_durable=True)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -10,9 +10,9 @@ from typing import Optional
 
 from gpuval_node.engines import engine_of, engine_types
 from gpuval_node.engines._engine import EngineError, EngineMissingError, labels
+from gpuval_node.process_stat import Process, look, snapshot
 
 from gpuval_runner import descendants
-from gpuval_runner.descendants import Process
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.state import NodeRunState
@@ -55,16 +55,14 @@ class RunTraces:
 def end_processes(marker: str, *, session: Optional[int] = None) -> tuple[list[Process], list[Process]]:
     """End all processes that have a stage's marker in their environment, or are in its POSIX session: TERM, a grace,
     KILL. Returns the processes found and those that KILL did not end."""
-    return descendants.end_all(
-        lambda: descendants.belonging(descendants.snapshot(), marker, session=session), GRACE_SECONDS
-    )
+    return descendants.end_all(lambda: descendants.belonging(snapshot(), marker, session=session), GRACE_SECONDS)
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     """Return the POSIX session of a stage that an earlier runner started, unless another process has its number now."""
     if not current:
         return None
-    leader = descendants.look(current.get("pid", 0))
+    leader = look(current.get("pid", 0))
     if leader and leader.start_ticks != current.get("start_ticks"):
         return None
     return current.get("pid")

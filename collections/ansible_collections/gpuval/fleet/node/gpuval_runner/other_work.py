@@ -11,6 +11,7 @@ from typing import Callable
 from gpuval_node.hardware.tools import toolbox
 from gpuval_node.hardware.tree import Tree
 from gpuval_node.hardware.users import User, accelerator_users
+from gpuval_node.process_stat import snapshot
 
 from gpuval_runner import descendants
 from gpuval_runner.plan import HOST_STAGES, NodePlan
@@ -76,6 +77,6 @@ def watch(plan: NodePlan) -> OtherWork:
 def _not_ours(users: list[User]) -> list[User]:
     """Return the users without this runner's descendants, even if they overwrote their environment by setting a title
     (vLLM), and without processes that ended or are of another PID namespace, whose owner is unknown."""
-    processes = descendants.snapshot() if users else {}
+    processes = snapshot() if users else {}
     living = [user for user in users if user.pid in processes]
     return [user for user in living if os.getpid() not in descendants.ancestors(processes, user.pid)]

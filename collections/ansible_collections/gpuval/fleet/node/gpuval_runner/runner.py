@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from gpuval_node.node_directory import BOOT_ID_FILE
+from gpuval_node.process_stat import look
 
 from gpuval_runner import clock, descendants, leftovers, lock, machine, oom, other_work, record, scratch
 from gpuval_runner import plan as plans
@@ -306,7 +307,7 @@ class Runner:
         )
 
     def _started(self, pid: int) -> None:
-        process = descendants.look(pid)
+        process = look(pid)
         self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
         self._save_state()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
+from gpuval_node.process_stat import Process, snapshot
 from gpuval_node.volumes import FAULT, find_hung_volume, volume_of
 
 from gpuval_runner import descendants
@@ -63,7 +64,7 @@ class ProcessEnd:
     stop: Optional[StageStop] = None
     duration_seconds: float = 0.0
     left_behind: int = 0
-    unkillable: list[descendants.Process] = field(default_factory=list)
+    unkillable: list[Process] = field(default_factory=list)
     memory: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -210,9 +211,9 @@ class _Supervision:
                 else:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
-    def _members(self) -> list[descendants.Process]:
+    def _members(self) -> list[Process]:
         return descendants.belonging(
-            descendants.snapshot(),
+            snapshot(),
             self._spec.marker,
             session=self._process.pid,
             parent=os.getpid() if self._spec.adopts else None,

@@ -23,6 +23,7 @@ from gpuval_node.engines._engine import (
     LocalImage,
     labels,
 )
+from gpuval_node.process_stat import snapshot
 
 from gpuval_runner import descendants, scratch
 from gpuval_runner.containers import command
@@ -373,7 +374,7 @@ def reap(limit: float) -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            children = (p for p in descendants.snapshot().values() if p.pid not in descendants.LASTING)
+            children = (p for p in snapshot().values() if p.pid not in descendants.LASTING)
             if not any(process.parent == os.getpid() for process in children):
                 return
             time.sleep(0.05)

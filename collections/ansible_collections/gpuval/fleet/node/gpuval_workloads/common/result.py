@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -151,17 +150,10 @@ def finite_or_none(value: Optional[Number]) -> Optional[Number]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text in one step, after the new text is synced to disk."""
+    from gpuval_node.atomic_file import replace_file  # the controller reads constants of this file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode(), 0o600, is_durable=True)
 
 
 def run_workload(main: Callable[[WorkloadResult], None]) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import engine_types
+from ..process_stat import variable_of
 from .tools import Run, ToolResult
 from .tree import Tree
 
@@ -41,7 +42,7 @@ DAEMONS = frozenset(
 #: Length to which the kernel cuts a process's name.
 COMM_CHARACTERS = 15
 _SHORT_DAEMONS = frozenset(name[:COMM_CHARACTERS] for name in DAEMONS)
-MARKER = b"GPUVAL_STAGE_ID="
+MARKER = "GPUVAL_STAGE_ID"
 _CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd|crio)[-/]([0-9a-f]{64})|/([0-9a-f]{64})(?:\.scope)?$")
 _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
 
@@ -79,7 +80,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
     for pid, named in sorted(processes.items()):
         comm, program = tree.read(f"/proc/{pid}/comm") or "", named.rpartition("/")[2]
         name = comm or program or "a process"
-        run_id = _run_id(tree, pid)
+        run_id = variable_of(pid, MARKER, str(tree.path("/proc"))).partition("/")[0]
         if comm in _SHORT_DAEMONS or program in DAEMONS or (but_run and run_id == but_run):
             continue
         container = _container(tree, pid)
@@ -140,16 +141,6 @@ def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
                 if _HABANA_DEVICE.search(str(tree.path(f"/proc/{pid}/fd/{handle}").readlink())):
                     processes.setdefault(int(pid), "")
     return processes
-
-
-def _run_id(tree: Tree, pid: int) -> str:
-    try:
-        with tree.path(f"/proc/{pid}/environ").open("rb") as stream:
-            environ = stream.read(1 << 20)
-    except OSError:
-        return ""
-    marked = next((entry for entry in environ.split(b"\0") if entry.startswith(MARKER)), MARKER)
-    return marked[len(MARKER) :].decode("utf-8", "replace").partition("/")[0]
 
 
 def _owner(tree: Tree, pid: int) -> str:

@@ -6,9 +6,9 @@ import ipaddress
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
+from ..process_stat import look, variable_of
 from .changes import NetworkChange
 from .state import NetworkState
 
@@ -93,19 +93,14 @@ def ssh_connection() -> Optional[str]:
     """Return SSH_CONNECTION of this process or an ancestor: sudo removes it from the environment."""
     if os.environ.get("SSH_CONNECTION"):
         return os.environ["SSH_CONNECTION"]
-    process = os.getppid()
+    pid = os.getppid()
     for _step in range(32):
-        if process <= 1:
-            return None
-        try:
-            environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        for variable in environment:
-            if variable.startswith(b"SSH_CONNECTION="):
-                return variable.partition(b"=")[2].decode("ascii", "replace")
-        process = int(status.rpartition(")")[2].split()[1])
+        process = look(pid) if pid > 1 else None
+        if process is None:
+            break
+        if connection := variable_of(pid, "SSH_CONNECTION"):
+            return connection
+        pid = process.parent
     return None
 
 

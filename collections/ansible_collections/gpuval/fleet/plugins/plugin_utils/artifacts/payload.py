@@ -16,12 +16,13 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
 OF_WORKLOADS = (
-    *("clock_skew.py", "volumes.py", "network/__init__.py", "network/parallel.py"),
+    *("atomic_file.py", "clock_skew.py", "volumes.py", "network/__init__.py", "network/parallel.py"),
     *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "pci", "tools", "tree")),
 )
 SHARED = (
-    "clock_skew.py",
+    *("atomic_file.py", "clock_skew.py"),
     *("engines", "hardware", "node_directory.py", "node_launch.py", "requirement_trial.py"),
+    "process_stat.py",
     "root_cause.py",
     "root_causes.json",
     "redaction.py",

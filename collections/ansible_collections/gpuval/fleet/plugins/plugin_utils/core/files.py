@@ -6,9 +6,11 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ...module_utils.atomic_file import replace_file
 
 PRIVATE = 0o600
 TURN_SECONDS = 0.05
@@ -50,20 +52,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
-    """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
-    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else mode)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            if mode is not None:
-                os.fchmod(stream.fileno(), mode)
-            stream.writelines([data] if isinstance(data, bytes) else data)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+replace = replace_file
 
 
 @contextmanager
