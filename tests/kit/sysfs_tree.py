@@ -32,24 +32,26 @@ MLX5_COUNTERS = {
 
 
 class Tree:
+    """The folder ``sys`` of a machine's tree, which is at ``root``."""
+
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.sys = root, root / "sys"
 
     def write(self, name: str, text: object) -> None:
-        path = self.root / name
+        path = self.sys / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else f"{text}\n".encode())
 
     def pci(self, *way: str, **files: object) -> None:
         """A device at the end of a way through bridges, as /sys/bus/pci/devices links to it."""
         place = "/".join(("devices", *way))
-        self.root.joinpath(place).mkdir(parents=True, exist_ok=True)
+        self.sys.joinpath(place).mkdir(parents=True, exist_ok=True)
         for name, value in files.items():
             self.write(f"{place}/{name}", value)
-        link = self.root / "bus/pci/devices" / way[-1]
+        link = self.sys / "bus/pci/devices" / way[-1]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
-            link.symlink_to(self.root / place)
+            link.symlink_to(self.sys / place)
 
     def link(self, now="32.0 GT/s PCIe", width=16, most="32.0 GT/s PCIe", most_width=16) -> dict:
         return {
@@ -63,8 +65,8 @@ class Tree:
         self.write(f"{folder}/board_id", board)
         self.write(f"{folder}/hca_type", "MT4118")
         if pci:
-            device = self.root / folder / "device"
-            device.symlink_to((self.root / "bus/pci/devices" / pci).resolve())
+            device = self.sys / folder / "device"
+            device.symlink_to((self.sys / "bus/pci/devices" / pci).resolve())
             if interface:
                 self.write(f"bus/pci/devices/{pci}/net/{interface}/mtu", 9000)
 

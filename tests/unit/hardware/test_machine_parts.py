@@ -315,11 +315,11 @@ def test_virtual_functions_beside_their_physical_function_do_not_count(machine, 
     ],
 )
 def test_a_device_is_without_a_link_where_none_of_its_ports_has_one(tmp_path, operstates, phys_state, unlinked):
-    address, sys = "0000:01:00.0", sysfs_tree.Tree(tmp_path / "sys")
+    address, sys = "0000:01:00.0", sysfs_tree.Tree(tmp_path)
     sys.pci("pci0000:00", address)
     for number, state in enumerate(operstates):
         sys.write(f"class/net/eth{number}/operstate", state)
-        (sys.root / f"class/net/eth{number}/device").symlink_to((sys.root / "bus/pci/devices" / address).resolve())
+        (sys.sys / f"class/net/eth{number}/device").symlink_to((sys.sys / "bus/pci/devices" / address).resolve())
     if phys_state:
         sys.rdma(pci=address)
         sys.port(phys_state=phys_state)

@@ -11,14 +11,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
     NO_FIGURES,
     Answers,
-    Asked,
     Rejected,
     take_in,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.network_matrix import read_fleet
 
-GOOD = Asked(
+GOOD = peers.LinkAnswer(
     state="open",
     address="10.0.0.1",
     tcp_minimum_seconds=0.0001,
@@ -30,7 +29,7 @@ GOOD = Asked(
     ping_sent=3,
     ping_received=3,
     bytes_per_second=1e9,
-    ports={29500: "open"},
+    ports={"29500": "open"},
 )
 NODES = ["a", "b", "c", "d", "e"]
 
@@ -58,7 +57,7 @@ def fleet(change=lambda one, two, asked: asked, nodes=NODES, **given):
         )
         for place, one in enumerate(nodes, 1)
     }
-    return Fleet(**{"answers": answers, "reasons": {}, "zones": {}, "ports": (29500,), **given})
+    return Fleet(**{"answers": answers, "zones": {}, "ports": (29500,), **given})
 
 
 def with_(**values):
@@ -81,9 +80,9 @@ def test_a_good_fleet_has_no_findings():
     ("values", "level", "kind", "words"),
     [
         ({"state": "timeout"}, "fail", "reach", "4 of 4 node(s) do not reach it"),
-        ({"ports": {29500: "timeout"}}, "fail", "port", "port 29500: 4 of 4 node(s) cannot connect (timeout 4x)"),
+        ({"ports": {"29500": "timeout"}}, "fail", "port", "port 29500: 4 of 4 node(s) cannot connect (timeout 4x)"),
         ({"ports": {}}, "fail", "port", "not tried"),
-        ({"ports": {29500: "other_node"}}, "fail", "port", "other_node"),
+        ({"ports": {"29500": "other_node"}}, "fail", "port", "other_node"),
         ({"path_mtu_bytes": 1500}, "fail", "mtu", "packets of 9000 bytes do not pass unfragmented, at most 1500"),
         ({"path_mtu_bytes": None}, "fail", "mtu", "9000"),
         ({"tcp_minimum_seconds": 0.05}, "warn", "latency", "slow with 4 of 4, a TCP handshake: 50 ms, usual is 0.1 ms"),
@@ -116,8 +115,8 @@ def test_what_was_not_measured_is_no_finding_but_what_was_not_reported_is():
 
 def test_a_node_without_answers_is_named_with_what_its_peers_say():
     def gone(change, reason):
-        whole = fleet(change, reasons={"b": reason})
-        return dataclasses.replace(whole, answers={**whole.answers, "b": None})
+        whole = fleet(change)
+        return dataclasses.replace(whole, answers={**whole.answers, "b": Answers(reason=reason)})
 
     (off,) = find(gone(with_(when=lambda one, two: two == "b", state="timeout"), "no route"))
     assert off.nodes == ("b",) and "no route; 0 of 4 node(s) reach it" in off.message
@@ -206,7 +205,7 @@ def test_services():
 
 
 def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():
-    whole = fleet(with_(when=lambda one, two: two == "c", ports={29500: "closed"}))
+    whole = fleet(with_(when=lambda one, two: two == "c", ports={"29500": "closed"}))
     answers = {
         **whole.answers,
         "c": dataclasses.replace(whole.answers["c"], not_listening={29500: "Permission denied"}),
@@ -217,15 +216,7 @@ def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():
 
 def answer(**changes):
     """What node `a` answers of `b` and of the service `hub`."""
-    packets = {"sent": 3, "received": 3, "minimum_seconds": 0.1, "mean_seconds": 0.2, "maximum_seconds": 0.3}
-    peer = {
-        **peers.BLANK,
-        "state": "open",
-        "address": "10.0.0.2",
-        "mtu_bytes": 9000,
-        "ping": {"small": packets, "large": packets, "path_mtu_bytes": 9000},
-        "ports": {"22": "open"},
-    }
+    peer = vars(dataclasses.replace(GOOD, address="10.0.0.2", large_packet_seconds=0.2, ports={"22": "open"}))
     service = endpoints.probe(endpoints.parse({"name": "hub", "address": "no-such-host.invalid:1"}), 1, 0.1)
     interface = {"state": "up", "carrier": True, "mtu": 9000, "addresses": [], "driver": None, "physical": True}
     return {
@@ -244,7 +235,7 @@ def peer_with(**changes):
 def test_what_a_node_measured_is_accepted():
     taken = take_in(peer_with(message="x\x1b[31m\ny"), "a", ["b"], ["hub"], {"22": "a\nb", "80": "in_use"})
     asked = taken.peers["b"]
-    assert (asked.message, asked.ping_sent, asked.large_packet_seconds, asked.ports) == ("x y", 3, 0.2, {22: "open"})
+    assert (asked.message, asked.ping_sent, asked.large_packet_seconds, asked.ports) == ("x y", 3, 0.2, {"22": "open"})
     assert taken.services["hub"]["state"] == "name"
     assert taken.not_listening == {22: "a b"}
 
@@ -265,7 +256,8 @@ def test_what_a_node_measured_is_accepted():
         (peer_with(tcp_minimum_seconds=float("nan")), {}),
         (peer_with(tcp_median_seconds=-1), {}),
         (peer_with(mtu_bytes=True), {}),
-        (peer_with(ping=[1]), {}),
+        (peer_with(ping_sent=[1]), {}),
+        (peer_with(size_tried=1), {}),
         (peer_with(message="x" * 5_000_000), {}),
         (answer(), {"²": "why"}),
         (answer(), ["22"]),
@@ -284,8 +276,10 @@ def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
     facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
     variables = {name: {"network_probed": {"measured": fact}} for name, fact in facts.items()}
     whole = read_fleet(plan, [], ["hub"], variables)
-    assert whole.answers["a"] is None and whole.answers["b"].peers["a"].reached
+    assert whole.answers["a"].is_rejected and whole.answers["b"].peers["a"].reached
     assert told(find(whole))[0] == ("fail", "answer", ("a",))
+    entry = matrix.document(whole, [], run_id=None, uncovered=[])["nodes"]["a"]
+    assert not entry["answered"] and entry["reason"] == whole.answers["a"].reason
     assert not [finding for finding in find(whole) if "b" in finding.nodes and finding.kind != "endpoint"]
 
 

@@ -4,7 +4,6 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import sysctl_path
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import (
     is_restorable,
-    next_hop,
     parse_interfaces,
     parse_routes,
     route_words,
@@ -48,13 +47,6 @@ def test_routes_as_they_are_given_back():
     assert [is_restorable(each) for each in (default, kernel, blackhole, many)] == [True, True, True, False]
     (six,) = parse_routes('[{"dst":"default","gateway":"fe80::1","dev":"eth0","metric":100,"pref":"medium"}]', 6)
     assert (six["dst"], six["metric"], six["version"]) == ("::/0", 100, 6)
-
-
-def test_the_way_to_an_address():
-    text = '[{"dst":"10.9.0.7","gateway":"10.1.0.1","dev":"v0","prefsrc":"10.9.0.1","flags":[],"uid":0,"cache":[]}]'
-    assert next_hop(text) == {"dev": "v0", "gateway": "10.1.0.1"}
-    assert next_hop("") is None
-    assert next_hop("[]") is None
 
 
 def test_an_ip_command_without_json_is_named():

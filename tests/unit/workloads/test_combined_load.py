@@ -317,7 +317,7 @@ class Nics:
 
     def workers(self):
         nics = self.ports()
-        return workers_of({"nic": len(nics)}, self.folder, sysfs=str(self.tree.root), nics=tuple(nics))
+        return workers_of({"nic": len(nics)}, self.folder, tree=str(self.tree.root), nics=tuple(nics))
 
     def tools(self):
         found = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gpuval_node.hardware.tree import Tree as Sysfs
+from gpuval_node.network.routes import KernelRoute
 from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma
 from gpuval_workloads.gang.host.checks import HostChecks
@@ -45,7 +46,7 @@ def trees(tmp_path, monkeypatch):
 
 def together(trees, between=lambda: None, over_ssh=False):
     """Run the checks of all members; return their results."""
-    checks = [HostChecks(gang(i, len(trees)), over_ssh, sysfs=Sysfs(tree.root)) for i, tree in enumerate(trees)]
+    checks = [HostChecks(gang(i, len(trees)), over_ssh, tree=Sysfs(tree.root)) for i, tree in enumerate(trees)]
     with ExitStack() as stack:
         brought = json.loads(json.dumps([each.begin(stack) for each in checks]))
         threads = [threading.Thread(target=each.ask, args=(brought,)) for each in checks]
@@ -122,7 +123,7 @@ def test_errors_while_the_gang_worked_are_reported(trees):
 
 
 def test_a_driver_that_hangs_delays_no_other(trees):
-    hanging = trees[1].root / "class/infiniband/mlx5_0/ports/1/rate"
+    hanging = trees[1].sys / "class/infiniband/mlx5_0/ports/1/rate"
     hanging.unlink()
     os.mkfifo(hanging)  # reading it waits for ever, as reading from a driver that hangs
     begun = time.monotonic()
@@ -135,7 +136,7 @@ def test_a_driver_that_hangs_delays_no_other(trees):
 
 
 def test_a_member_that_cannot_be_reached_is_named(trees):
-    checks = [HostChecks(gang(i), False, sysfs=Sysfs(tree.root)) for i, tree in enumerate(trees)]
+    checks = [HostChecks(gang(i), False, tree=Sysfs(tree.root)) for i, tree in enumerate(trees)]
     with ExitStack() as gone, ExitStack() as stack:
         brought = [each.begin(gone if i == 2 else stack) for i, each in enumerate(checks)]
         gone.close()
@@ -163,7 +164,7 @@ def test_nothing_that_others_bring_or_this_host_lacks_is_a_reason_to_fail(tmp_pa
 
 
 def test_what_a_member_claims_is_bounded(trees):
-    checks = HostChecks(gang(count=2), False, sysfs=Sysfs(trees[0].root))
+    checks = HostChecks(gang(count=2), False, tree=Sysfs(trees[0].root))
     with ExitStack() as stack:
         own = checks.begin(stack)
         checks.ask([own, {"same": {"gang_mtu": "x" * 10**6, "rdma_ports": "\x1b[2J", **dict.fromkeys("abc", "d")}}])
@@ -268,10 +269,10 @@ def test_whose_clock_is_off(offsets, skew):
 
 def test_ways_that_are_unlike():
     ways = {
-        "node-2": local.Way("eth0", 9000, source="10.0.0.1"),
-        "node-3": local.Way("eth0", 9000, source="10.0.0.1"),
-        "node-4": local.Way("eth1", 1500, gateway="10.9.0.1", source="10.9.0.7"),
-        "node-5": local.Way(problem="Network is unreachable"),
+        "node-2": KernelRoute("eth0", 9000, source="10.0.0.1"),
+        "node-3": KernelRoute("eth0", 9000, source="10.0.0.1"),
+        "node-4": KernelRoute("eth1", 1500, gateway="10.9.0.1", source="10.9.0.7"),
+        "node-5": KernelRoute(problem="Network is unreachable"),
     }
     found, us = local.Local(ways=ways), gang(count=5)
     answers = {i: mesh.PeerAnswer(mesh.OK, path_mtu_bytes=1500) for i in (1, 3)}
@@ -293,7 +294,7 @@ def test_a_sentence_is_of_bounded_length():
 def test_a_gang_of_a_thousand_keeps_results_small(trees):
     us = gang(count=1000)
     answers = {i: mesh.PeerAnswer(mesh.OK if i % 2 else "refused", 0.1, 0.0, 0.1, 9000) for i in range(1, 1000)}
-    found = local.Local(ways={m.node: local.Way("eth0", 9000) for m in us.members[1:]})
+    found = local.Local(ways={m.node: KernelRoute("eth0", 9000) for m in us.members[1:]})
     result = WorkloadResult()
     findings.add_others(result, us, found, answers)
     assert len(result.metrics) < 20
@@ -316,7 +317,7 @@ def test_criteria_judge_what_is_reported_and_accuse_no_node(trees):
 def test_why_a_figure_is_not_there_stands_where_its_criterion_looks(trees):
     trees[0].port(counters={"counters": {}})
     for group in ("counters", "hw_counters"):
-        shutil.rmtree(trees[0].root / "class/infiniband/mlx5_0/ports/1" / group)
+        shutil.rmtree(trees[0].sys / "class/infiniband/mlx5_0/ports/1" / group)
     result = together(trees)[0]
     assert "rdma_link_error_count" not in figures(result)
     assert result.environment["host_checks"]["unknown"] == {"counters": "the drivers of these devices have none"}

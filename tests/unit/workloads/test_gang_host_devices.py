@@ -2,6 +2,7 @@
 
 import pytest
 from gpuval_node.hardware.acs import redirects
+from gpuval_node.hardware.pci import accelerators
 from gpuval_node.hardware.tree import Tree as Sysfs
 from gpuval_workloads.gang.host import pcie, rdma
 
@@ -154,7 +155,7 @@ def switched(tree, control, size=4096):
     tree.pci(*way, DOWN_2, GPU, **gpu)
     tree.pci("pci0000:80", "0000:80:01.0", FAR_GPU, **gpu)
     sysfs = Sysfs(tree.root)
-    assert pcie.gpus(sysfs) == [GPU, FAR_GPU]
+    assert [gpu.address for gpu in accelerators(sysfs)] == [GPU, FAR_GPU]
     return pcie.acs(sysfs, [NIC])
 
 

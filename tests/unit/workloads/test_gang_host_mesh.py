@@ -1,5 +1,6 @@
 """Members ask each other over real sockets: on the loopback interface, and through a network that loses packets."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import threading
 import time
 
 import pytest
-from gpuval_workloads.gang.host import mesh, routes
+from gpuval_workloads.gang.host import mesh
 from gpuval_workloads.gang.host.mesh import Mesh, MeshPeer
 
 from tests.kit.needs import SYS_ADMIN, lacking
@@ -76,7 +77,14 @@ def test_another_member_at_the_address_is_reported(members):
 
 
 @pytest.mark.parametrize(
-    "said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"[]\n", b'{"clock": 1e999, "gang": "all", "index": 1}\n', b"x" * 100_000]
+    "said",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"[]\n",
+        b"gpuval-network all/1\n1e999\n",
+        b"gpuval-network all/1\n\n",
+        b"x" * 100_000,
+    ],
 )
 def test_garbage_is_no_answer(members, said):
     one = members(0)
@@ -93,7 +101,8 @@ def test_garbage_is_no_answer(members, said):
 def _say(server, said):
     with server.accept()[0] as connection:
         connection.sendall(said)
-        connection.recv(10)
+        with contextlib.suppress(ConnectionResetError):  # the member hangs up without reading all
+            connection.recv(10)
 
 
 def test_strangers_at_the_listener_disturb_no_other(members):
@@ -134,33 +143,6 @@ def test_two_hundred_members_are_asked_within_seconds(members):
     assert {answer.state for answer in answers.values()} == {"ok"}
     assert {answer.path_mtu_bytes for answer in answers.values()} == {9000}
     assert time.monotonic() - begun < 60
-
-
-def test_the_route_to_this_host_itself():
-    route = routes.route_to("127.0.0.2")
-    assert (socket.if_indextoname(route.interface), route.gateway, route.is_local) == ("lo", None, True)
-
-
-#: What a Linux 6.18 answered for 8.8.8.8, on a host with one interface and a default route.
-ANSWER = bytes.fromhex(
-    "700000001800000001000000a64f000002200000fe0000010002000008000f00fe000000080001000808080808000400040000000800"
-    "0700c000020208000500c0000201080019000000000024000c0002000000000000000000000000000000000000000000000000000000"
-    "00000000"
-)
-
-
-def test_a_route_through_a_gateway():
-    route = routes.parse(ANSWER)
-    assert (route.interface, route.gateway, route.source) == (4, "192.0.2.1", "192.0.2.2")
-    assert not route.is_local
-
-
-def test_no_route_is_reported_in_the_kernels_words():
-    with pytest.raises(OSError, match="unreachable"):
-        routes.parse(bytes.fromhex("240000000200000001000000000000009bffffff") + bytes(16))
-    for cut in (b"", ANSWER[:10], ANSWER[:40]):
-        with pytest.raises(OSError, match="answer"):
-            routes.parse(cut)
 
 
 SETUP = """

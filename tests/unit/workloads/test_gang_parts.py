@@ -255,7 +255,7 @@ def test_an_infiniband_controller_without_its_driver_is_no_reason_for_sockets(tm
     tree = Tree(tmp_path)
     for address, kind in (("0000:17:00.0", "0x020700"), ("0000:18:00.0", "0x020000"), ("0000:2a:00.0", "0x020700")):
         tree.pci(address, **{"class": kind})
-    (tmp_path / "devices/0000:2a:00.0/infiniband/mlx5_0").mkdir(parents=True)
+    (tree.sys / "devices/0000:2a:00.0/infiniband/mlx5_0").mkdir(parents=True)
     found = rdma.without_driver(Sysfs(tmp_path))
     assert found == ["0000:17:00.0"]
     assert rdma.without_driver(Sysfs(tmp_path / "none")) == []

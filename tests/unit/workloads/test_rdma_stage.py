@@ -49,7 +49,7 @@ class Machine:
 
     def measure(self, *arguments, install=True):
         if install:
-            standin.install(self.bin, self.devices, options=self.options, sysfs=self.tree.root)
+            standin.install(self.bin, self.devices, options=self.options, sysfs=self.tree.sys)
         result = WorkloadResult()
         program.measure(result, program.parse_arguments(["--seconds", "1", *arguments]), Sysfs(self.tree.root), SLACK)
         return result
@@ -140,7 +140,7 @@ def test_a_port_without_counters_excuses_no_other_port(machine):
 def test_counters_that_are_gone_after_the_tests_are_missing_without_an_excuse(machine):
     ports = node.look(Sysfs(machine.tree.root), ["*"])
     before = {"mlx5_0:1": {"symbol_error": 0}, "mlx5_1:1": {"symbol_error": 0}}
-    shutil.rmtree(machine.tree.root / "class/infiniband/mlx5_1/ports/1")
+    shutil.rmtree(machine.tree.sys / "class/infiniband/mlx5_1/ports/1")
     result = WorkloadResult()
     program._count_errors(result, Sysfs(machine.tree.root), ports, program.RdmaReport(), before)
     assert "left_out" not in result.environment and "node" not in figures(result, "rdma_link_error_count")

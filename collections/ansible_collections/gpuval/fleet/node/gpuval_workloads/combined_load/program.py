@@ -132,9 +132,9 @@ def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) 
     return {**count_by_kind, **({"disk": 1} if has_fio else {}), **({"nic": nics} if nics else {})}
 
 
-def ports(sysfs: Tree, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
+def ports(tree: Tree, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
     """Return the active RDMA ports that match a pattern, each with a TCP port for perftest."""
-    names = [rail.port.name for rail in rdma_node.look(sysfs, patterns).rails]
+    names = [rail.port.name for rail in rdma_node.look(tree, patterns).rails]
     if names and not shutil.which(perftest.WRITE):
         left_out["nic"] = f"{perftest.WRITE} not found: {INSTALL}"
         return []
@@ -178,7 +178,7 @@ def main(result: WorkloadResult) -> None:
     accelerator = choose_accelerator()
     cores = usable_cores()
     left_out = {} if fio.find() else {"disk": "fio was not found: install it, or put it into the image"}
-    nics = ports(Tree("/sys"), options.nics, left_out)
+    nics = ports(Tree(), options.nics, left_out)
     count_by_kind = counts(accelerator, cores, "disk" not in left_out, len(nics))
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
@@ -197,7 +197,7 @@ def main(result: WorkloadResult) -> None:
             left_out["disk"] = f"{work}: {measurement.problem}"
             stopped = [f"the disk hangs: {left_out['disk']}"] if measurement.hung else []
     use = (engine.name, engine.direct) if engine else None
-    load = CombinedLoad(str(work), size, options.max_written_bytes, use, tuple(nics), str(Tree("/sys").root))
+    load = CombinedLoad(str(work), size, options.max_written_bytes, use, tuple(nics))
     result.environment.update(processes=count_by_kind, left_out=left_out)
     with _workers(count_by_kind, load) as everyone:
         _until_ready(everyone, result)

@@ -50,7 +50,7 @@ class CombinedLoad:
     written_bytes: float = 0.0
     fio: tuple[str, bool] | None = None
     nics: tuple[tuple[str, int], ...] = ()
-    sysfs: str = "/sys"
+    tree: str = "/"
 
 
 #: Yields, for each round, the amount of work and the number of wrong results.
@@ -155,7 +155,7 @@ def nic(index: int, load: CombinedLoad) -> Rounds:
     Prints ``LEFT_OUT`` if perftest cannot begin for a reason that is not the port's; exits with a port's problem."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # this process ends after its parent, once its tools have ended
     name, tcp_port = load.nics[index]
-    rdma_node = node.look(Tree(load.sysfs), ["*"])
+    rdma_node = node.look(Tree(load.tree), ["*"])
     end = next(rail.end for rail in rdma_node.rails if rail.port.name == name)
     test = perftest.PerftestMeasurement(perftest.WRITE, end, end, both_ways=True)
     tool = Path(shutil.which(test.tool) or test.tool)

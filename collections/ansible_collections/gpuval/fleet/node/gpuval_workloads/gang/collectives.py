@@ -20,7 +20,7 @@ from .host import rdma
 
 PREFIX = "gang"
 ERRORS = f"{PREFIX}_collective_error_count"
-SYSFS = Tree("/sys")
+SYSFS = Tree()
 MAX_NETWORKS, MAX_NAME = 16, 64
 NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""

@@ -25,9 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from gpuval_node.network.routes import is_ip
+
 from ..common.result import WorkloadResult
 from ..common.stall import Beat, StallJudge
-from .host.routes import is_ip
 from .members import Gang, GangMember
 from .threads import LoopThread
 

@@ -25,11 +25,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from gpuval_node.network.routes import addresses, is_ip, route_to
+
 from ..common import processes
 from ..common.result import WorkloadCrash, WorkloadFailure
 from .config import template
 from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, show
-from .host.routes import addresses, is_ip, route_to
 from .launching import PATH_VARIABLE, check_blanks
 from .members import FILE_VARIABLE, Gang
 

@@ -61,19 +61,19 @@ def main(result: WorkloadResult) -> None:
         raise WorkloadFailure(str(error)) from None
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     membership.introduce(gang)
-    take_part(result, options, gang, Tree("/sys"))
+    take_part(result, options, gang, Tree())
 
 
 def take_part(
-    result: WorkloadResult, options: argparse.Namespace, gang: Gang, sysfs: Tree, slack: float = SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, gang: Gang, tree: Tree, slack: float = SLACK_SECONDS
 ) -> None:
     """Measure and fill the result. If evidence is missing, ``rdma_rails_measured_count`` is left out, and the message
     says why."""
-    node, tool = nodes.look(sysfs, options.devices), shutil.which(perftest.WRITE)
-    driverless = rdma.without_driver(sysfs) if options.devices else []
+    node, tool = nodes.look(tree, options.devices), shutil.which(perftest.WRITE)
+    driverless = rdma.without_driver(tree) if options.devices else []
     bring = {
         "ports": {rail.end.name: rail.most_bytes_per_second for rail in node.rails},
-        "lacks": _lacks(node, tool, driverless, nodes.absent(sysfs, options.devices)),
+        "lacks": _lacks(node, tool, driverless, nodes.absent(tree, options.devices)),
     }
     described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
     result.environment.update(gang=described, rdma=node.described())

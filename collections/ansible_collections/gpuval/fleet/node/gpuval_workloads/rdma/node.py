@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.pci import ADDRESS, DEVICES, accelerators
 from gpuval_node.hardware.tree import Tree
 
 from ..gang.host import pcie, rdma
@@ -67,51 +67,51 @@ class RdmaNode:
         ]  # fmt: skip
 
 
-def look(sysfs: Tree, patterns: Sequence[str]) -> RdmaNode:
+def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
     """Return the node's RDMA devices that match a pattern."""
-    devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
-    links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(sysfs, d.pci_address))}
-    places = {device.name: rdma.place(sysfs, device.name) for device in devices}
+    devices = [d for d in rdma.devices(tree) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
+    links = {d.name: link for d in devices if d.pci_address and (link := pcie.link(tree, d.pci_address))}
+    places = {device.name: rdma.place(tree, device.name) for device in devices}
     ports = [port for device in devices for port in device.ports]
     addresses = {device.name: device.pci_address for device in devices}
-    gpus = pcie.gpus(sysfs)
+    gpus = [gpu.address for gpu in accelerators(tree)]
     active = [port for port in ports if port.is_active and port.link_layer in (rdma.INFINIBAND, rdma.ETHERNET)]
     return RdmaNode(
         devices=devices,
-        rails=[_rail(sysfs, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
+        rails=[_rail(tree, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
         down=[port for port in ports if not port.is_active],
         other=[port for port in ports if port.is_active and port not in active],
         links=links,
         cpus={name: cpus for name, (_, cpus) in places.items()},
         numa={name: numa for name, (numa, _) in places.items()},
-        pkeys=[rdma.pkeys(sysfs, port) for port in active if port.link_layer == rdma.INFINIBAND],
+        pkeys=[rdma.pkeys(tree, port) for port in active if port.link_layer == rdma.INFINIBAND],
     )
 
 
-def absent(sysfs: Tree, patterns: Sequence[str]) -> list[str]:
+def absent(tree: Tree, patterns: Sequence[str]) -> list[str]:
     """Return names without a device; of patterns with wildcards, for several kinds of nodes, one must match."""
-    names = [device.name for device in rdma.devices(sysfs)]
+    names = [device.name for device in rdma.devices(tree)]
     unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     some_fit = len(unfit) < len(patterns)
     return [pattern for pattern in unfit if pattern != "*" and not (some_fit and set(pattern) & set("*?["))]
 
 
-def _rail(sysfs: Tree, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
+def _rail(tree: Tree, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
     # maximum of both ends of the link: a slower link is a fault, not a limit
     slot = link.most.bytes_per_second * PCIE_PAYLOAD if link else None
     if most and slot:
         most = min(most, slot)
-    gpu = _nearest(sysfs, address, gpus) if address else None
+    gpu = _nearest(tree, address, gpus) if address else None
     return Rail(port, gpu, gpus.index(gpu) if gpu else 0, most, address.rpartition(".")[0] if address else None, slot)
 
 
-def _nearest(sysfs: Tree, nic: str, gpus: Sequence[str]) -> str | None:
+def _nearest(tree: Tree, nic: str, gpus: Sequence[str]) -> str | None:
     """Return the GPU that shares the most bridges with a NIC; None if all paths go through the CPU."""
-    nic_path = sysfs.way(f"{pcie.DEVICES}/{nic}")
+    nic_path = tree.way(f"{DEVICES}/{nic}")
 
     def shared(gpu: str) -> int:
-        steps = zip(nic_path[:-1], sysfs.way(f"{pcie.DEVICES}/{gpu}")[:-1])
+        steps = zip(nic_path[:-1], tree.way(f"{DEVICES}/{gpu}")[:-1])
         return sum(bool(ADDRESS.fullmatch(nic_step)) for nic_step, gpu_step in steps if nic_step == gpu_step)
 
     best = max(gpus, key=shared, default=None)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuval_node.hardware.pci import accelerators
 from gpuval_node.hardware.tree import Tree
 
 from ..common import command
@@ -54,16 +55,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(result: WorkloadResult) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
-    measure(result, parse_arguments(sys.argv[1:]), Tree("/sys"))
+    measure(result, parse_arguments(sys.argv[1:]), Tree())
 
 
 def measure(
-    result: WorkloadResult, options: argparse.Namespace, sysfs: Tree, slack: float = perftest.SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, tree: Tree, slack: float = perftest.SLACK_SECONDS
 ) -> None:
     """Measure and fill the result. If evidence is missing, ``rdma_measured_count`` is left out: see the message."""
     patterns = [] if options.ordered == 0 else options.devices
-    node, report = nodes.look(sysfs, patterns), RdmaReport()
-    for pattern in nodes.absent(sysfs, patterns):
+    node, report = nodes.look(tree, patterns), RdmaReport()
+    for pattern in nodes.absent(tree, patterns):
         report.untested[pattern] = NO_DEVICE
     ports = [port for device in node.devices for port in device.ports]
     result.environment.update(rdma=node.described(), infiniband="present" if node.pkeys else "none")
@@ -80,10 +81,10 @@ def measure(
     result.add_metric("rdma_ports_other_count", len(node.other), "count")
     result.add_metric("rdma_pkey_tables_count", len(set(node.pkeys)), "count")
     result.add_metric("rdma_nics_slow_count", sum(link.is_slow for link in node.links.values()), "count")
-    has_gpus = bool(nodes.pcie.gpus(sysfs))
-    before = rdma.counters(sysfs, [rail.port for rail in node.rails])
+    has_gpus = bool(accelerators(tree))
+    before = rdma.counters(tree, [rail.port for rail in node.rails])
     measured = 0
-    tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(sysfs))
+    tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(tree))
     if tools:
         perftest_options = perftest.options(command.run([tools[perftest.WRITE], "--help"], HELP_SECONDS).output)
         tests = nodes.tests(node.rails, perftest_options, options.seconds, not options.without_pairs)
@@ -93,7 +94,7 @@ def measure(
         elif has_gpus and node.rails and not near:
             report.gpu_untested[f"{len(node.rails)} ports"] = "no GPU shares a PCIe switch with a port"
         measured = _run_all(result, node, report, tests, tools, options.seconds, slack)
-    _count_errors(result, sysfs, node, report, before)
+    _count_errors(result, tree, node, report, before)
     _conclude(result, node, report, measured)
 
 
@@ -213,10 +214,10 @@ def _add_figures(
 
 
 def _count_errors(
-    result: WorkloadResult, sysfs: Tree, node: RdmaNode, report: RdmaReport, before: dict[str, dict[str, int]]
+    result: WorkloadResult, tree: Tree, node: RdmaNode, report: RdmaReport, before: dict[str, dict[str, int]]
 ) -> None:
     ports = [rail.port for rail in node.rails]
-    moved = rdma.moved(before, rdma.counters(sysfs, ports))
+    moved = rdma.moved(before, rdma.counters(tree, ports))
     for port, change in moved.items():
         result.add_metric("rdma_link_error_count", change.link_errors, "count", f"link:{port}")
         result.add_metric("rdma_retransmission_count", change.retransmissions, "count", f"link:{port}")

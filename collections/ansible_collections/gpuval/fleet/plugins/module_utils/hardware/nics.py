@@ -24,17 +24,17 @@ MAX_NAME = 15
 
 
 def facts(tree: Tree) -> list[dict[str, Any]]:
-    return [*_interfaces(tree), *(_rdma_device(tree, name) for name in tree.entries(RDMA))]
+    return [*_interfaces(tree), *(rdma_device(tree, name) for name in tree.entries(RDMA))]
 
 
 def without_link(tree: Tree) -> set[str]:
     """Return the PCI addresses of network devices without a link on any interface or RDMA port."""
     states: dict[Optional[str], set[bool]] = {}
     for name in tree.entries(NET):
-        address = _pci_address(tree.link_name(f"{NET}/{name}/device"))
+        address = pci_address(tree, f"{NET}/{name}/device")
         states.setdefault(address, set()).add(tree.read(f"{NET}/{name}/operstate") in NO_LINK)
     for name in tree.entries(RDMA):
-        address, ports = _pci_address(tree.link_name(f"{RDMA}/{name}/device")), f"{RDMA}/{name}/ports"
+        address, ports = pci_address(tree, f"{RDMA}/{name}/device"), f"{RDMA}/{name}/ports"
         for port in tree.entries(ports):
             state = _after_number(tree.read(f"{ports}/{port}/phys_state"))
             states.setdefault(address, set()).add(state not in (None, "LinkUp"))
@@ -58,13 +58,14 @@ def _interface(tree: Tree, name: str) -> dict[str, Any]:
         "state": tree.read(f"{NET}/{name}/operstate"),
         "driver": tree.link_name(f"{NET}/{name}/device/driver"),
         "address": tree.read(f"{NET}/{name}/address"),
-        "pci_address": _pci_address(tree.link_name(f"{NET}/{name}/device")),
+        "pci_address": pci_address(tree, f"{NET}/{name}/device"),
         "numa_node": numa_node(tree, f"{NET}/{name}/device"),
         "interface_firmware": firmware_version(name) if tree.is_real else None,
     }
 
 
-def _rdma_device(tree: Tree, name: str) -> dict[str, Any]:
+def rdma_device(tree: Tree, name: str) -> dict[str, Any]:
+    """Return the facts on an RDMA device and its ports (Documentation/ABI/stable/sysfs-class-infiniband)."""
     ports = f"{RDMA}/{name}/ports"
     return {
         "kind": "rdma",
@@ -73,7 +74,7 @@ def _rdma_device(tree: Tree, name: str) -> dict[str, Any]:
         "board_id": tree.read(f"{RDMA}/{name}/board_id"),
         "model": tree.read(f"{RDMA}/{name}/hca_type"),
         "driver": tree.link_name(f"{RDMA}/{name}/device/driver"),
-        "pci_address": _pci_address(tree.link_name(f"{RDMA}/{name}/device")),
+        "pci_address": pci_address(tree, f"{RDMA}/{name}/device"),
         "numa_node": numa_node(tree, f"{RDMA}/{name}/device"),
         "ports": [_port(tree, f"{ports}/{port}", port) for port in tree.entries(ports)],
     }
@@ -95,7 +96,9 @@ def _after_number(state: Optional[str]) -> Optional[str]:
     return None if state is None else state.partition(":")[2].strip() or state
 
 
-def _pci_address(name: Optional[str]) -> Optional[str]:
+def pci_address(tree: Tree, device: str) -> Optional[str]:
+    """Return the PCI address to which a folder `device` of sysfs leads; None for a device of another bus."""
+    name = tree.link_name(device)
     return name if name and ADDRESS.fullmatch(name) else None
 
 

@@ -11,6 +11,7 @@ from .declaration import NetworkDeclaration
 from .host import Deadline, NetworkHost
 from .ledger import ROLL_BACK_SECONDS, ChangeLedger
 from .management import ManagementConnection
+from .routes import next_hop
 from .state import NetworkState
 
 POLL_SECONDS = 0.1
@@ -34,7 +35,7 @@ def apply_plan(
 ) -> ApplyOutcome:
     """Configure the node's network as declared; the changes are pending in the ledger. A failure undoes all."""
     outcome = ApplyOutcome()
-    hop = host.way_to(management.peer) if management.peer else None
+    hop = next_hop(management.peer) if management.peer else None
     try:
         # set all interfaces down and their MTU before the first comes up: some drivers accept an MTU only while down
         early = [change for change in plan.changes if change.is_down or change.kind == "mtu"]
@@ -47,7 +48,7 @@ def apply_plan(
         _make([change for change in plan.changes if change not in early], host, ledger)
         state = wait_for_links(plan, host, declaration, link_seconds)
         _verify(plan, declaration, state, ledger, outcome)
-        if management.peer and host.way_to(management.peer) != hop:
+        if management.peer and next_hop(management.peer) != hop:
             outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
     except (NodeError, OSError) as error:
         outcome.failures.append(str(error))

@@ -12,7 +12,7 @@ from ..hardware.tools import toolbox
 from ..node_directory import NodeError, boot_id
 from .changes import HOSTS_FILE, LIMITS_FILE, NetworkChange
 from .hosts_file import read_block, set_block
-from .state import NetworkState, find_route, next_hop, parse_interfaces, parse_routes, route_words
+from .state import NetworkState, find_route, parse_interfaces, parse_routes, route_words
 
 COMMAND_SECONDS = 15
 NET = Path("/sys/class/net")
@@ -77,13 +77,6 @@ class NetworkHost:
             limits=_read_text(Path(LIMITS_FILE), strip=False),
             boot_id=boot_id(),
         )
-
-    def way_to(self, address: str) -> Optional[dict[str, Any]]:
-        """Return device and gateway of the route to an address; None without a route."""
-        try:
-            return next_hop(self.ip("-json", "route", "get", address))
-        except NodeError:
-            return None
 
     def make(self, change: NetworkChange) -> None:
         """Apply a change: set its value `after`."""

@@ -7,33 +7,48 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
 
 from ..hardware.tools import toolbox
 from . import tcp
-from .host import Deadline, NetworkHost
+from .host import Deadline
+from .packets import HEADERS, LARGEST, SIZES
 from .parallel import in_parallel
+from .routes import next_hop
 from .state import NetworkState
 
 RESOLVE_SECONDS = 10
 BULK_SECONDS = 2
 SHORTEST_SECONDS = 0.001
-#: The measurements of a peer; None is not measured.
-BLANK = {
-    **dict.fromkeys(
-        ("address", "tcp_minimum_seconds", "tcp_median_seconds", "mtu_bytes", "ping", "bytes_per_second"), None
-    ),
-    "state": "not_asked",
-    "message": "",
-}
 #: Lines of `ping`'s output.
 COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
-TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = ([\d.]+)/([\d.]+)/([\d.]+)")
-#: Usual packet sizes in bytes, tried from the largest if the interface's MTU does not pass.
-SIZES = (9000, 8000, 4200, 4096, 2044, 1500, 1450, 1400, 1280)
-#: Bytes of the IP and ICMP headers, by IP version.
-HEADERS = {4: 28, 6: 48}
+TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/([\d.]+)/")
+
+
+@dataclass
+class LinkAnswer:
+    """One node's measurements of another. None: not measured."""
+
+    address: Optional[str] = None
+    state: str = "not_asked"
+    message: str = ""
+    tcp_minimum_seconds: Optional[float] = None
+    tcp_median_seconds: Optional[float] = None
+    large_packet_seconds: Optional[float] = None
+    #: MTU of the interface to the other, and whether packets of this size were sent.
+    mtu_bytes: Optional[int] = None
+    size_tried: bool = False
+    path_mtu_bytes: Optional[int] = None
+    ping_sent: int = 0
+    ping_received: int = 0
+    bytes_per_second: Optional[float] = None
+    ports: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the other node answered, even by refusing."""
+        return self.state in tcp.ANSWERED
 
 
 @dataclass(frozen=True)
@@ -88,57 +103,55 @@ class PeerProbeOptions:
     directory: str = ""
 
 
-def ask(
-    questions: PeerProbeOptions, deadline: Deadline, state: NetworkState, host: NetworkHost
-) -> dict[str, dict[str, Any]]:
-    """Measure all peers; return the results by peer, each with all keys of BLANK, and `ports`."""
+def ask(questions: PeerProbeOptions, deadline: Deadline, state: NetworkState) -> dict[str, LinkAnswer]:
+    """Measure all peers; return the answers by peer."""
     peers = [Peer(**peer) for peer in questions.peers]
-    answers: dict[str, dict[str, Any]] = {peer.name: {**BLANK, "ports": {}} for peer in peers}
+    answers = {peer.name: LinkAnswer() for peer in peers}
     names = {peer: functools.partial(tcp.resolve, peer.address) for peer in peers}
     addresses = in_parallel(names, max(0.0, min(RESOLVE_SECONDS, deadline.left())))
+    known = {peer: address for peer, (address, _seconds) in addresses.items() if address}
     for peer in peers:
-        address = addresses.get(peer, (None, None))[0]
-        missing = {"state": "unknown_name", "message": f"the name {peer.address} is not known to this node"}
-        answers[peer.name].update({"address": address} if address else missing)
-    resolved = {peer: answers[peer.name] for peer in peers if answers[peer.name]["address"]}
-    first = {
-        peer: functools.partial(_first, answer["address"], peer.port, questions) for peer, answer in resolved.items()
-    }
-    for peer, result in in_parallel(first, deadline.left()).items():
-        resolved[peer]["state"] = result
-    answered = {peer: answer for peer, answer in resolved.items() if answer["state"] in tcp.ANSWERED}
-    for peer, answer in answered.items():  # one after the other, to measure the network and not this machine's load
-        answer.update(_latency(answer["address"], peer.port, questions, deadline))
+        answer = answers[peer.name]
+        answer.address = known.get(peer)
+        if not answer.address:
+            answer.state, answer.message = "unknown_name", f"the name {peer.address} is not known to this node"
+    first = {peer: functools.partial(_first, address, peer.port, questions) for peer, address in known.items()}
+    for peer, reached_state in in_parallel(first, deadline.left()).items():
+        answers[peer.name].state = reached_state
+    reached = {peer: address for peer, address in known.items() if answers[peer.name].reached}
+    for peer, address in reached.items():  # one after the other, to measure the network and not this machine's load
+        times = _latencies(address, peer.port, questions, deadline)
+        if times:
+            answers[peer.name].tcp_minimum_seconds = min(times)
+            answers[peer.name].tcp_median_seconds = statistics.median(times)
     pings = {}
-    for peer, answer in resolved.items():
-        route = host.way_to(answer["address"]) or {}
-        interface = state.interfaces.get(route.get("dev", ""))
-        mtu = answer["mtu_bytes"] = interface.mtu if interface else None
-        is_whole = questions.check_size and mtu is not None and mtu <= 65535
-        pings[peer] = functools.partial(ping, answer["address"], mtu or 0, is_whole)
-    for peer, result in in_parallel(pings, deadline.left()).items():
-        resolved[peer]["ping"] = result
+    for peer, address in known.items():
+        interface = state.interfaces.get(next_hop(address)[0] or "")
+        mtu = answers[peer.name].mtu_bytes = interface.mtu if interface else None
+        is_whole = questions.check_size and mtu is not None and mtu <= LARGEST
+        pings[peer] = functools.partial(ping, address, mtu or 0, is_whole)
+    for peer, figures in in_parallel(pings, deadline.left()).items():
+        vars(answers[peer.name]).update(figures)
     calls = {
-        (peer, port): functools.partial(tcp.port_state, answer["address"], port, questions.timeout_seconds, peer.name)
-        for peer, answer in answered.items()
+        (peer, port): functools.partial(tcp.port_state, address, port, questions.timeout_seconds, peer.name)
+        for peer, address in reached.items()
         for port in questions.ports
     }
-    for (peer, port), result in in_parallel(calls, max(0.0, deadline.left())).items():
-        answered[peer]["ports"][str(port)] = result
-    for answer in answered.values() if questions.bulk_bytes else ():
+    for (peer, port), port_state in in_parallel(calls, max(0.0, deadline.left())).items():
+        answers[peer.name].ports[str(port)] = port_state
+    for peer, address in reached.items() if questions.bulk_bytes else ():
         if deadline.left() > BULK_SECONDS:
-            answer["bytes_per_second"] = tcp.receive(
-                answer["address"], questions.probe_port, questions.bulk_bytes, BULK_SECONDS
-            )
+            speed = tcp.receive(address, questions.probe_port, questions.bulk_bytes, BULK_SECONDS)
+            answers[peer.name].bytes_per_second = speed
     return answers
 
 
-def say_bye(questions: PeerProbeOptions, answers: dict[str, dict[str, Any]], deadline: Deadline) -> None:
+def say_bye(questions: PeerProbeOptions, answers: dict[str, LinkAnswer], deadline: Deadline) -> None:
     """Report to the peers' listeners that this node is done with them."""
     calls = {
-        name: functools.partial(tcp.say, answer["address"], questions.probe_port, f"bye {questions.node}\n", 1)
+        name: functools.partial(tcp.say, answer.address, questions.probe_port, f"bye {questions.node}\n", 1)
         for name, answer in answers.items()
-        if answer["state"] in tcp.ANSWERED
+        if answer.reached and answer.address
     }
     in_parallel(calls, max(1.0, deadline.left()))
 
@@ -152,7 +165,7 @@ def _first(address: str, port: int, questions: PeerProbeOptions) -> str:
     return state
 
 
-def _latency(address: str, port: int, questions: PeerProbeOptions, deadline: Deadline) -> dict[str, float]:
+def _latencies(address: str, port: int, questions: PeerProbeOptions, deadline: Deadline) -> list[float]:
     times = []
     for _try in range(questions.tries):
         if deadline.left() <= 0:
@@ -160,24 +173,22 @@ def _latency(address: str, port: int, questions: PeerProbeOptions, deadline: Dea
         seconds = tcp.handshake(address, port, questions.timeout_seconds)[1]
         times += [] if seconds is None else [seconds]
         time.sleep(SHORTEST_SECONDS)
-    return {"tcp_minimum_seconds": min(times), "tcp_median_seconds": statistics.median(times)} if times else {}
+    return times
 
 
 def ping(address: str, mtu: int, check_size: bool) -> dict[str, Any]:
     """Ping with small packets, then with packets of the interface's MTU, then smaller ones until they pass. Returns the
-    measurements."""
-    small = run_ping(ping_command(address, 3))
-    sizes: dict[str, Any] = {"small": small, "large": None, "path_mtu_bytes": None}
-    if not (check_size and small and small["received"]):
-        return sizes
-    sizes["large"] = large = run_ping(ping_command(address, 4, mtu))
-    if large is None:
-        return sizes
-    for size in () if large["received"] else SIZES:
-        smaller = run_ping(ping_command(address, 1, size)) if size < mtu else None
-        if smaller and smaller["received"]:
-            return {**sizes, "path_mtu_bytes": size}
-    return {**sizes, "path_mtu_bytes": mtu if large["received"] else None}
+    figures of a LinkAnswer."""
+    sent, received, _seconds = run_ping(ping_command(address, 3))
+    figures: dict[str, Any] = {"ping_sent": sent, "ping_received": received}
+    if not (check_size and received):
+        return figures
+    sent, received, seconds = run_ping(ping_command(address, 4, mtu))
+    figures |= {"size_tried": sent > 0, "large_packet_seconds": seconds}
+    if received:
+        return {**figures, "path_mtu_bytes": mtu}
+    smaller = (size for size in SIZES if sent and size < mtu and run_ping(ping_command(address, 1, size))[1])
+    return {**figures, "path_mtu_bytes": next(smaller, None)}
 
 
 def ping_command(address: str, count: int, packet_bytes: Optional[int] = None) -> list[str]:
@@ -187,12 +198,10 @@ def ping_command(address: str, count: int, packet_bytes: Optional[int] = None) -
     return [*words, address]
 
 
-def run_ping(words: list[str]) -> Optional[dict[str, Any]]:
-    """Return packets sent and received, and round trips; None without a `ping` that supports the options."""
+def run_ping(words: list[str]) -> tuple[int, int, Optional[float]]:
+    """Return packets sent and received, and the mean round trip; no packets without a `ping` that has the options."""
     text = toolbox()(*words).stdout
     counts, times = COUNTS.search(text), TIMES.search(text)
     if counts is None:
-        return None
-    seconds = [float(value) / 1000 for value in times.groups()] if times else [None] * 3
-    names = ("minimum_seconds", "mean_seconds", "maximum_seconds")
-    return {"sent": int(counts[1]), "received": int(counts[2]), **dict(zip(names, seconds))}
+        return 0, 0, None
+    return int(counts[1]), int(counts[2]), float(times[1]) / 1000 if times else None

@@ -111,22 +111,8 @@ def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
     return tuple(routes)
 
 
-def next_hop(text: str) -> Optional[dict[str, Any]]:
-    """Return device and gateway in the output of `ip -json route get`; None without a route."""
-    try:
-        entry = json.loads(text)[0]
-    except (ValueError, LookupError):
-        return None
-    return {key: entry[key] for key in ("dev", "gateway") if key in entry} or None
-
-
-def find_route(state: NetworkState, to: str, metric: Optional[int]) -> Optional[dict[str, Any]]:
-    version = ipaddress.ip_network(to).version
-    metric_value = DEFAULT_METRIC[version] if metric is None else metric
-    for route in state.routes:
-        if route["dst"] == to and route["version"] == version and route["metric"] == metric_value:
-            return route
-    return None
+def find_route(state: NetworkState, to: str, metric: int) -> Optional[dict[str, Any]]:
+    return next((route for route in state.routes if (route["dst"], route["metric"]) == (to, metric)), None)
 
 
 def route_words(route: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from ..network.declaration import DeclaredInterfaces, parse_declaration
 from ..network.host import Deadline, NetworkHost
 from ..network.hosts_file import other_addresses
 from ..network.management import find_management, peer_of, ssh_connection
+from ..network.routes import next_hop
 from ..network.state import shown
 from ..node_directory import NodeError, base_directory, one_at_once, one_launch_at_once, run_folders
 
@@ -128,8 +129,7 @@ def apply(module, options, base):
             notes += [f"earlier change that was not confirmed: {text}" for text in unconfirmed["restored"]]
     state = host.state(declaration.sysctls)
     connection = ssh_connection()
-    hop = host.way_to(peer_of(connection)) if peer_of(connection) else None
-    management = find_management(state, (hop or {}).get("dev"), connection, options.management_address)
+    management = find_management(state, next_hop(peer_of(connection) or "")[0], connection, options.management_address)
     plan = plan_changes(declaration, state, ledger.flapped(state.boot_id))
     plan.problems += management.refusals(plan.changes, state)
     changes = [str(change) for change in plan.changes]

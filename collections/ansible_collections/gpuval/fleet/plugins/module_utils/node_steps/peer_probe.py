@@ -58,10 +58,9 @@ def listen(options, check_mode):
 def measure(options, check_mode):
     targets = [services.parse(endpoint) for endpoint in options.endpoints]
     deadline = Deadline(options.deadline_seconds)
-    host = NetworkHost(deadline)
-    state = host.state()
+    state = NetworkHost(deadline).state()
     questions = replace(options, ports=(), bulk_bytes=0) if check_mode else options
-    answers = ask(questions, deadline, state, host)
+    answers = ask(questions, deadline, state)
     if questions.ports or questions.bulk_bytes:
         say_bye(questions, answers, deadline)
     calls = {
@@ -72,7 +71,7 @@ def measure(options, check_mode):
     late = {"state": "tcp", "message": f"not measured within {options.deadline_seconds:g} s"}
     facts = {
         "node": options.node,
-        "peers": answers,
+        "peers": {name: vars(answer) for name, answer in answers.items()},
         "endpoints": {target.name: reached.get(target.name, late) for target in targets},
         "interfaces": shown(state),
     }

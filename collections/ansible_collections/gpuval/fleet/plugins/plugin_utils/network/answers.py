@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.network.endpoints import FIGURES
+from ...module_utils.network.peers import LinkAnswer
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import one_line
@@ -21,36 +22,18 @@ class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One node's measurements of another node. None: not measured."""
-
-    state: str = "not_asked"
-    address: str | None = None
-    message: str = ""
-    tcp_minimum_seconds: float | None = None
-    tcp_median_seconds: float | None = None
-    mtu_bytes: int | None = None
-    path_mtu_bytes: int | None = None
-    size_tried: bool = False
-    large_packet_seconds: float | None = None
-    ping_sent: int = 0
-    ping_received: int = 0
-    bytes_per_second: float | None = None
-    ports: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> bool:
-        return self.state in ("open", "closed")
-
-
-@dataclass(frozen=True)
 class Answers:
-    """The answer of one node. `services` (with all figures) and `interfaces` are documents of the schema."""
+    """The answer of one node, or the `reason` why it has none, or why it was rejected.
 
-    peers: dict[str, Asked] = field(default_factory=dict)
+    `services` (with all figures) and `interfaces` are documents of the schema.
+    """
+
+    peers: dict[str, LinkAnswer] = field(default_factory=dict)
     services: dict[str, dict[str, Any]] = field(default_factory=dict)
     interfaces: dict[str, dict[str, Any]] = field(default_factory=dict)
     not_listening: dict[int, str] = field(default_factory=dict)
+    reason: str = ""
+    is_rejected: bool = False
 
 
 def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str], not_listening: Any = None) -> Answers:
@@ -66,7 +49,7 @@ def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str]
     if answer["node"] != node or missing:
         raise Rejected(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
-        peers={name: _asked(answer["peers"][name]) for name in peers},
+        peers={name: LinkAnswer(**_clean(answer["peers"][name])) for name in peers},
         services={name: {**NO_FIGURES, **_clean(answer["endpoints"][name])} for name in services},
         interfaces={
             one_line(name): {**_clean(entry), "addresses": [one_line(address) for address in entry["addresses"]]}
@@ -75,21 +58,6 @@ def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str]
         not_listening={
             int(port): one_line(reason, 120) for port, reason in answer["not_listening"].items() if reason != "in_use"
         },
-    )
-
-
-def _asked(entry: Mapping[str, Any]) -> Asked:
-    plain = _clean({key: value for key, value in entry.items() if key not in ("ping", "ports")})
-    ping = entry["ping"] or {}
-    small, large = ping.get("small") or {}, ping.get("large") or {}
-    return Asked(
-        **plain,
-        path_mtu_bytes=ping.get("path_mtu_bytes"),
-        size_tried=bool(large.get("sent")),
-        large_packet_seconds=large.get("mean_seconds"),
-        ping_sent=small.get("sent", 0),
-        ping_received=small.get("received", 0),
-        ports={int(port): state for port, state in entry["ports"].items()},
     )
 
 

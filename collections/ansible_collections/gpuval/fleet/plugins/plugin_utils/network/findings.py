@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils.network.peers import LinkAnswer
 from ..core.text import some_of
-from .answers import Answers, Asked
+from .answers import Answers
 from .blame import Odd, Pair, blame, both_ways
 
 #: A link is slow if its time exceeds the usual time by this factor and by these seconds: in a rack times are near zero.
@@ -41,7 +42,7 @@ MTU: Words = dict.fromkeys(SIDES, ("{worst} ({bad} of {tried} links)", SAME_MTU)
 SLOW: Words = dict.fromkeys(
     SIDES, ("slow with {bad} of {tried}, {worst}", "Check its cable, port, errors (ethtool -S) and load.")
 )
-#: Figures of links that are compared: kind of finding, name in messages, field of Asked, whether more is better.
+#: Figures of links that are compared: kind of finding, name in messages, field of LinkAnswer, whether more is better.
 MEASURES = (
     ("latency", "a TCP handshake", "tcp_minimum_seconds", False),
     ("large_packets", "a round trip of full packets", "large_packet_seconds", False),
@@ -78,18 +79,15 @@ class Finding:
 class Fleet:
     """All evidence of one measurement of the network."""
 
-    answers: Mapping[str, Answers | None]  # None: no answer
-    reasons: Mapping[str, str]  # why there is no answer
+    answers: Mapping[str, Answers]
     zones: Mapping[str, str]
     ports: tuple[int, ...] = ()
-    rejected: Mapping[str, str] = field(default_factory=dict)  # why an answer does not count
     owners: Mapping[str, str] = field(default_factory=dict)  # node by its address in the inventory
 
-    def pairs(self) -> dict[Pair, Asked]:
+    def pairs(self) -> dict[Pair, LinkAnswer]:
         return {
             (name, other): asked
             for name, answers in self.answers.items()
-            if answers
             for other, asked in answers.peers.items()
             if asked.state != "not_asked"
         }
@@ -111,23 +109,23 @@ def find(fleet: Fleet) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.level != "fail")
 
 
-def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
+def _silent(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]:
     for name, answers in fleet.answers.items():
-        if name in fleet.rejected:
-            message = f"{name}: its answer is rejected: {fleet.rejected[name]}"
+        if answers.is_rejected:
+            message = f"{name}: its answer is rejected: {answers.reason}"
             yield Finding("fail", "answer", (name,), message, "Check what the node runs instead of gpuval's code.")
-        elif answers is None:
+        elif answers.reason:
             tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
             reached = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "no other node could test it"
             remedy = "Check power, cable and address of the machine."
             if any(tried):
                 remedy = "The machine is up: check SSH, the user and the route from the controller."
-            message = f"{name} measured nothing: {fleet.reasons.get(name) or 'no answer'}; {reached}"
+            message = f"{name} measured nothing: {answers.reason}; {reached}"
             yield Finding("fail", "silent", (name,), message, remedy)
 
 
-def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterable[Finding]:
-    tried = {pair: not asked.reached for pair, asked in pairs.items() if fleet.answers.get(pair[1]) is not None}
+def _reach(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterable[Finding]:
+    tried = {pair: not asked.reached for pair, asked in pairs.items() if not fleet.answers[pair[1]].reason}
     bad = sum(tried.values())
     if len(fleet.answers) > 2 and tried and bad / len(tried) >= NEARLY_ALL:
         nodes = tuple(sorted({name for pair in tried for name in pair}))
@@ -139,7 +137,7 @@ def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterable[Finding]:
     return _findings("fail", "reach", tried, REACH, remedy, link=lambda pair: f"fails ({pairs[pair].state})")
 
 
-def _sizes(pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
+def _sizes(pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]:
     tried = {
         pair: asked.path_mtu_bytes is None or asked.path_mtu_bytes < asked.mtu_bytes
         for pair, asked in pairs.items()
@@ -155,18 +153,18 @@ def _sizes(pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
     return _findings("fail", "mtu", tried, MTU, SAME_MTU, link=largest, worst=lambda _odd: sample)
 
 
-def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
+def _ports(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]:
     for name, answers in fleet.answers.items():
-        for port, reason in (answers.not_listening if answers else {}).items():
+        for port, reason in answers.not_listening.items():
             message = f"{name}: port {port} was not tested: the node cannot listen there: {reason}"
             remedy = "Run as root (ansible_become) for ports below 1024."
             yield Finding("fail", "port", (name,), message, remedy)
     remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
     for port in fleet.ports:
         states = {
-            pair: asked.ports.get(port, "not tried")
+            pair: asked.ports.get(str(port), "not tried")
             for pair, asked in pairs.items()
-            if asked.reached and (target := fleet.answers.get(pair[1])) and port not in target.not_listening
+            if asked.reached and not fleet.answers[pair[1]].reason and port not in fleet.answers[pair[1]].not_listening
         }
         tried = {pair: state != "open" for pair, state in states.items()}
         counts = _counted(state for state in states.values() if state != "open")
@@ -175,7 +173,7 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
         yield from _findings("fail", "port", tried, words, remedy, link=link)
 
 
-def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> Iterator[Finding]:
+def _slow(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]:
     for kind, noun, key, is_rate in MEASURES:
         figures = {pair: getattr(asked, key) for pair, asked in pairs.items() if asked.reached}
         values = {pair: value for pair, value in figures.items() if value is not None}
@@ -204,7 +202,7 @@ def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
 def _services(fleet: Fleet) -> Iterator[Finding]:
     measured_by: dict[str, dict[str, dict[str, Any]]] = {}
     for node, answers in fleet.answers.items():
-        for name, service in (answers.services if answers else {}).items():
+        for name, service in answers.services.items():
             measured_by.setdefault(name, {})[node] = service
     for name, measured in measured_by.items():
         bad = {node: service for node, service in measured.items() if service["state"] != "ok"}
@@ -272,7 +270,7 @@ def _unlike(fleet: Fleet) -> Iterator[Finding]:
 def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Node, interface name and interface, for all interfaces that are compared."""
     for node, answers in fleet.answers.items():
-        for name, interface in (answers.interfaces if answers else {}).items():
+        for name, interface in answers.interfaces.items():
             if not NOT_COMPARED.match(name):
                 yield node, name, interface
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.network.peers import LinkAnswer
 from ..core.escape import csv_cell, one_line
 from ..runs import folder as run_folder
 from .findings import Finding, Fleet
@@ -16,17 +17,7 @@ SCHEMA = "gpuval.network-matrix/1"
 COLUMNS = (
     "from",
     "to",
-    "address",
-    "state",
-    "tcp_minimum_seconds",
-    "tcp_median_seconds",
-    "large_packet_seconds",
-    "mtu_bytes",
-    "path_mtu_bytes",
-    "ping_sent",
-    "ping_received",
-    "bytes_per_second",
-    "ports",
+    *(name for name in LinkAnswer.__dataclass_fields__ if name not in ("message", "size_tried")),
 )
 SHOWN = 12
 
@@ -41,10 +32,10 @@ def document(
         "measured": "TCP handshakes to the port of SSH, `ping` packets, from every node to its peers at the same time",
         "nodes": {
             name: {
-                "answered": answers is not None,
+                "answered": not answers.reason,
                 "zone": fleet.zones.get(name, ""),
-                "reason": fleet.reasons.get(name, ""),
-                "interfaces": {} if answers is None else answers.interfaces,
+                "reason": answers.reason,
+                "interfaces": answers.interfaces,
             }
             for name, answers in fleet.answers.items()
         },
@@ -53,7 +44,6 @@ def document(
         "endpoints": [
             {"node": name, "endpoint": service_name, **service}
             for name, answers in fleet.answers.items()
-            if answers
             for service_name, service in answers.services.items()
         ],
         "zone_pairs_without_link": [list(pair) for pair in uncovered],
@@ -68,7 +58,7 @@ def rows(fleet: Fleet) -> list[dict[str, Any]]:
             "from": source,
             "to": target,
             **{column: getattr(asked, column) for column in COLUMNS[2:-1]},
-            "ports": {str(port): state for port, state in sorted(asked.ports.items())},
+            "ports": dict(sorted(asked.ports.items(), key=lambda entry: int(entry[0]))),
         }
         for (source, target), asked in fleet.pairs().items()
     ]
@@ -89,7 +79,7 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
     """Lines for the console: one with figures, then one for each finding, then the place of the files."""
     pairs = fleet.pairs()
     reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
-    answered = sum(answers is not None for answers in fleet.answers.values())
+    answered = sum(not answers.reason for answers in fleet.answers.values())
     head = f"network: {answered} of {len(fleet.answers)} node(s) answered, {len(reached)} of {len(pairs)} link(s) work"
     times = {pair: seconds for pair, asked in reached.items() if (seconds := asked.tcp_minimum_seconds) is not None}
     if times:

@@ -49,21 +49,19 @@ def read_fleet(
     plan: Mapping[str, Any], ports: Sequence[int], endpoints: Sequence[str], hostvars: Mapping[str, Any]
 ) -> findings.Fleet:
     """The nodes' answers about the network, and for each other node the reason why it has none."""
-    answered: dict[str, answers.Answers | None] = {}
-    reasons, rejected = {}, {}
+    answered: dict[str, answers.Answers] = {}
     for name, peers in plan["peers"].items():
         applied, listened, probed = (
             hostvars[name].get(f"network_{task}") or {} for task in ("applied", "listened", "probed")
         )
-        answered[name], facts = None, probed.get("measured")
+        facts, names = probed.get("measured"), [peer["name"] for peer in peers]
         if facts is None:
             reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
-            reasons[name] = one_line(str(reason), 200)
+            answered[name] = answers.Answers(reason=one_line(str(reason), 200) or "no answer")
             continue
-        names = [peer["name"] for peer in peers]
         try:
             answered[name] = answers.take_in(facts, name, names, endpoints, listened.get("not_listening"))
         except answers.Rejected as error:
-            rejected[name] = str(error)
+            answered[name] = answers.Answers(reason=str(error), is_rejected=True)
     owners = {peer["address"]: peer["name"] for peers in plan["peers"].values() for peer in peers}
-    return findings.Fleet(answered, reasons, plan["zones"], tuple(ports), rejected, owners)
+    return findings.Fleet(answered, plan["zones"], tuple(ports), owners)

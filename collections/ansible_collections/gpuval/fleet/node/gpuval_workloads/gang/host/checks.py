@@ -22,8 +22,8 @@ class HostChecks:
     ``over_ssh``: the leader must reach the SSH server of every member. ``expects_rdma``: the ranks must use RDMA.
     """
 
-    def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, sysfs: Tree | None = None) -> None:
-        self._gang, self._over_ssh, self._sysfs = gang, over_ssh, sysfs or Tree("/sys")
+    def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, tree: Tree | None = None) -> None:
+        self._gang, self._over_ssh, self._tree = gang, over_ssh, tree or Tree()
         self._expects_rdma = expects_rdma
         self._local, self._mesh = local.Local(), mesh.Mesh(gang.name, gang.index, gang.own.address)
         self._answers: dict[int, mesh.PeerAnswer] = {}
@@ -37,7 +37,7 @@ class HostChecks:
         """Check this host, and listen until ``stack`` is closed; return data for the other members."""
         self._has_begun = True
         with self._part("begin"):
-            self._local = local.look(self._gang, self._sysfs, LOOK_SECONDS)
+            self._local = local.look(self._gang, self._tree, LOOK_SECONDS)
         fingerprints: dict[str, str] = {}
         with self._part("listen"):
             fingerprints = self._local.fingerprints()
@@ -60,7 +60,7 @@ class HostChecks:
         """Read the error counters again, after the work."""
         with self._part("end"):
             if self._local.counters:
-                self._moved = local.counters_again(self._local, self._sysfs, END_SECONDS)
+                self._moved = local.counters_again(self._local, self._tree, END_SECONDS)
 
     def problems(self) -> list[str]:
         gang, node_evidence, answers = self._gang, self._local, self._answers

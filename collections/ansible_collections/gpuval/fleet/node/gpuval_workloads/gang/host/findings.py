@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from gpuval_node.network.packets import LARGEST
+from gpuval_node.network.routes import is_ip
+
 from ...common.result import WorkloadResult, link_scope
 from ..members import Gang
 from . import mesh, rdma
 from .local import Local
-from .routes import is_ip
 
 CLOCK_SECONDS = 1.0
 #: Fingerprints that are compared between members, the most explaining first.
@@ -262,7 +264,7 @@ def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> 
     for index, answer in answers.items():
         node = gang.members[index].node
         route = local.ways.get(node)
-        own_mtu = min(route.mtu_bytes, mesh.LARGEST) if route and route.mtu_bytes else None
+        own_mtu = min(route.mtu_bytes, LARGEST) if route and route.mtu_bytes else None
         if answer.path_mtu_bytes and own_mtu and answer.path_mtu_bytes < own_mtu:
             odd[node] = (answer.path_mtu_bytes, own_mtu)
     return odd

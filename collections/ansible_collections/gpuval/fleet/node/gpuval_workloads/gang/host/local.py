@@ -6,17 +6,17 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.nics import NET, pci_address
 from gpuval_node.hardware.tree import Tree
 from gpuval_node.network.parallel import in_parallel
+from gpuval_node.network.routes import KernelRoute, route_to
 
 from ..members import Gang
 from . import pcie, rdma
-from .routes import route_to
 
 MOST_TEXT = 200
 
@@ -24,24 +24,12 @@ MOST_TEXT = 200
 Steps = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Way:
-    """The route from this host to a peer: the interface's name and MTU in bytes, or why there is no route."""
-
-    interface: str | None = None
-    mtu_bytes: int | None = None
-    gateway: str | None = None
-    source: str | None = None
-    is_local: bool = False
-    problem: str = ""
-
-
 @dataclass
 class Local:
     """The state of this host. ``looked`` names the probes that succeeded; ``unknown`` says why others did not."""
 
     looked: set[str] = field(default_factory=set)
-    ways: dict[str, Way] = field(default_factory=dict)
+    ways: dict[str, KernelRoute] = field(default_factory=dict)
     devices: list[rdma.Device] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     locked_limit_bytes: int | None = None
@@ -78,21 +66,21 @@ class Local:
         return {name: text[:MOST_TEXT] or "none" for name, text in value_by_name.items()}
 
 
-def look(gang: Gang, sysfs: Tree, seconds: float) -> Local:
+def look(gang: Gang, tree: Tree, seconds: float) -> Local:
     """Return the state of this host, as far as found within ``seconds``, even if a driver or name server hangs."""
     local, over = Local(), threading.Event()
-    routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
+    routes: Steps = {"routes": lambda: {"ways": ways(gang, tree)}}
     devices: Steps = {
         "rdma": lambda: {
-            "devices": rdma.devices(sysfs),
-            "closed": rdma.closed_devices(sysfs),
+            "devices": rdma.devices(tree),
+            "closed": rdma.closed_devices(tree),
             "locked_limit_bytes": rdma.locked_limit(),
         },
         "pcie": lambda: {
-            "links": {n: link for n, address in _nics(local, sysfs).items() if (link := pcie.link(sysfs, address))}
+            "links": {n: link for n, address in _nics(local, tree).items() if (link := pcie.link(tree, address))}
         },
-        "acs": lambda: {"acs": pcie.acs(sysfs, [device.pci_address for device in local.devices if device.pci_address])},
-        "counters": lambda: {"counters": _counters(local, sysfs)},
+        "acs": lambda: {"acs": pcie.acs(tree, [device.pci_address for device in local.devices if device.pci_address])},
+        "counters": lambda: {"counters": _counters(local, tree)},
     }
     local.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
     in_parallel({number: partial(_do, steps, local, over) for number, steps in enumerate((routes, devices))}, seconds)
@@ -118,46 +106,42 @@ def _do(steps: Steps, local: Local, over: threading.Event) -> None:
             del local.unknown[name]
 
 
-def counters_again(local: Local, sysfs: Tree, seconds: float) -> dict[str, rdma.Moved]:
+def counters_again(local: Local, tree: Tree, seconds: float) -> dict[str, rdma.Moved]:
     """Return the changes of the counters since `look`; empty if the driver does not answer within ``seconds``."""
-    now = in_parallel({"counters": partial(rdma.counters, sysfs, local.ports)}, seconds).get("counters")
+    now = in_parallel({"counters": partial(rdma.counters, tree, local.ports)}, seconds).get("counters")
     if now is None:
         local.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
         return {}
     return rdma.moved(local.counters, now)
 
 
-def ways(gang: Gang, sysfs: Tree) -> dict[str, Way]:
-    """Return this host's routes to the other members, by node."""
-    return {m.node: _way(m.address, sysfs) for i, m in enumerate(gang.members) if i != gang.index}
+def ways(gang: Gang, tree: Tree) -> dict[str, KernelRoute]:
+    """Return this host's routes to the other members, by node, with the MTU of interface and route."""
+    return {m.node: _way(m.address, tree) for i, m in enumerate(gang.members) if i != gang.index}
 
 
-def _way(address: str, sysfs: Tree) -> Way:
+def _way(address: str, tree: Tree) -> KernelRoute:
     try:
         route = route_to(str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]))
-        name = socket.if_indextoname(route.interface) if route.interface else None
     except socket.gaierror:
-        return Way(problem=f"the name {address} is not known here")
+        return KernelRoute(problem=f"the name {address} is not known here")
     except OSError as error:
-        return Way(problem=error.strerror or str(error))
-    mtu = sysfs.number(f"class/net/{name}/mtu") if name else None
-    if mtu and route.mtu:
-        mtu = min(mtu, route.mtu)
-    return Way(name, mtu, route.gateway, route.source, route.is_local)
+        return KernelRoute(problem=error.strerror or str(error))
+    mtu = tree.number(f"{NET}/{route.interface}/mtu") if route.interface else None
+    return replace(route, mtu_bytes=min(mtu, route.mtu_bytes or mtu) if mtu else None)
 
 
-def _nics(local: Local, sysfs: Tree) -> dict[str, str]:
+def _nics(local: Local, tree: Tree) -> dict[str, str]:
     """Return the PCI addresses, by name, of RDMA devices in use; without RDMA, of interfaces that are up."""
     used = {port.device for port in local.ports if port.is_active}
     if local.devices:
         return {d.name: d.pci_address for d in local.devices if d.pci_address and (d.name in used or not used)}
-    up = [n for n in sysfs.entries("class/net") if sysfs.read(f"class/net/{n}/operstate") == "up"]
-    ends = {name: sysfs.way(f"class/net/{name}/device")[-1:] for name in up}
-    return {name: end[0] for name, end in ends.items() if end and ADDRESS.fullmatch(end[0])}
+    up = [name for name in tree.entries(NET) if tree.read(f"{NET}/{name}/operstate") == "up"]
+    return {name: address for name in up if (address := pci_address(tree, f"{NET}/{name}/device"))}
 
 
-def _counters(local: Local, sysfs: Tree) -> dict[str, dict[str, int]]:
-    counters = rdma.counters(sysfs, local.ports)
+def _counters(local: Local, tree: Tree) -> dict[str, dict[str, int]]:
+    counters = rdma.counters(tree, local.ports)
     if local.ports and not counters:
         raise LookupError("the drivers of these devices have none")
     return counters

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuval_node.hardware.acs import redirects
-from gpuval_node.hardware.pci import ADDRESS, counts_as_accelerator
+from gpuval_node.hardware.pci import ADDRESS, DEVICES, accelerators
 from gpuval_node.hardware.tree import Tree
 
 FULL_SPEED = 0.99
-DEVICES = "bus/pci/devices"
 
 
 @dataclass(frozen=True)
@@ -52,38 +51,29 @@ class Link:
         return self.ratio < FULL_SPEED
 
 
-def link(sysfs: Tree, address: str) -> Link | None:
+def link(tree: Tree, address: str) -> Link | None:
     """Return a device's PCIe link; None if unknown, as for virtual functions."""
-    own_lanes = _lanes(sysfs, f"{DEVICES}/{address}")
+    own_lanes = _lanes(tree, f"{DEVICES}/{address}")
     if own_lanes is None:
         return None
     now, most = own_lanes
-    device_path = sysfs.way(f"{DEVICES}/{address}")
+    device_path = tree.way(f"{DEVICES}/{address}")
     bridge = ADDRESS.fullmatch(device_path[-2]) if len(device_path) > 1 else None
-    above = _lanes(sysfs, "/".join(device_path[:-1])) if bridge else None
+    above = _lanes(tree, "/".join(device_path[:-1])) if bridge else None
     if above:
         most = Lanes(min(most.width, above[1].width), min(most.speed, above[1].speed))
     return Link(address, now, most)
 
 
-def _lanes(sysfs: Tree, folder: str) -> tuple[Lanes, Lanes] | None:
+def _lanes(tree: Tree, folder: str) -> tuple[Lanes, Lanes] | None:
     lanes = []
     for state in ("current", "max"):
-        width = sysfs.number(f"{folder}/{state}_link_width")
-        speed = re.match(r"([\d.]+) GT/s", sysfs.read(f"{folder}/{state}_link_speed") or "")
+        width = tree.number(f"{folder}/{state}_link_width")
+        speed = re.match(r"([\d.]+) GT/s", tree.read(f"{folder}/{state}_link_speed") or "")
         if not speed or not width or width > 32:  # 0 and 255 mean unknown
             return None
         lanes.append(Lanes(width, float(speed[1])))
     return lanes[0], lanes[1]
-
-
-def gpus(sysfs: Tree) -> list[str]:
-    """Return the PCI addresses of GPUs, by class and vendor."""
-    numbers = {
-        address: [sysfs.number(f"{DEVICES}/{address}/{name}") for name in ("vendor", "class")]
-        for address in sysfs.entries(DEVICES)
-    }
-    return [address for address, ids in numbers.items() if counts_as_accelerator(*ids) is not None]
 
 
 def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
@@ -108,10 +98,10 @@ class Acs:
     unknown: tuple[str, ...]
 
 
-def acs(sysfs: Tree, nics: Iterable[str]) -> Acs:
-    ends = [sysfs.way(f"{DEVICES}/{gpu}") for gpu in gpus(sysfs)]
-    bridges = {b for nic in nics for end in ends for b in bridges_between(sysfs.way(f"{DEVICES}/{nic}"), end)}
-    states = {bridge: redirects(sysfs.data(f"{DEVICES}/{bridge}/config")) for bridge in sorted(bridges)}
+def acs(tree: Tree, nics: Iterable[str]) -> Acs:
+    ends = [tree.way(f"{DEVICES}/{gpu.address}") for gpu in accelerators(tree)]
+    bridges = {b for nic in nics for end in ends for b in bridges_between(tree.way(f"{DEVICES}/{nic}"), end)}
+    states = {bridge: redirects(tree.data(f"{DEVICES}/{bridge}/config")) for bridge in sorted(bridges)}
     return Acs(
         tuple(states),
         tuple(bridge for bridge, state in states.items() if state),

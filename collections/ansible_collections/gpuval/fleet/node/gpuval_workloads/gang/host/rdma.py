@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpuval_node.hardware.cpu import cpu_list
-from gpuval_node.hardware.pci import ADDRESS
+from gpuval_node.hardware.nics import RDMA, rdma_device
+from gpuval_node.hardware.pci import DEVICES, numa_node
 from gpuval_node.hardware.tree import Tree
 
-from .pcie import DEVICES
-
-FOLDER, VERBS = "class/infiniband", "class/infiniband_verbs"
+FOLDER, VERBS = RDMA, "/sys/class/infiniband_verbs"
 #: Minimum limit of locked memory in bytes: NCCL's registered buffers need more than less would allow.
 LOCKED_BYTES = 2**30
 _IPC_LOCK = 1 << 14
@@ -55,7 +55,6 @@ CONGESTION = (
 )  # fmt: skip
 _PORT_COUNTERS = (*LINK_ERRORS, "port_xmit_discards", "port_xmit_wait")
 _HARDWARE_COUNTERS = (*RETRANSMISSIONS, *(name for name in CONGESTION if name != "port_xmit_wait"), "out_of_buffer")
-_RATE = re.compile(r"([\d.]+) Gb/sec")
 _NO_GID = re.compile(r"[0:]*|fe80(:0000){7}")
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"
 
@@ -118,90 +117,81 @@ class Device:
     ports: tuple[Port, ...]
 
 
-def devices(sysfs: Tree) -> list[Device]:
-    return [_device(sysfs, name) for name in sysfs.entries(FOLDER)]
+def devices(tree: Tree) -> list[Device]:
+    return [_device(tree, name) for name in tree.entries(FOLDER)]
 
 
-def ports(sysfs: Tree) -> list[Port]:
+def ports(tree: Tree) -> list[Port]:
     """Return all RDMA ports, also those that are down: a node is meant to use its ports."""
-    return [port for device in devices(sysfs) for port in device.ports]
+    return [port for device in devices(tree) for port in device.ports]
 
 
-def without_driver(sysfs: Tree) -> list[str]:
+def without_driver(tree: Tree) -> list[str]:
     """Return the PCI addresses of InfiniBand controllers without an RDMA driver."""
-    kinds = {address: sysfs.number(f"{DEVICES}/{address}/class") for address in sysfs.entries(DEVICES)}
+    kinds = {address: tree.number(f"{DEVICES}/{address}/class") for address in tree.entries(DEVICES)}
     controllers = [address for address, kind in kinds.items() if kind is not None and kind >> 8 == CONTROLLER]
-    return [address for address in controllers if not sysfs.entries(f"{DEVICES}/{address}/infiniband")]
+    return [address for address in controllers if not tree.entries(f"{DEVICES}/{address}/infiniband")]
 
 
-def pkeys(sysfs: Tree, port: Port) -> tuple[str, ...]:
+def pkeys(tree: Tree, port: Port) -> tuple[str, ...]:
     """Return the P_Keys of a port in the order of its table: applications use index 0 by default."""
     table = f"{port.folder}/pkeys"
-    keys = (sysfs.read(f"{table}/{index}") for index in sysfs.entries(table)[:MOST_PKEYS])
+    keys = (tree.read(f"{table}/{index}") for index in tree.entries(table)[:MOST_PKEYS])
     return tuple(key for key in keys if key and key != NO_PKEY)
 
 
-def place(sysfs: Tree, device: str) -> tuple[int | None, frozenset[int]]:
+def place(tree: Tree, device: str) -> tuple[int | None, frozenset[int]]:
     """Return NUMA node and local CPUs of a device; None and no CPUs if the host does not report them."""
-    node = sysfs.number(f"{FOLDER}/{device}/device/numa_node")
-    cpus = frozenset(cpu_list(sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""))
-    return (node if node is not None and node >= 0 else None), cpus
+    folder = f"{FOLDER}/{device}/device"
+    return numa_node(tree, folder), frozenset(cpu_list(tree.read(f"{folder}/local_cpulist") or ""))
 
 
-def _device(sysfs: Tree, name: str) -> Device:
-    folder = f"{FOLDER}/{name}"
-    device_path = sysfs.way(f"{folder}/device")
+def _device(tree: Tree, name: str) -> Device:
+    facts = rdma_device(tree, name)
     return Device(
         name=name,
-        firmware=sysfs.read(f"{folder}/fw_ver"),
-        board=sysfs.read(f"{folder}/board_id"),
-        model=sysfs.read(f"{folder}/hca_type"),
-        pci_address=device_path[-1] if device_path and ADDRESS.fullmatch(device_path[-1]) else None,
-        interfaces=tuple(sysfs.entries(f"{folder}/device/net")),
-        ports=tuple(_port(sysfs, name, number) for number in sysfs.entries(f"{folder}/ports") if number.isdigit()),
+        firmware=facts["firmware_version"],
+        board=facts["board_id"],
+        model=facts["model"],
+        pci_address=facts["pci_address"],
+        interfaces=tuple(tree.entries(f"{FOLDER}/{name}/device/net")),
+        ports=tuple(_port(tree, name, port) for port in facts["ports"] if port["port"] is not None),
     )
 
 
-def _port(sysfs: Tree, device: str, number: str) -> Port:
-    folder = f"{FOLDER}/{device}/ports/{number}"
-    rate = _RATE.match(sysfs.read(f"{folder}/rate") or "")
-    link_layer = sysfs.read(f"{folder}/link_layer")
+def _port(tree: Tree, device: str, facts: Mapping[str, Any]) -> Port:
+    number, link_layer = facts["port"], facts["link_layer"]
     return Port(
         device=device,
-        number=int(number),
-        state=_word(sysfs.read(f"{folder}/state")),
-        physical_state=_word(sysfs.read(f"{folder}/phys_state")),
+        number=number,
+        state=facts["state"],
+        physical_state=facts["physical_state"],
         link_layer=link_layer,
-        rate_bits_per_second=float(rate[1]) * 1e9 if rate else None,
-        gids=tuple(_gids(sysfs, folder, link_layer)),
+        rate_bits_per_second=facts["rate_bits_per_second"],
+        gids=tuple(_gids(tree, f"{FOLDER}/{device}/ports/{number}", link_layer)),
     )
 
 
-def _word(state: str | None) -> str | None:
-    """Return the name in a state of sysfs: ``ACTIVE`` of ``4: ACTIVE``."""
-    return state.partition(":")[2].strip() or state if state else None
-
-
-def _gids(sysfs: Tree, folder: str, link_layer: str | None) -> list[Gid]:
+def _gids(tree: Tree, folder: str, link_layer: str | None) -> list[Gid]:
     """Return the used GIDs in a port's table; unused entries hold zeros, or only a link's prefix."""
     gids = []
-    for index in sysfs.entries(f"{folder}/gids")[:MOST_GIDS]:
-        value = sysfs.read(f"{folder}/gids/{index}")
+    for index in tree.entries(f"{folder}/gids")[:MOST_GIDS]:
+        value = tree.read(f"{folder}/gids/{index}")
         if not index.isdigit() or not value or _NO_GID.fullmatch(value):
             continue
-        kind = sysfs.read(f"{folder}/gid_attrs/types/{index}") or ""
+        kind = tree.read(f"{folder}/gid_attrs/types/{index}") or ""
         if kind != ROCE_V2:  # the kernel has one name, IB/RoCE v1, for two things
             kind = "RoCE v1" if link_layer == ETHERNET else "IB"
         gids.append(Gid(int(index), value, kind))
     return gids
 
 
-def counters(sysfs: Tree, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
+def counters(tree: Tree, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
     """Return the error and congestion counters that the driver has, by port and name."""
     values_by_port = {}
     for port in ports:
-        read = {name: sysfs.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
-        read.update({name: sysfs.number(f"{port.folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
+        read = {name: tree.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
+        read.update({name: tree.number(f"{port.folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
         values = {name: value for name, value in read.items() if value is not None}
         if values:
             values_by_port[port.name] = values
@@ -240,9 +230,9 @@ def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[s
     return dict(sorted(changes.items()))
 
 
-def closed_devices(sysfs: Tree, dev: Path = Path("/dev/infiniband")) -> list[str]:
+def closed_devices(tree: Tree, dev: Path = Path("/dev/infiniband")) -> list[str]:
     """Return the RDMA devices whose device file is missing, or may not be opened for reading and writing."""
-    names = {name: sysfs.read(f"{VERBS}/{name}/ibdev") for name in sysfs.entries(VERBS)}
+    names = {name: tree.read(f"{VERBS}/{name}/ibdev") for name in tree.entries(VERBS)}
     return sorted(device for name, device in names.items() if device and not os.access(dev / name, os.R_OK | os.W_OK))
 
 

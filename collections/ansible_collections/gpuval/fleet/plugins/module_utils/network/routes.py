@@ -23,13 +23,14 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """A route: ``interface`` is the kernel's interface number; ``mtu`` in bytes is set if the route limits it."""
+    """A route to an address: its interface, the MTU in bytes if the route limits it, and why there is no route."""
 
-    interface: int | None
+    interface: str | None = None
+    mtu_bytes: int | None = None
     gateway: str | None = None
     source: str | None = None
-    mtu: int | None = None
     is_local: bool = False
+    problem: str = ""
 
 
 def route_to(address: str) -> KernelRoute:
@@ -37,6 +38,15 @@ def route_to(address: str) -> KernelRoute:
     with _asking() as asking:
         asking.send(question(address))
         return parse(asking.recv(65536))
+
+
+def next_hop(address: str) -> tuple[str | None, str | None]:
+    """Return interface and gateway of the route to an address; None for both without a route."""
+    try:
+        route = route_to(address)
+    except (OSError, ValueError):
+        return None, None
+    return route.interface, route.gateway
 
 
 def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
@@ -105,12 +115,20 @@ def parse(answer: bytes) -> KernelRoute:
     attributes = _attributes(answer[_HEADER.size + _ROUTE.size : length])
     gateway = attributes.get(_GATEWAY) or attributes.get(_VIA, b"")[2:]
     return KernelRoute(
-        interface=_number(attributes.get(_INTERFACE)),
+        interface=interface_name(_number(attributes.get(_INTERFACE))),
+        mtu_bytes=_number(_attributes(attributes.get(_METRICS, b"")).get(_METRIC_MTU)),
         gateway=_address(gateway),
         source=_address(attributes.get(_SOURCE, b"")),
-        mtu=_number(_attributes(attributes.get(_METRICS, b"")).get(_METRIC_MTU)),
         is_local=is_local,
     )
+
+
+def interface_name(number: int | None) -> str | None:
+    """Return the name of the interface with the kernel's number; None without one."""
+    try:
+        return socket.if_indextoname(number) if number else None
+    except OSError:  # it is gone
+        return None
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
