@@ -359,7 +359,7 @@ def test_bytes_are_limited():
     assert table.file_bytes(1e12, 16e9, 50e9, 49.99e9) == 0
     assert 100 * table.file_bytes(1e12, 16e9, 50e9, 45e9, sharers=100) <= 5e9
     limit, size = 1e9, table.file_bytes(1e9, 16e9, 1e12, 0)
-    moved = sum(table.work(test, size, 60, limit).limit_bytes for test in table.TESTS if test.writes)
+    moved = sum(program.work(test, size, 60, limit).limit_bytes for test in table.TESTS if test.writes)
     assert moved + table.verify_bytes(size, 1e12, 60, limit) + 3 * MIB < limit
     assert table.verify_bytes(size, 1e6, 60, limit) == 3 * MIB
     assert sum(test.time_share for test in table.TESTS) + table.VERIFY_SHARE == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""State and environment of a process in `/proc`. Also packed into the runner."""
+"""State and environment of a process in `/proc`. Also packed into the runner and the workloads."""
 
 from __future__ import annotations
 

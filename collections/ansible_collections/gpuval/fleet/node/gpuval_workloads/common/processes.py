@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
+
+from gpuval_node.process_stat import Process, read_stat, snapshot, variable_of
 
 from .result import WorkloadFailure
 
@@ -24,7 +25,6 @@ POLL_SECONDS = 0.1
 PORTS = range(20000, 29000)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PROC = Path("/proc")
 
 
 def adopt_orphans() -> None:
@@ -44,17 +44,14 @@ def _prctl(option: int, value: int) -> None:
 
 def below(*pids: int) -> set[int]:
     """Return the pids of live processes that descend from ``pids``."""
-    return _below(pids, _parents())
+    return _below(pids, snapshot())
 
 
 def marked(variable: str, value: str) -> set[int]:
     """Return the pids of live processes with a variable of this value in their environment, and their descendants."""
-    parents, pids, entry = _parents(), set(), f"{variable}={value}".encode()
-    for pid in parents:
-        with suppress(OSError):  # the process ended meanwhile, or is another user's
-            if entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                pids.add(pid)
-    return pids | _below(pids, parents)
+    processes = snapshot()
+    pids = {pid for pid in processes if variable_of(pid, variable) == value}
+    return pids | _below(pids, processes)
 
 
 def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float) -> set[int]:
@@ -101,33 +98,20 @@ def end_group(process: subprocess.Popen, term_seconds: float, kill_seconds: floa
 
 def process_state(pid: int) -> str:
     """Return the kernel's letter for the state of a process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
-    return _stat(pid)[0]
+    process = read_stat(pid)
+    return process.state if process else "?"
 
 
 def is_child(pid: int) -> bool:
     """Return whether a pid is a child of this process: another process may have the pid by now."""
-    return _stat(pid)[1] == os.getpid()
+    process = read_stat(pid)
+    return process is not None and process.parent == os.getpid()
 
 
-def _stat(pid: int) -> tuple[str, int]:
-    """Return state and parent's pid of a process, from /proc/<pid>/stat."""
-    try:
-        state, parent = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-        return state, int(parent)
-    except (OSError, ValueError):  # the process has ended
-        return "?", 0
-
-
-def _parents() -> dict[int, int]:
-    """Return the parent's pid of each live process, by pid."""
-    stats = {int(entry.name): _stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal()}
-    return {pid: parent for pid, (state, parent) in stats.items() if state not in "ZX?"}
-
-
-def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
+def _below(pids: Iterable[int], processes: Mapping[int, Process]) -> set[int]:
     family = newest = set(pids)
     while newest:
-        newest = {child for child, parent in parents.items() if parent in newest} - family
+        newest = {process.pid for process in processes.values() if process.parent in newest} - family
         family = family | newest
     return family - set(pids)
 

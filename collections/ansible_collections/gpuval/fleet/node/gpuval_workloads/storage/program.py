@@ -187,7 +187,7 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
         return
     for test in table.TESTS:
         begun = time.monotonic()
-        measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
+        measured = fio.call(program, file, work(test, size, seconds, limit), engine, say)
         say(f"{test.name}: {measured.figures()} in {time.monotonic() - begun:.1f} s")
         if not findings.take(measured):
             findings.problem = findings.problem and f"{test.name}: {findings.problem}"
@@ -211,6 +211,19 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
     say(f"verify: {measured.figures()}")
     if findings.take(measured) and measured.read is not None:
         findings.verified_bytes = measured.read.total_bytes
+
+
+def work(test: table.Test, size_bytes: int, seconds: float, limit_bytes: float) -> fio.FioWork:
+    """Return fio's settings for a test on a file of this size, within the target's time and written bytes."""
+    time_options = ("--time_based=1",) if not test.writes else ()
+    # In a mix, io_size counts both directions; reads cost no endurance.
+    limit = int(test.write_share * limit_bytes) if test.writes else 0
+    if test.name == "sequential_write":
+        limit = size_bytes
+    return fio.FioWork(
+        test.rw, test.block, test.depth, size_bytes, seconds * test.time_share, min(test.jobs, os.cpu_count() or 1),
+        limit, ("--norandommap=1", "--invalidate=1", *time_options, *test.arguments),
+    )  # fmt: skip
 
 
 def _report(

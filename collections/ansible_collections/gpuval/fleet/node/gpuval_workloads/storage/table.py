@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-
-from ..common.fio import FioWork
 
 MIB = 1 << 20
 #: Minimum size of a file: a smaller one measures caches more than the disk.
@@ -57,24 +54,6 @@ def file_bytes(
     """Return the size of a target's file in whole MiB; 0 without space for a useful file beside the other nodes'."""
     size = int(min(FILE_SHARE * limit_bytes, most_bytes, (free_bytes - keep_free_bytes) / sharers)) // MIB * MIB
     return size if size >= LEAST_FILE_BYTES else 0
-
-
-def work(test: Test, size_bytes: int, seconds: float, limit_bytes: float) -> FioWork:
-    """Return fio's settings for a test on a file of this size, within the target's time and written bytes."""
-    time_options = ("--time_based=1",) if not test.writes else ()
-    # In a mix, io_size counts both directions; reads cost no endurance.
-    limit = int(test.write_share * limit_bytes) if test.writes else 0
-    if test.name == "sequential_write":
-        limit = size_bytes
-    return FioWork(
-        test.rw, test.block, test.depth, size_bytes, seconds * test.time_share, jobs(test),
-        limit, ("--norandommap=1", "--invalidate=1", *time_options, *test.arguments),
-    )  # fmt: skip
-
-
-def jobs(test: Test) -> int:
-    """Return the number of processes of a test, at most the node's number of CPUs."""
-    return min(test.jobs, os.cpu_count() or 1)
 
 
 def verify_bytes(size_bytes: int, bytes_per_second: float, seconds: float, limit_bytes: float) -> int:

@@ -16,7 +16,7 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner and the workloads share with modules, as the package `gpuval_node`: of the workloads, and all.
 OF_WORKLOADS = (
-    *("atomic_file.py", "clock_skew.py", "volumes.py"),
+    *("atomic_file.py", "clock_skew.py", "process_stat.py", "volumes.py"),
     *(f"network/{name}.py" for name in ("__init__", "greeting", "packets", "parallel", "routes", "tcp")),
     *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "nics", "pci", "tools", "tree")),
 )
