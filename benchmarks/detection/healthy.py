@@ -37,13 +37,18 @@ from tests.kit.h200 import setups_of
 from tests.kit.reported import ANYWHERE, REPORTED
 
 TABLE = yaml.safe_load(Path(__file__).with_name("whole_figures.yml").read_text())
-FIGURES = [(pattern_of(name), figure) for name, figure in TABLE["figures"].items()]
+FIGURES, TRAY_FIGURES = (
+    [(pattern_of(name), figure) for name, figure in TABLE[nodes].items()] for nodes in ("figures", "trays")
+)
 MODELS = {
     "h100": ("NVIDIA H100 80GB HBM3", "nvidia"),
     "h200": ("NVIDIA H200", "nvidia"),
     "mi300x": ("AMD Instinct MI300X", "amd"),
 }
+#: Models of racks (tests/kit/rack_lab), whose nodes have fewer GPUs.
+TRAYS = {"gb200": ("NVIDIA GB200", "nvidia"), "gb300": ("NVIDIA GB300", "nvidia")}
 GPUS = 8
+TRAY_GPUS = 4
 GANG_STAGES = ("collective", "deepspeed", "fabric", "rdma_rails")
 #: Stages that no single node runs in one run with all others, or that need files of their own.
 LEFT_OUT = ("image",)
@@ -79,6 +84,7 @@ FINGERPRINTS = {
     "rdma_rails": {"rdma_rails": "present"},
     "storage": {"storage_io": "direct"},
 }  # fmt: skip
+FINGERPRINTS["collective_nvlink"] = {**FINGERPRINTS["collective"], "gang_network": "MNNVL", "gang_shape": "18x4"}
 FINGERPRINTS["deepspeed"] = {key: FINGERPRINTS["collective"][key] for key in
                              ("rdma_ports", "rdma_firmware", "rdma_gids", "gang_mtu", "gang_nic_pcie")}  # fmt: skip
 STAGES = tuple(stage for stage in REPORTED if stage not in LEFT_OUT)
@@ -86,7 +92,7 @@ STAGES = tuple(stage for stage in REPORTED if stage not in LEFT_OUT)
 
 @functools.cache
 def _checks(stage: str, metric: str, sku: str) -> list[Any]:
-    vendor = MODELS[sku][1]
+    vendor = {**MODELS, **TRAYS}[sku][1]
     return [
         check
         for check in SHIPPED
@@ -100,7 +106,8 @@ def _checks(stage: str, metric: str, sku: str) -> list[Any]:
 def nominal(stage: str, metric: str, sku: str) -> tuple[float, str, str]:
     """Value, unit and kind of part of a figure of a healthy node of the SKU."""
     checks = _checks(stage, metric, sku)
-    listed = next((figure for pattern, figure in FIGURES if pattern.fullmatch(metric)), None)
+    tables = [*(TRAY_FIGURES if sku in TRAYS else ()), *FIGURES]
+    listed = next((figure for pattern, figure in tables if pattern.fullmatch(metric)), None)
     allowed = plausible.range_of(metric)
     unit = next((check.unit for check in checks if check.unit), listed[1] if listed else allowed.unit)
     scope = next((check.scope for check in checks if check.scope != "node"), listed[2] if listed else "node")
@@ -131,14 +138,18 @@ def _scope_of_spread(metric: str, scope: str) -> str:
     return "node" if any(way in metric for way in ("all_", "scatter", "broadcast", "send_", "p2p_")) else "gpu"
 
 
-def parts_of(stage: str, metric: str, scope: str) -> list[str]:
+def gpus_of(sku: str) -> int:
+    return TRAY_GPUS if sku in TRAYS else GPUS
+
+
+def parts_of(stage: str, metric: str, scope: str, gpus: int) -> list[str]:
     if scope == "node":
         return ["node"]
     if scope == "link" and stage == "diagnostics":
-        return [f"link:gpu{one}>gpu{other}" for one in range(GPUS) for other in range(GPUS) if one != other]
+        return [f"link:gpu{one}>gpu{other}" for one in range(gpus) for other in range(gpus) if one != other]
     if scope == "link":
         return [f"link:{stage}-{number}" for number in range(TABLE["parts"]["link"].get(stage, 1))]
-    return [f"{scope}:{number}" for number in range(GPUS)]
+    return [f"{scope}:{number}" for number in range(gpus)]
 
 
 @functools.cache
@@ -164,13 +175,13 @@ def figures_of(stage: str, sku: str, noise: Noise, node: dict[str, float], parts
     for metric in names:
         value, unit, scope = nominal(stage, metric, sku)
         if not is_measured(metric, unit):
-            for part in parts_of(stage, metric, scope):
+            for part in parts_of(stage, metric, scope, gpus_of(sku)):
                 yield {"name": metric, "value": value, "unit": unit, "scope": part}
             continue
         source = _source(metric)
         own = 1 + _spread(metric) / SPREADS[source] * (node[source] - 1)  # a tail differs more than what it is of
         level = max(0.3, own) * noise.measurement()
-        for part in parts_of(stage, metric, scope):
+        for part in parts_of(stage, metric, scope, gpus_of(sku)):
             middle = noise.draw.gauss(1, noise.repeat * MEDIAN_ERROR / REPEATS**0.5)
             if part != "node":
                 middle *= parts.setdefault((source, part), noise.part())
@@ -203,8 +214,9 @@ def records(
     stages: Sequence[str] = STAGES,
 ) -> dict[str, dict[str, Any]]:
     """What the node reports; ``parts`` is what its parts differ by, which is drawn where it lacks them."""
-    model, vendor = MODELS[sku]
-    like = h200_records(name, GPUS)
+    model, vendor = {**MODELS, **TRAYS}[sku]
+    gpus = gpus_of(sku)
+    like = h200_records(name, gpus)
     parts = {} if parts is None else parts
     found = {}
     for stage in stages:
@@ -220,14 +232,14 @@ def records(
         found["diagnostics"]["fingerprints"]["diagnostics_nvls"] = "on"
     facts = found["facts"]["environment"]
     facts["accelerator"]["vendor"] = vendor
-    uuids = [f"GPU-{number:05}-{gpu}" for gpu in range(GPUS)]
+    uuids = [f"GPU-{number:05}-{gpu}" for gpu in range(gpus)]
     facts["identity"] = {"machine_id": f"machine-{number:05}", "serial": f"S-{number:05}", "gpu_uuids": uuids}
     for gpu, uuid in zip(facts["gpus"], uuids, strict=True):
         gpu.update(name=model, uuid=uuid, serial=f"{number:06}{gpu['index']}")
     facts |= {
         "firmware": {"product_name": "a server", "bios_version": "2.1", "bmc_version": "1.0"},
         "cpu": {"model": "Xeon"}, "os": {"kernel": "6.8.0"}, "tuning": {"governor": "performance"},
-        "topology": [{"index": gpu, "links": "NV18", "nic": f"mlx5_{gpu}"} for gpu in range(GPUS)],
+        "topology": [{"index": gpu, "links": "NV18", "nic": f"mlx5_{gpu}"} for gpu in range(gpus)],
         "nics": [{"name": f"mlx5_{nic}", "kind": "rdma", "board_id": "MT_1", "firmware_version": "28.43",
                   "driver": "mlx5_core", "interface_firmware": "28.43",
                   "ports": [{"port": 1, "state": "ACTIVE", "rate_bits_per_second": 4e11}]} for nic in range(8)],
