@@ -50,8 +50,8 @@ TRAYS = {"gb200": ("NVIDIA GB200", "nvidia"), "gb300": ("NVIDIA GB300", "nvidia"
 GPUS = 8
 TRAY_GPUS = 4
 GANG_STAGES = ("collective", "deepspeed", "fabric", "rdma_rails")
-#: Stages that no single node runs in one run with all others, or that need files of their own.
-LEFT_OUT = ("image",)
+#: Stages that no single node runs in one run with all others, or that need files or an NVLink domain of their own.
+LEFT_OUT = ("image", "collective_nvlink", "fabric_nvlink")
 #: A healthy figure is so far from its floor, and from its limit.
 OVER_FLOOR, UNDER_LIMIT = 1.15, 0.6
 #: What a figure depends on, by the first word of its name that is here.

@@ -388,7 +388,8 @@ class TestRefusals:
             cluster.list(kind)
         devices = NodeDevices(device_class="gpu.nvidia.com")
         cluster.create(dra.claim_template("run", "gpuval", devices, is_queued=False))
-        cluster.create(dra.compute_domain("run", "gpuval", "gang", [{dra.CLIQUE_LABEL: "a.1"}] * 2))
+        labels = {node: {dra.CLIQUE_LABEL: "a.1"} for node in ("a", "b")}
+        cluster.create(dra.compute_domains("run", "gpuval", "gang", labels)[0][0])
         kit.install_job_sets()
         meta = {"name": "s", "labels": LABELS}
         sets = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}

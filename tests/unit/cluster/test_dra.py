@@ -284,22 +284,27 @@ def test_equal_nodes_share_a_template_and_others_have_their_own():
     assert names[0] == names[1] != names[2] and all(re.fullmatch(r"[a-z0-9-]{1,63}", name) for name in names)
 
 
-CLIQUE = {dra.CLIQUE_LABEL: "3f2a.32766"}
+CLIQUE, OTHER_CLIQUE = {dra.CLIQUE_LABEL: "3f2a.32766"}, {dra.CLIQUE_LABEL: "other.32766"}
 
 
 @pytest.mark.parametrize(
     ("labels", "members"),
     [
-        ([CLIQUE] * 18, 18),
-        ([CLIQUE], 0),
-        ([{}, {}], 0),
-        ([CLIQUE, {}], 0),
-        ([CLIQUE, {dra.CLIQUE_LABEL: "other.1"}], 0),
+        ([CLIQUE] * 18, [18]),
+        ([CLIQUE], []),
+        ([{}, {}], []),
+        ([CLIQUE, {}], []),
+        ([CLIQUE, OTHER_CLIQUE], []),
+        ([CLIQUE, OTHER_CLIQUE, {}, CLIQUE, OTHER_CLIQUE, CLIQUE], [3, 2]),
     ],
 )
-def test_a_gang_of_one_nvlink_domain_has_a_compute_domain(labels, members):
-    domain = dra.compute_domain("run-1", "gpuval", "rack-1", labels)
-    assert (domain["spec"]["numNodes"] if domain else 0) == members
+def test_each_nvlink_domain_of_a_gang_has_a_compute_domain(labels, members):
+    labels_by_node = {f"node-{place}": own for place, own in enumerate(labels)}
+    domains = dra.compute_domains("run-1", "gpuval", "rack-1", labels_by_node)
+    assert [domain["spec"]["numNodes"] for domain, _ in domains] == members == [len(names) for _, names in domains]
+    assert len({domain["metadata"]["name"] for domain, _ in domains}) == len(domains)
+    for _, names in domains:
+        assert len({labels_by_node[name][dra.CLIQUE_LABEL] for name in names}) == 1
 
 
 # What keeps it waiting, with texts of Kubernetes 1.34 to 1.36
@@ -342,7 +347,7 @@ def test_slices_are_read_by_two_requests_and_only_where_they_are_served(kit, clu
 
 def test_clean_removes_templates_and_domains_and_needs_no_right_where_none_is_granted(kit, cluster):
     template = dra.claim_template("run-1", "gpuval", NodeDevices(device_class="gpu.nvidia.com"), is_queued=False)
-    domain = dra.compute_domain("run-1", "gpuval", "rack-1", [CLIQUE] * 2)
+    ((domain, _),) = dra.compute_domains("run-1", "gpuval", "rack-1", dict.fromkeys(("a", "b"), CLIQUE))
     kit.install_dra(domains=True)
     gang_round = gangs.GangRound("run-0", "collective")
     for manifest in (template, gangs.labelled(domain, gang_round)):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,12 +75,15 @@ def configuration(workload):
 
 def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
     workloads = declared["standard"]
-    assert list(workloads) == ["collective", "deepspeed", "fabric"]
+    assert list(workloads) == ["collective", "collective_nvlink", "deepspeed", "fabric", "fabric_nvlink"]
     assert configuration(workloads["collective"]) == CollectivesConfig(seconds=60)
     assert configuration(workloads["deepspeed"]) == GangTrainingConfig(seconds=120)
     assert configuration(workloads["fabric"]) == CollectivesConfig(
         seconds=8, join_seconds=120, only=("all_reduce",), tool="torch"
     )
+    for name in ("collective", "fabric"):
+        over_nvlink = configuration(workloads[f"{name}_nvlink"])
+        assert over_nvlink == replace(configuration(workloads[name]), fabric="nvlink")
     assert {json.dumps(one["environment"]) for one in workloads.values()} == {"{}"}
     settings = plans.PlanSettings(
         "run-1.all", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "auto", None, "python3", None
@@ -100,6 +104,8 @@ def test_settings_reach_the_programs(declared):
     assert (training.zero, training.batch_size, training.sequence_length, training.seed) == (3, 4, 128, 7)
     assert configuration(workloads["fabric"]).most_bytes == 2000
     assert configuration(workloads["fabric"]).expect_network == ("AWS Libfabric", "Libfabric", "MNNVL")
+    assert configuration(workloads["fabric_nvlink"]).expect_network == ()
+    assert configuration(workloads["collective_nvlink"]).tool == "nccl-tests"
     rails = workloads.pop("rdma_rails")
     assert rails["image"] == "training:1" and rails["environment"] == {"FI_PROVIDER": "efa;ofi_rxm"}
     options = between.parse_arguments([str(word) for word in rails["command"][3:]])

@@ -156,7 +156,7 @@ MEMBERS = [member(name) for name in FOUND["nodes"]]
 
 
 def again(**changes):
-    return [one["node"] for one in rounds.members_to_rerun(MEMBERS, {**FOUND, **changes})]
+    return [one["node"] for one in rounds.members_to_rerun(MEMBERS, [{**FOUND, **changes}])]
 
 
 def test_who_runs_again():

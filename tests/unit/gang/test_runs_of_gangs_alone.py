@@ -57,8 +57,8 @@ def test_the_playbooks_say_so(name):
 
 def test_pairs_are_part_of_standard_and_burnin():
     gang_stages = {name: profile.gang_stages for name, profile in stages.profiles().items()}
-    whole = ["collective", "deepspeed", "fabric"]
-    long = ["collective", "deepspeed", "rdma_rails", "fabric"]
+    whole = ["collective", "collective_nvlink", "deepspeed", "fabric", "fabric_nvlink"]
+    long = ["collective", "collective_nvlink", "deepspeed", "rdma_rails", "fabric", "fabric_nvlink"]
     assert gang_stages == {"quick": [], "standard": whole, "burnin": long, "soak": long}
 
 

@@ -23,10 +23,12 @@ from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 
 
-def run_member(folder, port, count=1, arguments=()):
+def run_member(folder, port, count=1, arguments=(), index=0, cliques=()):
     """One member of a gang, by the document that the runner leaves."""
     listed = [{"node": f"node-{i + 1}", "address": f"127.0.0.{i + 1}", "slots": 2} for i in range(count)]
-    document = {"name": "all", "members": listed, "index": 0, "port": port, "ssh_port": 3022}
+    for member, clique in zip(listed, cliques):
+        member["clique"] = clique
+    document = {"name": "all", "members": listed, "index": index, "port": port, "ssh_port": 3022}
     (folder / "gang.json").write_text(json.dumps(document))
     command = [sys.executable, "-m", "gpuval_workloads.gang", "collectives", "--tool", "torch", "--only", "all_reduce"]
     process = TorchProcess(
@@ -49,6 +51,27 @@ def test_work_that_was_done_had_begun_and_says_what_was_asked(tmp_path):
     assert result["fingerprints"]["gang_all_to_all_asked"] == "no"
     figures = {item["name"]: item["value"] for item in result["metrics"]}
     assert (figures["gang_collectives_count"], figures["gang_collectives_left_out_count"]) == (1, 5)
+
+
+def test_over_nvlink_the_members_of_a_clique_work_without_the_others(tmp_path):
+    port, cliques = free_port(), ["a.1", "b.1", "b.1"]
+    folders = [tmp_path / str(index) for index in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        for folder in folders:
+            folder.mkdir()
+        done = [
+            pool.submit(run_member, folder, port, 3, ["--fabric", "nvlink"], int(folder.name), cliques)
+            for folder in folders
+        ]
+        results = [each.result() for each in done]
+    for result, code, out, err in results:
+        assert code == 0, out + err
+        gang = result["environment"]["gang"]
+        assert (gang["name"], gang["nodes"], gang["leader"]) == ("all, clique b.1", 2, "node-2")
+        figures = {item["name"]: item["value"] for item in result["metrics"]}
+        assert figures["gang_nvlink_all_reduce_bus_bytes_per_second"] > 0
+        assert figures["gang_nodes_count"] == 2 and figures["gang_collective_error_count"] == 0
+        assert "gang_all_reduce_bus_bytes_per_second" not in figures
 
 
 def test_who_waited_in_vain_has_not_begun(tmp_path):

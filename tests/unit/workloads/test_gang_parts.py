@@ -217,6 +217,19 @@ def test_a_fall_back_to_tcp_shows():
     assert transport.networks("nothing") == set() and transport.reads_gpu_memory("nothing") is None
 
 
+#: Two trays over NVLink: lines as NCCL 2.27 and 2.30 print them on GB200 (NVIDIA/nccl issue 1769, NVIDIA/aicr), also
+#: for the communicator of two ranks.
+OVER_NVLINK = """\
+tray1:77:99 [1] NCCL INFO Using network IB
+tray1:77:99 [1] NCCL INFO MNNVL busId 0x901000 fabric UUID 3143b15bc2cd192b.28cc9b5473fb5b93 cliqueId 0x7ffe state 3
+tray1:77:99 [1] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 1
+tray1:77:99 [1] NCCL INFO comm 0xabc123 rank 1 nRanks 8 nNodes 1 localRanks 8 localRank 1 MNNVL 1
+tray1:77:99 [1] NCCL INFO Channel 00/0 : 3[3] -> 4[0] via P2P/MNNVL
+tray1:77:99 [1] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 2 cliqueRank 1 nvlDomainSize 2
+"""
+FALLEN_BACK = "tray1:77:99 [0] NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA\n"
+
+
 def test_nvlink_between_nodes_is_a_network():
     assert transport.networks(LOG.replace("P2P/CUMEM", "P2P/MNNVL")) == {"IB", "MNNVL"}
 
@@ -251,6 +264,56 @@ def test_another_network_than_expected_is_reported(networks, names, states, told
     assert found == told if not told else told in found
 
 
+@pytest.mark.parametrize(
+    ("fabric", "networks", "told"),
+    [
+        ("nvlink", ["MNNVL"], ""),
+        ("nvlink", ["IB"], "went by IB, not by NVLink alone: check IMEX"),
+        ("nvlink", ["IB", "MNNVL"], "went by IB and MNNVL, not by NVLink alone"),
+        ("nvlink", [], None),
+        ("network", ["IB"], ""),
+        ("network", ["IBext_v8"], ""),
+        ("network", ["MNNVL"], "went by MNNVL although NCCL_MNNVL_ENABLE=0 chooses the network"),
+        ("network", ["IB", "MNNVL"], "although NCCL_MNNVL_ENABLE=0"),
+        ("network", ["Socket"], "went by Socket, not by IB or IBext* as declared"),
+        ("network", [], None),
+    ],
+)
+def test_the_other_fabric_of_a_rack_is_reported(fabric, networks, told):
+    found = transport.complaint(networks, ["IB", "IBext*"], [], fabric=fabric)
+    assert found == told if not told else told in found
+
+
+RACK = [
+    {"node": f"tray{number}", "address": f"10.0.0.{number}", "slots": 4, "clique": f"uuid-{(number - 1) // 2}.1"}
+    for number in range(1, 6)
+]
+
+
+def test_over_nvlink_a_gang_is_that_of_the_clique():
+    gang = members.parse(document(members=RACK, index=3))
+    within = gang.within_clique()
+    assert [member.node for member in within.members] == ["tray3", "tray4"]
+    assert (within.own.node, within.leader.node, within.world_size) == ("tray4", "tray3", 8)
+    assert (within.name, within.port) == ("all, clique uuid-1.1", 29500)
+    for listed, index in ((RACK, 4), ([{**RACK[0], "clique": ""}, {**RACK[1], "clique": ""}], 0), (MEMBERS, 0)):
+        with pytest.raises(ValueError, match="no other member of gang all is in the NVLink clique"):
+            members.parse(document(members=listed, index=index)).within_clique()
+
+
+@pytest.mark.parametrize(
+    ("listed", "arguments", "variables"),
+    [
+        (MEMBERS, [], {}),
+        (RACK, [], {"GPUVAL_GANG_FABRIC": "network", "NCCL_MNNVL_ENABLE": "0"}),
+        (RACK, ["--fabric", "nvlink"], {"GPUVAL_GANG_FABRIC": "nvlink", "NCCL_MNNVL_ENABLE": "1"}),
+    ],
+)
+def test_only_nodes_of_an_nvlink_domain_choose_a_fabric(listed, arguments, variables):
+    gang = members.parse(document(members=listed))
+    assert collectives.fabric_environment(config.parse_arguments(["collectives", *arguments]), gang) == variables
+
+
 def test_an_infiniband_controller_without_its_driver_is_no_reason_for_sockets(tmp_path):
     tree = Tree(tmp_path)
     for address, kind in (("0000:17:00.0", "0x020700"), ("0000:18:00.0", "0x020000"), ("0000:2a:00.0", "0x020700")):
@@ -273,7 +336,7 @@ def test_what_counts_as_infiniband(networks, is_ib):
     assert transport.is_ib(networks) is is_ib
 
 
-def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)"):
+def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)", arguments=(), processes=8):
     """What a node's result is completed with: 20 GB/s on the bus beside two active ports, others that carry nothing."""
     tree = Tree(tmp_path)
     states = {"mlx5_0": ("4: ACTIVE", rate), "mlx5_1": ("4: ACTIVE", rate), "mlx5_2": ("1: DOWN", "400 Gb/sec (4X)")}
@@ -285,9 +348,47 @@ def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)"
     result = WorkloadResult()
     result.add_metric("gang_all_reduce_bus_bytes_per_second", 20e9, "bytes/s")
     result.add_metric("gang_collective_error_count", 0, "count")
-    arguments = config.parse_arguments(["collectives", "--only", "all_reduce"])
-    collectives.complete(result, arguments, TorchDevices("cuda", 8, "nccl"), nodes, 8)
-    return {one["name"]: one["value"] for one in result.metrics}
+    result.add_metric("gang_processes_count", processes, "count")
+    parsed = config.parse_arguments(["collectives", "--only", "all_reduce", *arguments])
+    collectives.complete(result, parsed, TorchDevices("cuda", 8, "nccl"), nodes, 8)
+    return {one["name"]: one["value"] for one in result.metrics} | {"message": result.message}
+
+
+@pytest.mark.parametrize(
+    ("log", "processes", "unexpected", "told"),
+    [
+        (OVER_NVLINK, 8, 0, "2 nodes by MNNVL"),
+        (OVER_NVLINK + FALLEN_BACK, 8, 1, "went by IB and MNNVL, not by NVLink alone"),
+        (FALLEN_BACK, 8, 1, "went by IB, not by NVLink alone"),
+        (OVER_NVLINK, 12, None, "shows an NVLink clique of 8 of 12 GPUs"),
+        ("", 8, None, "does not tell by which network"),
+    ],
+)
+def test_nvlink_is_proven_by_channels_and_by_the_clique(tmp_path, monkeypatch, log, processes, unexpected, told):
+    monkeypatch.setenv("GPUVAL_GANG_FABRIC", "nvlink")
+    over_nvlink = {"arguments": ["--fabric", "nvlink"], "processes": processes}
+    found = completed(tmp_path, monkeypatch, log, **over_nvlink)
+    assert found.get("gang_network_unexpected_count") == unexpected
+    assert told in found["message"]
+
+
+@pytest.mark.parametrize(("log", "unexpected"), [(LOG, 0), (OVER_NVLINK, 1), ("", None)])
+def test_the_network_of_a_rack_is_proven_apart(tmp_path, monkeypatch, log, unexpected):
+    monkeypatch.setenv("GPUVAL_GANG_FABRIC", "network")
+    assert completed(tmp_path, monkeypatch, log).get("gang_network_unexpected_count") == unexpected
+
+
+def test_figures_over_nvlink_have_names_of_their_own():
+    result = WorkloadResult()
+    for name in ("gang_all_reduce_bus_bytes_per_second", "gang_send_receive_lost_ratio", "gang_nodes_count"):
+        result.add_metric(name, 1, "count")
+    result.add_metric("gang_collective_error_count", 0, "count")
+    result.add_series("gang_all_to_all_seconds", "seconds", [8], [1.0], x_unit="bytes")
+    collectives.name_after_nvlink(result)
+    assert [one["name"] for one in (*result.metrics, *result.series)] == [
+        "gang_nvlink_all_reduce_bus_bytes_per_second", "gang_nvlink_send_receive_lost_ratio", "gang_nodes_count",
+        "gang_collective_error_count", "gang_nvlink_all_to_all_seconds",
+    ]  # fmt: skip
 
 
 def test_the_bus_is_held_against_the_ports(tmp_path, monkeypatch):

@@ -23,8 +23,8 @@ from ..common.result import EXIT_CRASH, WorkloadCrash, WorkloadFailure, Workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
 from . import collectives, launching, membership, mpi, wrong_values
-from .collectives import NODES_VARIABLE
-from .config import RANKS, CollectivesConfig, GangConfig, parse_arguments
+from .collectives import FABRIC_VARIABLE, NODES_VARIABLE
+from .config import NVLINK, RANKS, CollectivesConfig, GangConfig, parse_arguments
 from .control_channel import CAUSE, EFFECT, OWN, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .host.checks import HostChecks
 from .members import Gang, from_environment
@@ -59,6 +59,8 @@ def main(result: WorkloadResult) -> None:
     config = parse_arguments(arguments)
     try:
         gang = from_environment(os.environ)
+        if isinstance(config, CollectivesConfig) and config.fabric == NVLINK:
+            gang = gang.within_clique()
     except ValueError as error:
         raise WorkloadFailure(str(error)) from None
     accelerator = choose_accelerator()
@@ -73,6 +75,7 @@ def main(result: WorkloadResult) -> None:
         nccl_log.ask(os.environ, folder)
         if isinstance(config, CollectivesConfig):
             os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # logs a line for each call: too many in a training
+            os.environ.update(collectives.fabric_environment(config, gang))
         membership.introduce(gang, f" on {accelerator.kind}")
         expected = set(getattr(config, "expect_network", ()))
         expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
@@ -94,6 +97,8 @@ def main(result: WorkloadResult) -> None:
         environment = dict(result.environment)
         launch.take_outcome(result, folder)
         result.environment.update(environment, gang=described)
+        if os.environ.get(FABRIC_VARIABLE) == NVLINK:
+            collectives.name_after_nvlink(result)
         checks.end()
         checks.add_to(result)
 

@@ -15,8 +15,9 @@ from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
 from ..diagnostics.measure import Meter, ProgressReporter
 from . import transport, wrong_values
-from .config import NAMES, CollectivesConfig, parse_arguments
+from .config import AUTO, NAMES, NETWORK, NVLINK, CollectivesConfig, parse_arguments
 from .host import rdma
+from .members import Gang
 
 PREFIX = "gang"
 ERRORS = f"{PREFIX}_collective_error_count"
@@ -24,6 +25,8 @@ SYSFS = Tree()
 MAX_NETWORKS, MAX_NAME = 16, 64
 NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""
+FABRIC_VARIABLE = "GPUVAL_GANG_FABRIC"
+"""What carries the collectives between nodes (config.py)."""
 
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
@@ -121,6 +124,21 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
     return networks
 
 
+def fabric_environment(config: CollectivesConfig, gang: Gang) -> dict[str, str]:
+    """Return the variables by which NCCL uses one fabric alone; none where there is only one."""
+    if config.fabric == NVLINK:
+        return {FABRIC_VARIABLE: NVLINK, "NCCL_MNNVL_ENABLE": "1"}
+    return {} if gang.own.clique is None else {FABRIC_VARIABLE: NETWORK, "NCCL_MNNVL_ENABLE": "0"}
+
+
+def name_after_nvlink(result: WorkloadResult) -> None:
+    """Rename the figures and curves of each collective: those over NVLink are compared with no network's."""
+    for named in (*result.metrics, *result.series):
+        name = named["name"].removeprefix(f"{PREFIX}_")
+        if name.startswith(NAMES) and name != named["name"]:
+            named["name"] = f"{PREFIX}_nvlink_{name}"
+
+
 def add_failure(result: WorkloadResult) -> None:
     """After a failure, print NCCL's logs; add the networks that they name, and wrong elements, to the result."""
     wrong_values.add_to(result)
@@ -143,7 +161,12 @@ def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: To
     carried = sum(port.rate_bits_per_second or 0 for port in ports if port.is_active) / 8
     if carried and bus is not None and transport.is_ib(networks):
         result.add_metric("gang_bus_over_ports_ratio", bus / carried, "ratio")
-    complaint = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS))
+    fabric = os.environ.get(FABRIC_VARIABLE, AUTO)
+    complaint = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS), fabric)
+    if complaint == "" and fabric == NVLINK:
+        reached, ranks = transport.largest_clique(nccl_log.read(os.environ)), result.metric("gang_processes_count")
+        if reached != ranks:
+            return f"NCCL's log shows an NVLink clique of {reached} of {ranks} GPUs: compare the cliques in the facts"
     if complaint is None:
         return "NCCL's log does not tell by which network the collectives went"
     result.add_metric("gang_network_unexpected_count", int(bool(complaint)), "count")

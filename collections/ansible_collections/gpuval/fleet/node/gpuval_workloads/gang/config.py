@@ -13,6 +13,8 @@ from ..common.arguments import positive_float, positive_int
 from ..training.config import TrainingConfig as OneNode
 from ..training.models.shapes import SIZES
 
+#: What carries collectives between nodes: what NCCL chooses, the network alone, or NVLink alone.
+AUTO, NETWORK, NVLINK = "auto", "network", "nvlink"
 LAUNCHERS = ("torchrun", "deepspeed")
 TOOLS = ("auto", "torch", "nccl-tests")
 SMALLEST_BYTES = 8
@@ -50,7 +52,8 @@ class CollectivesConfig(GangConfig):
     """Settings of collectives: all, or those in ``only``, at sizes up to ``most_bytes``; ``expect_network`` has names
     as in NCCL's log.
 
-    ``tool`` auto is nccl-tests under MPI if every member has them, else torch.
+    ``tool`` auto is nccl-tests under MPI if every member has them, else torch. ``fabric`` nvlink measures within the
+    NVLink clique of this node; auto the network between members with a clique, else what NCCL chooses.
     """
 
     seconds: float = 60.0
@@ -58,6 +61,7 @@ class CollectivesConfig(GangConfig):
     most_bytes: int | None = None
     expect_network: tuple[str, ...] = ()
     tool: str = "auto"
+    fabric: str = AUTO
 
 
 #: The module that every rank runs, by type of settings.
@@ -101,6 +105,7 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
     add("--only", nargs="+", default=(), choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     add("--most-bytes", type=largest_bytes, help="8 or more")
     add("--expect-network", nargs="+", default=(), metavar="NAME", help="IB, Socket, ..., * for any text")
+    add("--fabric", choices=[AUTO, NVLINK], default=AUTO, help="nvlink: over NVLink, within the clique of this node")
     add("--tool", choices=TOOLS, default=CollectivesConfig.tool, help="auto: nccl-tests under MPI, else torch")
 
     values = vars(parser.parse_args(list(arguments)))
@@ -108,6 +113,8 @@ def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | Collective
     if work == "training":
         return GangTrainingConfig(**values)
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    if fields["fabric"] == NVLINK:
+        fields["expect_network"] = ()  # that of the gang's other stages
     return CollectivesConfig(**fields)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 GANG_VARIABLE = "GPUVAL_GANG"
@@ -17,13 +17,15 @@ MAX_BYTES = 8 << 20
 class GangMember:
     """One node of a gang: its name in the inventory, its address for the others, its number of processes (``slots``).
 
-    ``labels``: the inventory's labels by which a job may order its nodes.
+    ``labels``: the inventory's labels by which a job may order its nodes. ``clique``: ClusterUUID and CliqueId of its
+    GPUs in an NVLink domain of several nodes; None for a node of another kind.
     """
 
     node: str
     address: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    clique: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ class Gang:
     def control_port(self) -> int:
         return self.port + 1
 
+    def within_clique(self) -> Gang:
+        """Return the gang of the members whose GPUs are in the clique of this node's. Raises ``ValueError`` if no other
+        member is in it."""
+        clique = self.own.clique
+        members = tuple(member for member in self.members if clique and member.clique == clique)
+        if len(members) < 2:
+            raise ValueError(f"no other member of gang {self.name} is in the NVLink clique {clique or '(none)'}")
+        return replace(self, name=f"{self.name}, clique {clique}", members=members, index=members.index(self.own))
+
     def first_rank(self, index: int) -> int:
         """Return the rank of a member's first process."""
         return sum(member.slots for member in self.members[:index])
@@ -77,7 +88,7 @@ def parse(text: str) -> Gang:
     try:
         document = json.loads(text)
         members = tuple(
-            GangMember(str(m["node"]), str(m["address"]), int(m["slots"]), dict(m.get("labels", {})))
+            GangMember(str(m["node"]), str(m["address"]), int(m["slots"]), dict(m.get("labels", {})), m.get("clique"))
             for m in document["members"]
         )
         numbers = (int(document[key]) for key in ("index", "port", "ssh_port"))

@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from .config import AUTO, NETWORK
+from .config import NVLINK as NVLINK_FABRIC
 from .host.rdma import Port
 
 _USING = re.compile(r"Using network (\S.*?)\s*$", re.MULTILINE)
 _CHANNEL = re.compile(r"\] via NET/([^/\n]+)/(\S+)")
 _NVLINK = re.compile(r"\] via P2P/MNNVL\b")
+_CLIQUE = re.compile(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)")
 _CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 SOCKET, NVLINK = "Socket", "MNNVL"
 #: Names of InfiniBand and RoCE in the log, for NCCL's own transport and that of HPC-X.
@@ -28,6 +31,14 @@ PROTOCOLS = ("LL", "LL128", "SIMPLE")
 def networks(text: str) -> set[str]:
     """Return the networks of the channels to other nodes: IB (also RoCE), Socket, AWS Libfabric, MNNVL (NVLink) ..."""
     return {match[1] for match in _CHANNEL.finditer(text)} | ({NVLINK} if _NVLINK.search(text) else set())
+
+
+def largest_clique(text: str) -> int:
+    """Return the number of ranks that reach each other over NVLink, by NCCL's lines on MNNVL; 0 without such a line.
+
+    A pair of ranks may have a communicator of its own, with a line of its own.
+    """
+    return max((int(match[1]) for match in _CLIQUE.finditer(text)), default=0)
 
 
 def initialised(text: str) -> set[str]:
@@ -63,17 +74,26 @@ def is_ib(networks: Sequence[str]) -> bool:
 
 
 def complaint(
-    networks: Sequence[str], expected: Sequence[str], rdma_ports: Sequence[Port], driverless: Sequence[str] = ()
+    networks: Sequence[str],
+    expected: Sequence[str],
+    rdma_ports: Sequence[Port],
+    driverless: Sequence[str] = (),
+    fabric: str = AUTO,
 ) -> str | None:
     """Return what is wrong with the networks in use, empty if nothing; None if the log names no network.
 
     ``expected`` are names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA
     port, whatever its state, or an InfiniBand controller without a driver (``driverless``): a fabric that is down does
-    not excuse sockets.
+    not excuse sockets. With a ``fabric`` it is wrong to use the other one: NVLink excuses no network, nor the reverse.
     """
     if not networks:
         return None
     used = " and ".join(networks)
+    if fabric == NVLINK_FABRIC:
+        wrong = f"the collectives went by {used}, not by NVLink alone: check IMEX (nvidia-imex-ctl -N) and the cliques"
+        return "" if list(networks) == [NVLINK] else wrong
+    if fabric == NETWORK and NVLINK in networks:
+        return f"the collectives went by {used} although NCCL_MNNVL_ENABLE=0 chooses the network"
     if expected:
         unexpected = [
             name for name in networks if not any(fnmatchcase(name.lower(), pattern.lower()) for pattern in expected)

@@ -103,13 +103,21 @@ def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queu
     }
 
 
-def compute_domain(run_id: str, namespace: str, gang: str, labels: Sequence[Mapping[str, str]]) -> Manifest | None:
-    """The ComputeDomain of a gang, which gives its pods memory of each other's GPUs over NVLink; None if the members do
-    not share an NVLink domain. `labels`: of each member's node."""
-    cliques = {node_labels.get(CLIQUE_LABEL, "") for node_labels in labels}
-    if len(labels) < 2 or len(cliques) != 1 or cliques == {""}:
-        return None
-    name = names.run_name(run_id, f"domain-{names.digest(gang, 10)}")
+def compute_domains(
+    run_id: str, namespace: str, gang: str, labels: Mapping[str, Mapping[str, str]]
+) -> list[tuple[Manifest, list[str]]]:
+    """The ComputeDomains of a gang, which give pods memory of each other's GPUs over NVLink: of each NVLink domain with
+    two members or more, with the names of these. `labels`: of each member's node."""
+    by_clique = values_by_key((node_labels.get(CLIQUE_LABEL, ""), name) for name, node_labels in labels.items())
+    return [
+        (_compute_domain(run_id, namespace, gang, clique, len(members)), members)
+        for clique, members in by_clique.items()
+        if clique and len(members) > 1
+    ]
+
+
+def _compute_domain(run_id: str, namespace: str, gang: str, clique: str, members: int) -> Manifest:
+    name = names.run_name(run_id, f"domain-{names.digest(f'{gang} {clique}', 10)}")
     channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # which the driver's controller creates
     metadata = names.metadata(run_id, namespace, name)
     metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
@@ -117,7 +125,7 @@ def compute_domain(run_id: str, namespace: str, gang: str, labels: Sequence[Mapp
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "ComputeDomain",
         "metadata": metadata,
-        "spec": {"numNodes": len(labels), "channel": channel},
+        "spec": {"numNodes": members, "channel": channel},
     }
 
 

@@ -49,8 +49,8 @@ class PodTarget:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. By name of the gang, `gangs`: the
-    place of its list of members, `channels`: the ResourceClaimTemplate of its ComputeDomain."""
+    """What all objects of a run refer to. `code`: name of the ConfigMap of programs. `gangs`: by gang the place of its
+    list of members, `channels`: by node the ResourceClaimTemplate of its ComputeDomain."""
 
     run_id: str
     namespace: str
@@ -316,7 +316,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
         resource = pod_settings.resource_of(settings, item.sku, offered)
         gpus = _gpus(resource, target, plan)
     templates = {dra.GPUS: template["metadata"]["name"]} if template else {}
-    if channel := run.channels.get((plan.get("gang") or {}).get("name", "")):
+    if channel := run.channels.get(plan["node"]):
         templates[dra.CHANNEL] = channel
     (model_cache,) = settings.model_cache.items()
     volumes, mounts = pod_volumes.host_volumes(plan["stages"], settings)

@@ -82,7 +82,7 @@ class ClusterPlacement(JobPlacement):
         self._places: dict[tuple[str, int], PlanPlace] = {}
         #: By gang, the place of its list of members.
         self._gangs: dict[str, PlanPlace] = {}
-        #: By gang, the claim template of its ComputeDomain.
+        #: By node, the claim template of its ComputeDomain.
         self._channels: dict[str, str] = {}
         #: Names of the claim templates created here.
         self._templates: set[str] = set()
@@ -200,19 +200,19 @@ class ClusterPlacement(JobPlacement):
             self._make_compute_domains(shared)
 
     def _make_compute_domains(self, shared: Mapping[str, Mapping[str, Any]]) -> None:
-        """Create a ComputeDomain for each gang of one NVLink domain, where the cluster has NVIDIA's driver for them."""
+        """Create the ComputeDomains of each gang, where the cluster has NVIDIA's driver for them."""
         labels = {name: node["metadata"].get("labels") or {} for name, node in self._nodes.items()}
-        domains: dict[str, dict[str, Any]] = {}
+        domains = []
         for gang, content in shared.items():
-            members = [labels.get(member["node"], {}) for member in content["members"]]
-            domain = dra.compute_domain(self._run["run_id"], self._cluster.namespace, gang, members)
-            domains |= {gang: domain} if domain else {}
+            members = {member["node"]: labels.get(member["node"], {}) for member in content["members"]}
+            domains += dra.compute_domains(self._run["run_id"], self._cluster.namespace, gang, members)
         if not domains or not self._cluster.serves("ComputeDomain"):
             return
         try:
-            for gang, domain in domains.items():
+            for domain, nodes_in_domain in domains:
                 self._make(domain)
-                self._channels[gang] = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+                channel = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+                self._channels |= dict.fromkeys(nodes_in_domain, channel)
         except Forbidden as error:
             self._warn(f"gangs get no ComputeDomain, so their GPUs may not reach each other over NVLink: {error}")
 

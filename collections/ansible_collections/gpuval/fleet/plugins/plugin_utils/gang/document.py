@@ -12,14 +12,15 @@ from ..core import schemas
 from ..core.escape import one_line
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
+from . import fabrics
 
 SCHEMA = "gpuval.gangs/1"
 FOLDER = "gangs"
 FILE = "gangs.json"
 #: Kinds of rounds: the gangs, the search for bad nodes, and the gangs again without bad nodes.
 GANGS, SEARCH, AGAIN = "gangs", "search", "again"
-#: The stage in which a node's report shows what a search found.
-FABRIC = "fabric"
+#: The stages in which a node's report shows what a search found: over the network, and over NVLink.
+FABRIC, FABRIC_NVLINK = SEARCH_STAGES = ("fabric", "fabric_nvlink")
 #: The search's class for a node that is certainly bad.
 BAD = "bad"
 #: Prefix of the reason if an error on the controller ended the gangs.
@@ -53,17 +54,19 @@ def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
     """
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}
+    cliques = fabrics.cliques(document["gangs"])
+    searched = gangs | {name: [member["node"] for member in group] for name, group in cliques.items()}
     listings = [*document["searches"].items(), *document["findings"].items()]
     for where, listed, allowed in (
         ("gangs", chain(*gangs.values()), nodes),
         *((where, document[where], nodes) for where in ("left_out", "alone")),
         *((f"round {item['name']}", chain(*item["gangs"].values()), members) for item in document["rounds"]),
-        *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in listings),
+        *((f"the search of {name}", one["nodes"], frozenset(searched.get(name, ()))) for name, one in listings),
     ):
         for node, count in Counter(iter(listed)).items():
             if count > 1 or node not in allowed:
                 return one_line(f"{where}: {node} {'is listed twice' if count > 1 else 'does not belong to it'}")
-    lacking = (name for name, one in listings if name not in gangs or len(one["nodes"]) < len(gangs[name]))
+    lacking = (name for name, one in listings if name not in searched or len(one["nodes"]) < len(searched[name]))
     return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 
 
@@ -75,6 +78,11 @@ def write(run: RunFolder, document: Mapping[str, Any]) -> None:
 def round_folder(run: RunFolder, name: str) -> RunFolder:
     """The folder of a round, which is a run of its own within the run's folder."""
     return RunFolder(run.path / FOLDER / name)
+
+
+def stage_of(entry: Mapping[str, Any]) -> str:
+    """The stage of a search, by its entry of a round or its finding."""
+    return str(entry.get("stage", FABRIC))
 
 
 def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..core.grouping import values_by_key
+from ..judge.check import NVLINK_STAGES
 from ..judge.judging import is_settled, take_file
 from ..records.digests import CONTROLLER
 from ..records.documents import EvidenceProblem, Record
@@ -14,7 +15,8 @@ from ..records.evidence import RunEvidence
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import document as gang_document
-from . import rounds
+from . import fabrics, rounds
+from .document import SEARCH_STAGES
 
 KINDS = ("records", "logs", "series")
 NOT_FORMED = "no gang was formed before the run ended"
@@ -23,21 +25,31 @@ JOINED_LATE = "in no gang: the node joined the run after gangs were formed"
 
 
 def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run, with multi-node stages added to its nodes' stages, and `fabric` for every node that was searched.
+    """The run, with multi-node stages added to its nodes' stages, and those of searches for every node searched.
 
     A node that alone has its SKU is exempt from multi-node stages, with a reason by stage in ``exempt``. If this holds
     for all nodes, none is exempt: such a run has tested no gang.
     """
     alone = set(document["alone"]) if document and document["gangs"] else set()
-    searched = {node for finding in (document or {}).get("findings", {}).values() for node in finding["nodes"]}
+    findings = (document or {}).get("findings", {}).values()
+    searched = {(node, gang_document.stage_of(finding)) for finding in findings for node in finding["nodes"]}
+    members = {member["node"]: member for gang in (document or {"gangs": {}})["gangs"].values() for member in gang}
     nodes = {}
     for name, node in run["nodes"].items():
-        stages = [] if name in alone else node.get("gang_stages", ())
-        gang_stages = [stage for stage in stages if stage != gang_document.FABRIC]
-        fabric = [gang_document.FABRIC] if name in searched or gang_document.FABRIC in stages else []
+        chosen = node.get("gang_stages", ())
+        # Only nodes of an NVLink domain have stages over NVLink. Without a gang the stages over the network tell it.
+        is_apart = "clique" in members.get(name, ())
+        known = [
+            stage
+            for stage in chosen
+            if stage not in NVLINK_STAGES or is_apart or (name not in members and NVLINK_STAGES[stage] not in chosen)
+        ]
+        stages = [] if name in alone else known
+        gang_stages = [stage for stage in stages if stage not in SEARCH_STAGES]
+        fabric = [stage for stage in SEARCH_STAGES if (name, stage) in searched or stage in stages]
         nodes[name] = {**node, "gang_stages": [*gang_stages, *fabric]}
         if name in alone:
-            nodes[name]["exempt"] = dict.fromkeys(node.get("gang_stages", ()), ONLY_ONE)
+            nodes[name]["exempt"] = dict.fromkeys(known, ONLY_ONE)
         nodes[name]["stages"] = [*node["stages"], *gang_stages, *fabric]
     return {**run, "nodes": nodes}
 
@@ -76,6 +88,7 @@ def take(
         return
     rounds_by_node = _rounds_by_node(document)
     members = {member["node"] for gang in document["gangs"].values() for member in gang}
+    paired = {member["node"] for group in fabrics.cliques(document["gangs"]).values() for member in group}
     covered_nodes = members | document["left_out"].keys() | set(document["alone"])
 
     @cache
@@ -83,12 +96,16 @@ def take(
         return _CollectedRound.read(gang_document.round_folder(folder, round_name), at)
 
     for name, node in run["nodes"].items():
-        stages = [stage for stage in node.get("gang_stages", ()) if stage != gang_document.FABRIC]
+        stages = [stage for stage in node.get("gang_stages", ()) if stage not in SEARCH_STAGES]
         if name in document["left_out"]:
             reason = f"left out of the gangs: {document['left_out'][name]}"
             _add_problems(evidence, reason, name, node.get("gang_stages", ()))
         elif name not in covered_nodes:
             _add_problems(evidence, JOINED_LATE, name, stages)
+        elif name in members - paired:
+            over_nvlink = [stage for stage in node.get("gang_stages", ()) if stage in NVLINK_STAGES]
+            _add_problems(evidence, fabrics.NO_PEER, name, over_nvlink)
+            stages = [stage for stage in stages if stage not in NVLINK_STAGES]
         *earlier, last = rounds_by_node.get(name, (None,))
         if last is None:
             continue
@@ -104,15 +121,15 @@ def take(
             is_alike = set(earlier_entry["gangs"][earlier_gang]) == set(entry["gangs"][gang])
             counting = (stages if repeated is None else repeated) if is_alike else ()
             _take_earlier(evidence, read_round(earlier_entry["name"]), earlier_entry["name"], name, stages, counting)
-    for name, record in _fabric_records(run, document).items():
-        evidence.records.setdefault(name, {})[gang_document.FABRIC] = record
-        evidence.channels.setdefault(name, {})[gang_document.FABRIC] = CONTROLLER
+    for (name, stage), record in _fabric_records(run, document).items():
+        evidence.records.setdefault(name, {})[stage] = record
+        evidence.channels.setdefault(name, {})[stage] = CONTROLLER
 
 
-def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Record]:
+def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[tuple[str, str], Record]:
     findings = (document or {}).get("findings", {}).values()
     return {
-        name: rounds.fabric_record(run, name, finding, finding["ended_at"])
+        (name, gang_document.stage_of(finding)): rounds.fabric_record(run, name, finding, finding["ended_at"])
         for finding in findings
         for name in finding["nodes"]
         if name in run["nodes"]
@@ -206,17 +223,18 @@ def _withdraw(evidence: RunEvidence, name: str, stages: Sequence[str], reason: s
 
 
 def of_searches(
-    folder: RunFolder, document: Mapping[str, Any]
+    folder: RunFolder, document: Mapping[str, Any], stage: str = gang_document.FABRIC
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[Sequence[str], dict[str, str]]]]:
-    """Results of all searches besides speeds: for each node its worst faults (``rounds.worst_faults``); and for each
-    group on another network than expected its members and their messages."""
+    """Results of all searches in this stage besides speeds: for each node its worst faults (``rounds.worst_faults``);
+    and for each group on another network than expected its members and their messages."""
     by_node: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     networks = []
     for item in document["rounds"]:
         below = gang_document.round_folder(folder, item["name"])
-        if item["kind"] != gang_document.SEARCH or not below.run_file.exists():
+        is_search = item["kind"] == gang_document.SEARCH and gang_document.stage_of(item) == stage
+        if not is_search or not below.run_file.exists():
             continue
-        of_round = records(below, gang_document.FABRIC)
+        of_round = records(below, stage)
         for name, record in of_round.items():
             brief = {key: record[key] for key in ("state", "environment")}
             brief["metrics"] = [one for one in record["metrics"] if one["name"] in rounds.FAULTS]
@@ -246,14 +264,14 @@ def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, An
     fabric_records = _fabric_records(run, document)
     for name, node in run["nodes"].items():
         final = last.get(name)
-        for stage in {*node.get("gang_stages", ()), gang_document.FABRIC} - set(node["stages"]):
+        for stage in {*node.get("gang_stages", ()), *SEARCH_STAGES} - set(node["stages"]):
             for kind in KINDS:
                 target = folder.evidence_file(name, stage, kind)
                 source = gang_document.round_folder(folder, final).evidence_file(name, stage, kind) if final else None
                 if source is not None and source.is_file():
                     with suppress(OSError):  # not fatal: the verdict reads the round's own file
                         run_folder.write_bytes(target, source.read_bytes())
-                elif not (stage == gang_document.FABRIC and kind == "records" and name in fabric_records):
+                elif not (kind == "records" and (name, stage) in fabric_records):
                     target.unlink(missing_ok=True)
-    for name, record in fabric_records.items():
-        run_folder.write_json(folder.evidence_file(name, gang_document.FABRIC), record)
+    for (name, stage), record in fabric_records.items():
+        run_folder.write_json(folder.evidence_file(name, stage), record)

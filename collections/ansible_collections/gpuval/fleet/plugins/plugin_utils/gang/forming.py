@@ -30,6 +30,8 @@ class Candidate:
     missing: str = ""
     #: Whether the SKU is certain: declared, or found by facts that saw working accelerators.
     proven: bool = True
+    #: Its clique in an NVLink domain, empty if unknown; None for an SKU without domains of several nodes.
+    clique: str | None = None
 
 
 @dataclass

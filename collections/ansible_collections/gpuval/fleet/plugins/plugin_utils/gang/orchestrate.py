@@ -12,13 +12,16 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import MISSING
 
 from ..core import extensions
+from ..core.grouping import values_by_key
 from ..core.processes import AbandonedError
 from ..core.text import some_of
 from ..judge import sku_catalogue
+from ..judge.check import NVLINK_STAGES
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import document as gang_document
-from . import evidence, forming, keys, report_section, rounds
+from . import evidence, fabrics, forming, keys, report_section, rounds
+from .document import SEARCH_STAGES
 from .forming import Candidate
 from .search.fault_search import FaultSearch, SearchLimits, Topology
 from .search.search_findings import counts_of
@@ -47,8 +50,11 @@ class GangSettings:
     search_seconds: float = run_folder.SEARCH_SECONDS
     search_round_seconds: float = 180.0
     tapered: bool = False
-    #: Bus bandwidth of two good nodes; 0 is unknown.
+    #: Bus bandwidth of two good nodes, over the network and over NVLink; 0 is unknown.
     expected_bytes_per_second: float = 0.0
+    nvlink_expected_bytes_per_second: float = 0.0
+    #: Time for the stages over NVLink in a round, beyond ``round_seconds``.
+    nvlink_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,10 @@ class Gangs:
         self._sizes: dict[str, dict[str, float | None]] = {}
 
     @property
+    def _cliques(self) -> dict[str, list[Mapping[str, Any]]]:
+        return fabrics.cliques(self.document["gangs"])
+
+    @property
     def stages(self) -> list[str]:
         """The multi-node stages of the run, in order."""
         nodes = self.run["nodes"].values()
@@ -99,13 +109,13 @@ class Gangs:
         for reason, nodes in report_section.grouped(self.document["left_out"]):
             self.context.display(f"in no gang: {some_of(nodes)}: {reason}")
         every = {name: list(members) for name, members in self.document["gangs"].items()}
-        work = [stage for stage in self.stages if stage != gang_document.FABRIC]
+        work = [stage for stage in self.stages if stage not in SEARCH_STAGES]
         if work:
             self._round(gang_document.GANGS, every, work, self.settings.round_seconds)
         unsound = self._unsound(every)
         if self._closed():
             self.context.display("another command closed the run: its gangs end here")
-        elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
+        elif unsound and (self.document["searches"] or self.settings.search or {*SEARCH_STAGES} & {*self.stages}):
             findings = self._search(unsound)
             if work and not self._closed():
                 again, repeats = self._gangs_to_rerun(every, findings, work)
@@ -148,9 +158,12 @@ class Gangs:
         self._write()
 
     def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-        """The gangs to search, with the reason. A search that has started is continued, whatever later rounds show."""
-        if gang_document.FABRIC in self.stages:
-            return dict.fromkeys(every, REQUESTED)
+        """The gangs, and their cliques, to search, with the reason. A search that has started is continued, whatever
+        later rounds show."""
+        named = ((gang_document.FABRIC, every), (gang_document.FABRIC_NVLINK, self._cliques))
+        requested = {name: REQUESTED for stage, members in named if stage in self.stages for name in members}
+        if len(requested) == len(every) + len(self._cliques):
+            return requested
         begun, findings = self.document["searches"], self.document["findings"]
         if begun and all(name in findings for name in begun):
             return {name: findings[name]["why"] for name in begun}
@@ -158,7 +171,7 @@ class Gangs:
         begun_reasons = {name: complaints.pop(name, "it had failed when its search began") for name in begun}
         for name in [name for name, why in complaints.items() if NO_DEEPSPEED in why]:
             self.context.display(f"gang {name} failed: {complaints.pop(name)}; no search, since the cause is known")
-        return begun_reasons or complaints
+        return (begun_reasons or complaints) | requested
 
     def _gangs_to_rerun(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
@@ -179,19 +192,21 @@ class Gangs:
         complaints = self._complaints(report, work)
         gangs: dict[str, Sequence[Any]] = {}
         repeats: dict[str, list[str]] = {}
-        for name, search in findings.items():
+        by_gang = values_by_key((fabrics.gang_of(name), finding) for name, finding in findings.items())
+        for name, searches in by_gang.items():
             members = [nodes[member["node"]] for member in every[name]]
+            complaint = next((why for one, why in complaints.items() if fabrics.gang_of(one) == name), "")
             condemned = {
                 node["name"]
                 for node in members
-                if any(is_open(one, [*work, gang_document.FABRIC], ("fail",)) for one in node["checks"])
+                if any(is_open(one, [*work, *SEARCH_STAGES], ("fail",)) for one in node["checks"])
             }
             final = any(
                 is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
             )
-            fit = rounds.members_to_rerun(every[name], search, condemned, once_more=name in complaints and not final)
+            fit = rounds.members_to_rerun(every[name], searches, condemned, once_more=bool(complaint) and not final)
             if len(fit) == len(every[name]):
-                self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
+                self.context.display(f"gang {name}: no node implicated in {complaint}; retrying once")
             if fit:
                 gangs[name] = fit
                 failed = {one["stage"] for node in members for one in node["checks"] if is_open(one, work)}
@@ -199,16 +214,17 @@ class Gangs:
         return gangs, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
-        """For each gang its first failed or missing required check of these stages.
+        """For each gang, and each clique over NVLink, its first failed or missing required check of these stages.
 
         Of jobs only failures from a lost node count: a search measures the network, not a user's program.
         """
         stages = [stage for stage in stages if stage in extensions.found("stages") or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints: dict[str, str] = {}
-        for name, members in self.document["gangs"].items():
+        for name, members in (self.document["gangs"] | self._cliques).items():
+            of_fabric = [stage for stage in stages if (stage in NVLINK_STAGES) == (name in self._cliques)]
             for member in members:
-                check = next((one for one in nodes[member["node"]]["checks"] if is_open(one, stages)), None)
+                check = next((one for one in nodes[member["node"]]["checks"] if is_open(one, of_fabric)), None)
                 if check:
                     complaints.setdefault(name, f"{member['node']} {check['name']}: {check['reason']}"[:MAX_REASON])
         return complaints
@@ -221,24 +237,32 @@ class Gangs:
         return any(rounds.lost(record) for records in round_records for record in records)
 
     def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Search these gangs by rounds of small groups, until each search has a result or reaches a limit."""
+        """Search these gangs over the network, then these cliques over NVLink: no node works for both at one time."""
+        for stage in SEARCH_STAGES:
+            of_fabric = {
+                name: why for name, why in unsound.items() if (name in self._cliques) == (stage in NVLINK_STAGES)
+            }
+            if not all(name in self.document["findings"] for name in of_fabric):
+                self._search_over(stage, of_fabric)
+        return self.document["findings"]
+
+    def _search_over(self, stage: str, unsound: Mapping[str, str]) -> None:
+        """Search over one fabric by rounds of small groups, until each search has a result or reaches a limit."""
         document, began = self.document, time.monotonic()
-        if all(name in document["findings"] for name in unsound):
-            return document["findings"]
         for name, why in unsound.items():
             if name not in document["searches"]:
                 failure = "" if why == REQUESTED else f"failed: {why}; "
                 self.context.display(f"gang {name}: {failure}searching for a bad node or link by pairs")
-                document["searches"][name] = self._begin_search(name).to_json()
+                document["searches"][name] = self._begin_search(name, stage).to_json()
                 document["findings"].pop(name, None)
         began_at = run_folder.now()
-        searches = {name: FaultSearch.from_json(saved) for name, saved in document["searches"].items()}
+        searches = {name: FaultSearch.from_json(document["searches"][name]) for name in unsound}
         cut = ""
         while not self._closed() and time.monotonic() - began < self.settings.search_seconds:
             due = {name: round_ for name, search in searches.items() if (round_ := search.next_round())}
             if not due:
                 break
-            document["searches"] = {name: search.to_json() for name, search in searches.items()}
+            document["searches"] |= {name: search.to_json() for name, search in searches.items()}
             members = {member["node"]: member for gang in document["gangs"].values() for member in gang}
             named = {f"{name}.{one.id}": one.nodes for name, round_ in due.items() for one in round_.groups}
             groups = {name: [members[node] for node in nodes] for name, nodes in named.items()}
@@ -246,16 +270,14 @@ class Gangs:
             past = [entry for entry in document["rounds"] if entry["kind"] == gang_document.SEARCH]
             same = (n for n, entry in enumerate(past, 1) if entry["gangs"].keys() == groups.keys())
             number = next(same, len(past) + 1)  # of an earlier controller's round with these groups, or a new one
-            records = self._round(
-                gang_document.SEARCH, groups, [gang_document.FABRIC], self.settings.search_round_seconds, number
-            )
+            records = self._round(gang_document.SEARCH, groups, [stage], self.settings.search_round_seconds, number)
             seconds = time.monotonic() - at
             self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(named, records)
             for name, round_ in due.items():
                 usual = self._usual_size(name)
                 results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
                 searches[name].add_results(results, seconds)
-            document["searches"] = {name: search.to_json() for name, search in searches.items()}
+            document["searches"] |= {name: search.to_json() for name, search in searches.items()}
             self._write()
             for name in due:
                 so_far = searches[name].finding()
@@ -264,7 +286,7 @@ class Gangs:
         else:
             limit = f"the limit of {self.settings.search_seconds:g} s"
             cut = "the end of the run by another command" if self._closed() else limit
-        faults, networks = evidence.of_searches(self.folder, document)
+        faults, networks = evidence.of_searches(self.folder, document, stage)
         for name, search in searches.items():
             document["findings"][name] = finding = search.finding().to_json()
             finding["faults"] = {node: faults[node] for node in finding["nodes"] if node in faults}
@@ -273,30 +295,34 @@ class Gangs:
                 further = FaultSearch.from_json(search.to_json())
                 finding["stopped"] = cut if further.next_round() is not None else further.stopped
             finding["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
+            finding |= {"stage": stage} if stage in NVLINK_STAGES else {}
             finding |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
             for line in report_section.lines_of(finding):
                 self.context.display(f"gang {name}: {line}")
         self._write()
-        return document["findings"]
 
     def _usual_size(self, gang: str) -> float | None:
         """The size in bytes at which most groups of a gang's search were measured so far."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
                 below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
-                records = evidence.records(below, gang_document.FABRIC) if below.run_file.exists() else {}
+                records = evidence.records(below, gang_document.stage_of(item)) if below.run_file.exists() else {}
                 self._sizes[item["name"]] = sizes_of(item["gangs"], records)
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
-    def _begin_search(self, name: str) -> FaultSearch:
-        members = [member["node"] for member in self.document["gangs"][name]]
-        topology = Topology.of_labels({node: self.run["nodes"][node].get("labels", {}) for node in members})
+    def _begin_search(self, name: str, stage: str) -> FaultSearch:
+        settings, over_nvlink = self.settings, stage in NVLINK_STAGES
+        members = [member["node"] for member in (self.document["gangs"] | self._cliques)[name]]
+        expected = settings.nvlink_expected_bytes_per_second if over_nvlink else settings.expected_bytes_per_second
+        # Labels are of the network; all NVLinks of a clique end at the same switches.
+        labels = {node: {} if over_nvlink else self.run["nodes"][node].get("labels", {}) for node in members}
+        topology = Topology.of_labels(labels)
         limits = SearchLimits(
             deadline_seconds=self.settings.search_round_seconds,
             wall_seconds=self.settings.search_seconds,
             tapered=self.settings.tapered,
-            floor_bytes_per_second=self.settings.expected_bytes_per_second or None,
+            floor_bytes_per_second=expected or None,
         )
         return FaultSearch.start(members, topology, limits)
 
@@ -310,14 +336,21 @@ class Gangs:
         repeats: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, Mapping[str, Any]]:
         """Run a round unless it is complete; return the records of its last stage by node."""
+        by_node = {node: own for members in gangs.values() for node, own in fabrics.stages_in(members, stages).items()}
+        gangs = {gang: [member for member in members if by_node[member["node"]]] for gang, members in gangs.items()}
+        gangs = {gang: members for gang, members in gangs.items() if members}
         if not gangs or self._closed():
             return {}
+        stages = [stage for stage in stages if any(stage in own for own in by_node.values())]
+        if kind != gang_document.SEARCH and {*NVLINK_STAGES} & {*stages}:
+            seconds += self.settings.nvlink_seconds
         name = rounds.name_of(kind, number, list(gangs))
         listed = {gang: [member["node"] for member in members] for gang, members in gangs.items()}
         entry = next((item for item in self.document["rounds"] if item["name"] == name), None)
         if entry is None:
             entry = {"name": name, "kind": kind, "gangs": listed, "ended_at": None}
             entry |= {"repeats": dict(repeats)} if repeats is not None else {}
+            entry |= {"stage": stages[0]} if kind == gang_document.SEARCH and stages[0] in NVLINK_STAGES else {}
             self.document["rounds"].append(entry)
             self._write()
         below = gang_document.round_folder(self.folder, name)
@@ -377,6 +410,7 @@ def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str
         software={what: properties[what] for what in SAME_VERSIONS if properties.get(what)},
         missing=properties.get(MISSING, ""),
         proven=node["sku"] != AUTO or has_accelerator(node),
+        clique=properties.get(fabrics.CLIQUE, "") if sku_catalogue.is_in_domain(node.get("catalogue_sku")) else None,
     )
 
 
@@ -384,7 +418,8 @@ def member_of(node: Candidate, vendor: str) -> dict[str, Any]:
     """The node's entry as a member in the gang document, with the labels by which jobs order their nodes."""
     labels = {name: node.labels[name] for name in ("rack", "physical_host") if node.labels.get(name)}
     member = {"node": node.node, "address": node.address, "slots": node.slots, "vendor": vendor}
-    return {**member, "labels": labels} if labels else member
+    clique = {} if node.clique is None else {"clique": node.clique}
+    return {**member, **clique, **({"labels": labels} if labels else {})}
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:

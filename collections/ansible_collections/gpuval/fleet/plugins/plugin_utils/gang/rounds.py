@@ -11,7 +11,8 @@ from ..core.escape import one_line
 from ..core.text import first_lines, some_of
 from ..records.documents import Record
 from ..runs.folder import RunError, RunFolder, known_runs
-from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
+from . import fabrics
+from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH, stage_of
 from .forming import LEAST
 from .search.pair_noise import GroupResult
 
@@ -24,8 +25,9 @@ MAX_PROBLEMS, MAX_PROBLEM = 3, 200
 COMPARED = 3
 #: Limit of one node's faults, by name and scope.
 MAX_FIGURES = 1024
-#: Figures by which groups of a search are compared.
+#: Figures by which groups of a search are compared, over the network and over NVLink.
 BUS, LATENCY = "gang_all_reduce_bus_bytes_per_second", "gang_all_reduce_latency_seconds"
+NVLINK_BUS, NVLINK_LATENCY = "gang_nvlink_all_reduce_bus_bytes_per_second", "gang_nvlink_all_reduce_latency_seconds"
 ERRORS = "gang_collective_error_count"
 OTHER_NETWORK = "gang_network_unexpected_count"
 #: Metric for the size in bytes of the measurements: as much as the free memory of a group's fullest device holds.
@@ -81,7 +83,8 @@ def round_run(
     nodes: dict[str, Any] = {}
     listed: dict[str, Any] = {}
     for gang, members in gangs.items():
-        copied = ("node", "slots", "labels")
+        copied = ("node", "slots", "labels", "clique")
+        stages_by_node = fabrics.stages_in(members, stages)
         described = [
             {**{key: member[key] for key in copied if key in member}, "address": address(run_id, member)}
             for member in members
@@ -89,7 +92,7 @@ def round_run(
         listed[gang] = {"members": described, "port": port, "ssh_port": ssh_port}
         for index, member in enumerate(members):
             nodes[member["node"]] = {
-                "stages": list(stages),
+                "stages": stages_by_node[member["node"]],
                 "sku": member["vendor"],
                 "gpu_count": 0 if member["vendor"] == "cpu" else member["slots"],
                 "gang": {"name": gang, "index": index},
@@ -164,8 +167,8 @@ def result_of(
                 message=f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}: free device memory "
                 "differs; end the processes that occupy it",
             )
-        buses = [figure(record, BUS) for record in reported.values()]
-        waits = [figure(record, LATENCY) for record in reported.values()]
+        buses = [figure(record, BUS, NVLINK_BUS) for record in reported.values()]
+        waits = [figure(record, LATENCY, NVLINK_LATENCY) for record in reported.values()]
         return GroupResult(
             "ok",
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
@@ -195,8 +198,8 @@ def _part_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def figure(record: Mapping[str, Any], name: str) -> float | None:
-    return next((item["value"] for item in record["metrics"] if item["name"] == name), None)
+def figure(record: Mapping[str, Any], *names: str) -> float | None:
+    return next((item["value"] for item in record["metrics"] if item["name"] in names), None)
 
 
 def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
@@ -223,23 +226,21 @@ def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -
 
 def members_to_rerun(
     members: Sequence[Mapping[str, Any]],
-    finding: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
     condemned: Collection[str] = (),
     *,
     once_more: bool = False,
 ) -> list[Mapping[str, Any]]:
-    """The members that run again after a search; none if the search does not explain why the gang failed.
+    """The members that run again after its searches; none if these do not explain why the gang failed.
 
     These are the healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the
     whole gang was found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
     """
-    healthy = [
-        member
-        for member in members
-        if finding["nodes"].get(member["node"]) == HEALTHY and member["node"] not in condemned
-    ]
+    states = [(node, state) for finding in findings for node, state in finding["nodes"].items()]
+    implicated = {*condemned, *(node for node, state in states if state != HEALTHY)}
+    healthy = [member for member in members if member["node"] not in implicated]
     explained = len(healthy) < len(members) or once_more
-    unclean = finding["bad_links"] or finding["suspect_links"] or of_all(finding)
+    unclean = any(finding["bad_links"] or finding["suspect_links"] or of_all(finding) for finding in findings)
     return healthy if explained and not unclean and len(healthy) >= LEAST else []
 
 
@@ -272,10 +273,8 @@ def unknown_speed(finding: Mapping[str, Any]) -> str:
     count, bus = len(finding["nodes"]), finding.get("centre_bytes_per_second")
     compared = "have no third node to compare with" if count < COMPARED else "were compared with each other only"
     reached = f"they reach {bus / 1e9:.3g} GB/s on the bus" if bus else "their speed was not measured"
-    return (
-        f"{count} nodes {compared}: {reached}; whether that is slow is unknown: "
-        "set gpuval_gang_expected_bytes_per_second"
-    )
+    setting = f"gpuval_gang{'' if stage_of(finding) == FABRIC else '_nvlink'}_expected_bytes_per_second"
+    return f"{count} nodes {compared}: {reached}; whether that is slow is unknown: set {setting}"
 
 
 def sentence(node: str, finding: Mapping[str, Any]) -> str:
@@ -289,7 +288,7 @@ def sentence(node: str, finding: Mapping[str, Any]) -> str:
 
 def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any], at: str) -> Record:
     """The record (``gpuval.record/1``) of a search's findings on one node, from the controller. ``at``: its time."""
-    state = finding["nodes"].get(node, UNTESTED)
+    state, stage = finding["nodes"].get(node, UNTESTED), stage_of(finding)
     bad_links = [link for link in finding["bad_links"] if node in link]
     suspect_links = [link for link in finding["suspect_links"] if node in link]
     gang_lines = of_all(finding)
@@ -313,7 +312,7 @@ def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any],
     }
     figures = [*((name, "node", value) for name, value in counts.items()), *faults["figures"]]
     return {
-        "schema": "gpuval.record/1", "run_id": run["run_id"], "node": node, "stage": FABRIC, "workload": FABRIC,
+        "schema": "gpuval.record/1", "run_id": run["run_id"], "node": node, "stage": stage, "workload": stage,
         "attempt": 1, "state": "success",
         "message": ": ".join(filter(None, (state, "; ".join(filter(None, lines))))),
         "started_at": finding["began_at"], "updated_at": at, "finished_at": at,

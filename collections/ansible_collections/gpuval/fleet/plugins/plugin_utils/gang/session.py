@@ -15,7 +15,7 @@ from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
 from ..store.backend import StoreBackend
 from . import document as gang_document
-from . import evidence
+from . import evidence, fabrics
 from .judging import read_inputs, report_on
 from .orchestrate import MISSING, GangContext, GangNode, GangSettings
 
@@ -41,9 +41,9 @@ def ensure_valid(settings: GangSettings) -> None:
     short = run_folder.search_too_short(settings.search_seconds, settings.search_round_seconds)
     if short and settings.search:
         raise RunError(short)
-    expected = settings.expected_bytes_per_second
-    if not 0 <= expected < float("inf"):
-        raise RunError(f"gpuval_gang_expected_bytes_per_second {expected:g}: set a speed in bytes/s, or 0 if unknown")
+    for name in ("expected_bytes_per_second", "nvlink_expected_bytes_per_second"):
+        if not 0 <= (expected := getattr(settings, name)) < float("inf"):
+            raise RunError(f"gpuval_gang_{name} {expected:g}: set a speed in bytes/s, or 0 if unknown")
 
 
 def begin(folder: RunFolder, settings: GangSettings) -> None:
@@ -63,6 +63,7 @@ def abort(folder: RunFolder, message: str) -> str:
         document = gang_document.read(folder)
     except RunError:
         document = None
+    run = evidence.expected(run, document)
     last = evidence.last_rounds(document) if document else {}
     spared = {*document["left_out"], *document["alone"]} if document else set()
     problems = [{"node": None, "stage": None, "reason": reason}]
@@ -108,7 +109,9 @@ def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str,
         records = by_node.get(name, {})
         missing = {text for one in records.values() for text in environment.texts(one["environment"], MISSING)}
         missing_text = {MISSING: one_line(" ".join(sorted(missing)), MAX_MESSAGE)} if missing else {}
-        versions[name] = {**subjects.properties_of_node({}, records.get(FACTS)), **missing_text}
+        facts = records.get(FACTS)
+        clique = {fabrics.CLIQUE: fabrics.clique_of(facts)}
+        versions[name] = {**subjects.properties_of_node({}, facts), **missing_text, **clique}
     return versions
 
 

@@ -15,7 +15,8 @@ from ..core.escape import one_line
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
-from .check import Check, Informational, Subject, is_informational
+from . import sku_catalogue
+from .check import NVLINK_STAGES, Check, Informational, Subject, is_informational
 from .comparisons import comparison_rule_of
 from .entries import not_applicable
 from .kinds import KINDS
@@ -124,8 +125,9 @@ def _missing_stages(run: Document, node: Document) -> Iterator[Gap]:
     exempt = expected.get("exempt", {})
     why = f"not in the profile {run['profile']}" + (", or left out by tags" if "tags" in run["narrowed_by"] else "")
     alone = "a single node has no gang" if len(run["nodes"]) == 1 else why
+    apart = () if sku_catalogue.is_in_domain(node.get("catalogue_sku")) else NVLINK_STAGES
     for stage in extensions.found("stages"):
-        if stage not in expected["stages"] and stage not in OPTIONAL:
+        if stage not in expected["stages"] and stage not in OPTIONAL and stage not in apart:
             reason = exempt.get(stage, alone if stage in run.get("gang_stages", ()) else why)
             yield stage, stage, one_line(reason, MAX_TEXT)
     for stage in node["stages"]:

@@ -59,7 +59,7 @@ def _collective_setup(declaration: Mapping[str, Any]) -> Setup:
     if not isinstance(config, gang.CollectivesConfig):
         return {}
     requested = config.only or gang.NAMES
-    network = list(config.expect_network)
+    network = ["MNNVL"] if config.fabric == gang.NVLINK else list(config.expect_network)
     # Names with * are InfiniBand, beside which NVLink may join the nodes: then the record decides.
     network_values = {"gang_network": {ANY: network}} if network and not any("*" in name for name in network) else {}
     return network_values | {f"gang_{name}_asked": {ANY: ["yes" if name in requested else "no"]} for name in gang.NAMES}
@@ -69,6 +69,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Setup]] = {
     "training": _training_setup,
     "diagnostics": _diagnostics_setup,
     "collective": _collective_setup,
+    "collective_nvlink": _collective_setup,
 }
 
 

@@ -89,6 +89,12 @@ def by_name(name: str | None) -> Sku | None:
     return next((sku for sku in shipped() if sku.name == name), None)
 
 
+def is_in_domain(name: str | None) -> bool:
+    """Whether the GPUs of an SKU form NVLink domains of several nodes."""
+    sku = by_name(name)
+    return sku is not None and bool(sku.links.get("domain_gpus"))
+
+
 def of_model(model: str, peer_type: str | None = None, ordered: Sku | None = None) -> Sku | None:
     """The SKU whose GPUs the vendor's tool calls ``model``. Of SKUs with one name their ``peer_type`` decides;
     where the tool does not report it, what was ``ordered`` does."""

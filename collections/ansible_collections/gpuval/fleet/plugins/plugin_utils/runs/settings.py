@@ -67,6 +67,7 @@ GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool],
     ("gpuval_gang_ssh_port", int, lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     ("gpuval_gang_search_seconds", float, lambda n: n > 0, "more than 0; gpuval_gang_search: false turns it off"),
     ("gpuval_gang_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
+    ("gpuval_gang_nvlink_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
 )
 #: The same for other settings. No number is negative.
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {

@@ -1,0 +1,50 @@
+"""NVLink domains of several nodes (GB200, GB300, VR200 NVL72): which nodes share a clique, and what runs over NVLink.
+
+Nodes of a domain run stages over the network, with NCCL's MNNVL off, and over NVLink within each clique.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.grouping import values_by_key
+from ..judge.check import NVLINK_STAGES
+from ..records import environment
+from ..records.documents import Record
+
+#: The property of a node with its clique.
+CLIQUE = "nvlink_clique"
+NO_PEER = "no other node of its gang is in its NVLink clique: choose two trays of a rack or more"
+_UUID = re.compile("(?=.*[1-9a-f])[0-9a-f-]{36}")
+
+
+def clique_of(facts: Record | None) -> str:
+    """ClusterUUID and CliqueId of all GPUs of a node; empty if they have none, or several."""
+    gpus = environment.objects(facts["environment"], "gpus[]") if facts else []
+    known = {(str(gpu.get("fabric_cluster_uuid")), str(gpu.get("fabric_clique"))) for gpu in gpus}
+    uuid, number = known.pop() if len(known) == 1 else ("", "")
+    return f"{uuid}.{number}" if _UUID.fullmatch(uuid) and re.fullmatch("[1-9][0-9]{0,9}", number) else ""
+
+
+def cliques(gangs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Mapping[str, Any]]]:
+    """By name the members of each gang that share a clique, two or more: what a search over NVLink is about."""
+    named: dict[str, list[Mapping[str, Any]]] = {}
+    for gang, members in gangs.items():
+        by_clique = values_by_key((member["clique"], member) for member in members if member.get("clique"))
+        groups = (group for group in by_clique.values() if len(group) > 1)
+        named |= {f"{gang}.nvlink{number}": group for number, group in enumerate(groups, 1)}
+    return named
+
+
+def gang_of(name: str) -> str:
+    """The gang of a clique by the clique's name; a gang's name stays."""
+    return name.partition(".")[0]
+
+
+def stages_in(members: Sequence[Mapping[str, Any]], stages: Sequence[str]) -> dict[str, list[str]]:
+    """For each member of a gang the stages that it runs: those over NVLink with others of its clique only."""
+    paired = {member["node"] for group in cliques({"": members}).values() for member in group}
+    return {
+        member["node"]: [stage for stage in stages if stage not in NVLINK_STAGES or member["node"] in paired]
+        for member in members
+    }
