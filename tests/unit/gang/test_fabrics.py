@@ -145,6 +145,27 @@ def test_a_tray_that_is_slow_over_nvlink_alone_fails_by_its_own_search(tmp_path)
     assert bed.document["rounds"][-1]["repeats"] == {"all": ["collective_nvlink"]}
 
 
+def test_a_bad_tray_is_named_with_the_gpu_whose_links_have_errors(tmp_path):
+    bed = Racks(tmp_path)
+    bed.nvlink.bad["node-006"] = Fault("slow", 0.5)
+    work = bed.work
+
+    def with_errors(below, run, nodes):
+        work(below, run, nodes)
+        path = below.evidence_file("node-006", "fabric_nvlink")
+        if "node-006" in nodes and path.exists():
+            record = folder.read_json(path)
+            record["metrics"] += [
+                metric(rounds.LINK_ERRORS, 41 if gpu == 2 else 0, "count", f"gpu:{gpu}") for gpu in range(4)
+            ]
+            folder.write_json(path, record)
+
+    bed.work = with_errors
+    bed.go()
+    (reason,) = [one["reason"] for one in bed.nodes()["node-006"]["checks"] if one["name"] == "fabric_nvlink_bad"]
+    assert "bad: " in reason and "gpu:2 has 41 new link errors" in reason and "gpu:1" not in reason
+
+
 def test_a_tray_that_is_slow_over_the_network_alone_keeps_its_good_name_over_nvlink(tmp_path):
     bed = Racks(tmp_path)
     bed.gang.bad["node-002"] = Fault("slow", 0.5)

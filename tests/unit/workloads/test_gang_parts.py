@@ -306,10 +306,15 @@ def test_over_nvlink_a_gang_is_that_of_the_clique():
     [
         (MEMBERS, [], {}),
         (RACK, [], {"GPUVAL_GANG_FABRIC": "network", "NCCL_MNNVL_ENABLE": "0"}),
-        (RACK, ["--fabric", "nvlink"], {"GPUVAL_GANG_FABRIC": "nvlink", "NCCL_MNNVL_ENABLE": "1"}),
+        (
+            RACK,
+            ["--fabric", "nvlink"],
+            {"GPUVAL_GANG_FABRIC": "nvlink", "NCCL_MNNVL_ENABLE": "1", "GPUVAL_GANG_NVLINK_SENT_BYTES": ""},
+        ),
     ],
 )
-def test_only_nodes_of_an_nvlink_domain_choose_a_fabric(listed, arguments, variables):
+def test_only_nodes_of_an_nvlink_domain_choose_a_fabric(monkeypatch, listed, arguments, variables):
+    monkeypatch.setenv("PATH", "/nowhere")  # no nvidia-smi
     gang = members.parse(document(members=listed))
     assert collectives.fabric_environment(config.parse_arguments(["collectives", *arguments]), gang) == variables
 
@@ -349,6 +354,7 @@ def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)"
     result.add_metric("gang_all_reduce_bus_bytes_per_second", 20e9, "bytes/s")
     result.add_metric("gang_collective_error_count", 0, "count")
     result.add_metric("gang_processes_count", processes, "count")
+    result.add_metric("gang_collective_largest_bytes", 1 << 29, "bytes")
     parsed = config.parse_arguments(["collectives", "--only", "all_reduce", *arguments])
     collectives.complete(result, parsed, TorchDevices("cuda", 8, "nccl"), nodes, 8)
     return {one["name"]: one["value"] for one in result.metrics} | {"message": result.message}
@@ -369,6 +375,47 @@ def test_nvlink_is_proven_by_channels_and_by_the_clique(tmp_path, monkeypatch, l
     over_nvlink = {"arguments": ["--fabric", "nvlink"], "processes": processes}
     found = completed(tmp_path, monkeypatch, log, **over_nvlink)
     assert found.get("gang_network_unexpected_count") == unexpected
+    assert told in found["message"]
+
+
+#: Of `nvidia-smi nvlink -gt d` on two H200 (driver 580.159), shortened: they sent 20 GiB in 10 all_reduce of 1 GiB.
+COUNTERS = """\
+GPU 0: NVIDIA H200 (UUID: GPU-50e66c4e-6731-d0fd-9f69-90efbcfd8bca)
+\t Link 0: Data Tx: {} KiB
+\t Link 0: Data Rx: 9 KiB
+\t Link 1: Data Tx: 7 KiB
+\t Link 1: Data Rx: 9 KiB
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sent", "told"),
+    [
+        (0, 1 << 20, 1 << 30, ""),
+        (100, 100, 0, "NVLinks sent 0 bytes by their counters (nvidia-smi nvlink -gt d), less than one collective of"),
+        (None, 1 << 20, None, ""),
+        (0, None, None, ""),
+    ],
+)
+def test_nvlink_is_proven_by_its_counters_where_they_exist(tmp_path, monkeypatch, before, after, sent, told):
+    def smi(count):
+        (tmp_path / "text").write_text("Not supported" if count is None else COUNTERS.format(count))
+
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nexec cat {tmp_path}/text\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    smi(before)
+    gang = members.parse(document(members=RACK))
+    arguments = ["--fabric", "nvlink"]
+    for name, value in collectives.fabric_environment(
+        config.parse_arguments(["collectives", *arguments]), gang
+    ).items():
+        monkeypatch.setenv(name, value)
+    smi(after)
+    found = completed(tmp_path / "sys", monkeypatch, OVER_NVLINK, arguments=arguments)
+    assert found.get("gang_nvlink_sent_bytes") == sent
+    assert found.get("gang_network_unexpected_count") == (None if told else 0)
     assert told in found["message"]
 
 

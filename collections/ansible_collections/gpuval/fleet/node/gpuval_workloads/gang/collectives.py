@@ -27,6 +27,8 @@ NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""
 FABRIC_VARIABLE = "GPUVAL_GANG_FABRIC"
 """What carries the collectives between nodes (config.py)."""
+SENT_VARIABLE = "GPUVAL_GANG_NVLINK_SENT_BYTES"
+"""What the node's NVLinks had sent before the work."""
 
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
@@ -127,7 +129,12 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
 def fabric_environment(config: CollectivesConfig, gang: Gang) -> dict[str, str]:
     """Return the variables by which NCCL uses one fabric alone; none where there is only one."""
     if config.fabric == NVLINK:
-        return {FABRIC_VARIABLE: NVLINK, "NCCL_MNNVL_ENABLE": "1"}
+        sent = transport.nvlink_sent_bytes()
+        return {
+            FABRIC_VARIABLE: NVLINK,
+            "NCCL_MNNVL_ENABLE": "1",
+            SENT_VARIABLE: "" if sent is None else str(sent),
+        }
     return {} if gang.own.clique is None else {FABRIC_VARIABLE: NETWORK, "NCCL_MNNVL_ENABLE": "0"}
 
 
@@ -163,14 +170,26 @@ def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: To
         result.add_metric("gang_bus_over_ports_ratio", bus / carried, "ratio")
     fabric = os.environ.get(FABRIC_VARIABLE, AUTO)
     complaint = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS), fabric)
-    if complaint == "" and fabric == NVLINK:
-        reached, ranks = transport.largest_clique(nccl_log.read(os.environ)), result.metric("gang_processes_count")
-        if reached != ranks:
-            return f"NCCL's log shows an NVLink clique of {reached} of {ranks} GPUs: compare the cliques in the facts"
+    if complaint == "" and fabric == NVLINK and (doubt := _doubt_nvlink(result)):
+        return doubt
     if complaint is None:
         return "NCCL's log does not tell by which network the collectives went"
     result.add_metric("gang_network_unexpected_count", int(bool(complaint)), "count")
     return complaint
+
+
+def _doubt_nvlink(result: WorkloadResult) -> str:
+    """Add what the NVLinks sent to the result; return what contradicts the channels of NCCL's log, else empty."""
+    reached, ranks = transport.largest_clique(nccl_log.read(os.environ)), result.metric("gang_processes_count")
+    if reached != ranks:
+        return f"NCCL's log shows an NVLink clique of {reached} of {ranks} GPUs: compare the cliques in the facts"
+    before, after = os.environ.get(SENT_VARIABLE), transport.nvlink_sent_bytes()
+    if not before or after is None:
+        return ""
+    sent, largest = after - int(before), result.metric(f"{PREFIX}_collective_largest_bytes") or 0
+    result.add_metric("gang_nvlink_sent_bytes", sent, "bytes")
+    counted = f"the node's NVLinks sent {sent} bytes by their counters (nvidia-smi nvlink -gt d)"
+    return f"{counted}, less than one collective of {largest} bytes" if sent < largest else ""
 
 
 if __name__ == "__main__":

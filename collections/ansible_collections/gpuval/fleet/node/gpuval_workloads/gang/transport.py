@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from ..common.command import run
 from .config import AUTO, NETWORK
 from .config import NVLINK as NVLINK_FABRIC
 from .host.rdma import Port
@@ -20,6 +21,8 @@ _CHANNEL = re.compile(r"\] via NET/([^/\n]+)/(\S+)")
 _NVLINK = re.compile(r"\] via P2P/MNNVL\b")
 _CLIQUE = re.compile(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)")
 _CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+_SENT = re.compile(r"Data Tx: (\d+) KiB")
+TOOL_SECONDS = 20.0
 SOCKET, NVLINK = "Socket", "MNNVL"
 #: Names of InfiniBand and RoCE in the log, for NCCL's own transport and that of HPC-X.
 IB = ("IB", "IBext*")
@@ -39,6 +42,12 @@ def largest_clique(text: str) -> int:
     A pair of ranks may have a communicator of its own, with a line of its own.
     """
     return max((int(match[1]) for match in _CLIQUE.finditer(text)), default=0)
+
+
+def nvlink_sent_bytes() -> int | None:
+    """Return what the NVLinks of this node's GPUs have sent so far; None if nvidia-smi does not report it."""
+    counts = _SENT.findall(run(["nvidia-smi", "nvlink", "-gt", "d"], TOOL_SECONDS).output)
+    return 1024 * sum(map(int, counts)) if counts else None
 
 
 def initialised(text: str) -> set[str]:

@@ -237,7 +237,8 @@ def of_searches(
         of_round = records(below, stage)
         for name, record in of_round.items():
             brief = {key: record[key] for key in ("state", "environment")}
-            brief["metrics"] = [one for one in record["metrics"] if one["name"] in rounds.FAULTS]
+            kept = (*rounds.FAULTS, rounds.LINK_ERRORS)
+            brief["metrics"] = [one for one in record["metrics"] if one["name"] in kept]
             by_node.setdefault(name, []).append((item["name"], brief))
         strays = {name: one["message"] for name, one in of_round.items() if rounds.figure(one, rounds.OTHER_NETWORK)}
         for nodes in item["gangs"].values():

@@ -49,6 +49,8 @@ FAULTS = (
     "kernel_sxid_count",
     "kernel_ras_count",
 )
+#: New errors on the links of a GPU, which show the part of a bad node.
+LINK_ERRORS = "gpu_link_error_new_count"
 #: States of a stage without any measurement.
 NOTHING_RAN = ("pending", "running", "skipped", "cancelled")
 HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
@@ -367,9 +369,13 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:
-    """Problems that a record's host checks found, limited in number and length."""
+    """New errors on links of GPUs, then the problems that a record's host checks found; limited in number and
+    length."""
+    links = (item for item in record["metrics"] if item["name"] == LINK_ERRORS and item["value"])
+    found = [f"{item['scope']} has {item['value']:g} new link errors" for item in links]
     problems = _part_of(record, "host_checks").get("problems")
-    return [one_line(str(text), MAX_PROBLEM) for text in problems[:MAX_PROBLEMS]] if isinstance(problems, list) else []
+    found += map(str, problems[:MAX_PROBLEMS]) if isinstance(problems, list) else ()
+    return [one_line(text, MAX_PROBLEM) for text in found[:MAX_PROBLEMS]]
 
 
 #: Matches names of rounds (``forming``, ``rounds.name_of``).

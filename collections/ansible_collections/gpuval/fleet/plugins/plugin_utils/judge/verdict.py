@@ -43,8 +43,8 @@ LEFTOVER = " of gpuval run "
 PEERS_MEASURED_AGAIN = 2
 #: Verdicts on a run in which no node is open or failed.
 ACCEPTED = ("PASS", "PARTIAL")
-#: Checks in which a search reports its findings about one node.
-SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
+#: Metrics in which a search reports its findings about one node.
+SEARCH_METRICS = ("fabric_suspect_count", "fabric_untested_count", "fabric_bad_link_count")
 
 
 def judge(
@@ -242,7 +242,7 @@ def headline(node: Document) -> Document | None:
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]
-    of_search = [check for check in missing if check["name"] in SEARCH_CHECKS and check["value"] is not None]
+    of_search = [check for check in missing if check["metric"] in SEARCH_METRICS and check["value"] is not None]
     return next(iter([*failed, *of_search, *missing]), None)
 
 
