@@ -17,6 +17,7 @@ from ..judge.repairs import DeclaredRepair, NodeSighting, ReportedRun, days_befo
 from ..judge.verdict import run_verdict
 from ..records.documents import Document
 from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
+from .accepted_racks import decide_racks
 
 SCHEMA = "gpuval.acceptance/1"
 #: Accepted nodes that a repaired one must work together with.
@@ -227,7 +228,7 @@ class AcceptanceCase:
             "run_id": last.run_id if is_whole else None, "tested_at": last.at if is_whole else None,
             "sku": last.sku if last else "", "labels": dict(last.node.get("labels", {})) if last else {},
             "identity": last.node["identity"] if last else {}, "repaired": verdict == PASS and self.is_repaired,
-            **self._changes(), "multi_node": together,
+            **self._changes(), "multi_node": together, **({"rack": last.node["rack"]} if last and "rack" in last.node else {}),
             "runs": [
                 self._row(one, verdict) for one in self.near if one in self.named or one.machines & machines
             ],
@@ -297,12 +298,13 @@ def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
     nodes = [case.document(sound) for case in cases]
     related = {row["run_id"] for node in nodes for row in node["runs"]}
     counts = Counter(node["verdict"] for node in nodes)
+    racks = decide_racks([run for run in inputs.runs if run.inventory == inputs.inventory], nodes)
     document = {
         "schema": SCHEMA, "version": inputs.version, "inventory": inputs.inventory, "accepted_at": inputs.accepted_at,
         "window_days": inputs.window_days, "since": inputs.since, "first_run": inputs.first.run_id,
         "profile": inputs.first.head["profile"], "criteria": dict(inputs.first.head["criteria"]),
         "multi_node_stages": inputs.multi_node_stages,
-        "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=False),
+        "verdict": run_verdict((decided["verdict"] for decided in (*nodes, *racks)), narrowed=False),
         "counts": {
             "expected": len(nodes), **{word: counts[word] for word in (PASS, FAIL, INCOMPLETE)},
             "repaired": sum(node["repaired"] for node in nodes),
@@ -311,7 +313,7 @@ def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
             _run_row(inputs, run, nodes) for run in sorted(inputs.runs, key=lambda run: str(run.head["finished_at"]))
             if run.inventory == inputs.inventory or run.run_id in related
         ],
-        "repairs": [repair._asdict() for repair in inputs.repairs], "nodes": nodes,
+        "repairs": [repair._asdict() for repair in inputs.repairs], **({"racks": racks} if racks else {}), "nodes": nodes,
     }  # fmt: skip
     return {**document, "summary": summary_lines(document)}
 
@@ -330,10 +332,12 @@ def summary_lines(document: Document) -> list[str]:
     }
     words = ", ".join(f"{counts[word]} {word}" for word in (PASS, FAIL, INCOMPLETE))
     refused = (node for verdict in (FAIL, INCOMPLETE) for node in nodes if node["verdict"] == verdict)
+    racks = [rack for rack in document.get("racks", ()) if rack["verdict"] != PASS]
     return [
         f"Nodes: {counts['expected']} expected, {words}; {counts['repaired']} of them accepted after a repair",
         *(f"{title}: {some_of(texts, between='; ')}" for title, texts in listed.items() if texts),
         *(f"{node['name']} {node['verdict']} {node['rule']}: {node['reason']}: {node['next']}" for node in refused),
+        *(f"rack {rack['name']} {rack['verdict']}: {rack['reason']}: {rack['next']}" for rack in racks),
     ]
 
 

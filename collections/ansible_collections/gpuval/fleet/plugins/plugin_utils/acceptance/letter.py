@@ -13,7 +13,7 @@ from ..report.page.nodes import rack
 from .decision import removed_nodes
 
 STYLES = ("report.css", "acceptance.css")
-#: The worst verdict of a rack's nodes is the rack's.
+#: The worst verdict of its nodes is that of a rack without NVLink domain.
 _WORST_FIRST = ("FAIL", "INCOMPLETE", "PASS")
 
 
@@ -40,6 +40,7 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
         styles=styles,
         ordered=values_by_key(((node["sku"], _models(node), gpus[node["name"]]), node) for node in nodes),
         racks=values_by_key((rack(node), node) for node in nodes),
+        decided={rack["name"]: rack for rack in acceptance.get("racks", ())},
         worst=lambda members: min((node["verdict"] for node in members), key=_WORST_FIRST.index),
         exceptions=[
             node for node in nodes

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
+from ..runs.labels import CLIQUE_LABEL
 from . import names
 from .api import Cluster, Forbidden, Missing
 from .kinds import Manifest
@@ -25,8 +26,6 @@ DRIVERS = {
 }
 #: Values of the attribute `type` of whole GPUs. Others are partitions, or passed through to virtual machines.
 WHOLE_TYPES = ("", "gpu", "amdgpu")
-#: Label of the nodes of one NVLink domain.
-CLIQUE_LABEL = "nvidia.com/gpu.clique"
 #: Names of a pod's claims: its GPUs, and the channel of its ComputeDomain.
 GPUS, CHANNEL = "gpus", "channel"
 _KEEPING_AWAY = ("NoSchedule", "NoExecute")

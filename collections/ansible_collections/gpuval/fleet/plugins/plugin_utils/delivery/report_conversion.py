@@ -25,6 +25,7 @@ def converted(original: dict[str, Any], converter: InternalDataConverter, name: 
         **{key: original[key] for key in ("schema", "run", "verdict", "counts")},
         "run": {**_converted(original["run"], converter), "bucket": "delivery", "folder": name},
         "summary": [],
+        **({"racks": [_rack(rack, converter) for rack in original["racks"]]} if "racks" in original else {}),
         "nodes": sorted(nodes_converted, key=lambda node: node["name"]),
         "fleet": _converted(original["fleet"], converter),
     }
@@ -44,6 +45,7 @@ def _node(node: Mapping[str, Any], converter: InternalDataConverter) -> dict[str
         **{key: _converted(node[key], converter) for key in _CONVERTED if key in node},
         **({"action": _action(node["action"], converter)} if "action" in node else {}),
         "labels": {text(key, converter): text(value, converter) for key, value in node.get("labels", {}).items()},
+        **({"rack": text(node["rack"], converter)} if "rack" in node else {}),
         "identity": _converted(without_internal(node["identity"]), converter),
         "stages": [
             {**stage, "message": text(stage["message"], converter)}
@@ -53,6 +55,17 @@ def _node(node: Mapping[str, Any], converter: InternalDataConverter) -> dict[str
         "checks": [_check(check, converter) for check in node["checks"]],
         **{key: _converted(node[key], converter) for key in ("metrics", "problems")},
     }  # fmt: skip
+
+
+def _rack(rack: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:
+    """Convert a rack; its trays come in the order of their ids."""
+    fields = {key: _converted(value, converter) for key, value in rack.items() if key not in ("trays", "checks")}
+    trays = sorted((_converted(tray, converter) for tray in rack["trays"]), key=lambda tray: str(tray["node"]))
+    checks = [
+        {**_check(check, converter), "nodes": sorted(converter.known.names[name] for name in check["nodes"])}
+        for check in rack["checks"]
+    ]
+    return {**fields, "trays": trays, "checks": checks}
 
 
 def _action(action: Mapping[str, Any], converter: InternalDataConverter) -> dict[str, Any]:

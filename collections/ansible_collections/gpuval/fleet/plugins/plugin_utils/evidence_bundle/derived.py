@@ -26,7 +26,7 @@ from ..runs import publishing
 from ..runs.folder import RunFolder
 from . import DATA, EXTENSIONS, RUN, contents, replay, statement, verify_bundle
 from .contents import EvidenceBundleError
-from .renaming import NameRenamer, keyed_name
+from .renaming import NameRenamer, keyed_name, rack_identities
 
 FOLDER = f"{contents.FOLDER}_renamed"
 #: Beside the folder: the originals of its names. It stays at the site.
@@ -69,7 +69,9 @@ def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:
     folder = RunFolder(bundle / RUN)
     run, words = folder.read_run(), own_words(COLLECTION)
     for name in run["nodes"]:
-        sensitive.add_facts(name, read_object(folder.evidence_file(name, "facts"), MAX_RECORD_BYTES))
+        facts = read_object(folder.evidence_file(name, "facts"), MAX_RECORD_BYTES)
+        sensitive.add_facts(name, facts)
+        sensitive.racks |= rack_identities((facts or {}).get("environment"))
     ids = {name: keyed_name(key, "node", name) for name in run["nodes"]}
     data = sensitive.of_run(ids, words, run["run_id"])
     data.ordinary = {name for name in ids if name.lower() in words and not re.search("[0-9]", name)}
@@ -124,7 +126,7 @@ def _check(source: RunFolder, renamed: RunFolder, renamer: NameRenamer) -> None:
     if odd := sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name)):
         raise EvidenceBundleError(f"verdicts differ under other names on {some_of(odd)}: this is a bug in gpuval")
     known = renamer.converter.known
-    names = {name for name in {*known.names, *known.hosts, *known.aliases} if not renamer.converter.is_word(name)}
+    names = {name for name in {*known.names, *known.hosts, *known.racks, *known.aliases} if not renamer.converter.is_word(name)}
     scan = InternalDataScan(ScanTargets(names, set(known.secrets), set(known.addresses)), set(known.names.values()))
     paths = [path.relative_to(renamed.path).as_posix() for path in renamed.path.rglob("*") if path.is_file()]
     if findings := problems(scan, renamed.path, paths):
@@ -135,7 +137,8 @@ def _decisions(report: Path, ids: Mapping[str, str]) -> dict[str, Any]:
     """By node, under its name in ``ids``, and for the run under an empty name, a digest of all that is decided."""
     nodes = report_file.walk(report)
     head = next(nodes)
-    decided: dict[str, Any] = {"": (head["verdict"], head["counts"])}
+    racks = sorted((rack["verdict"], [check["verdict"] for check in rack["checks"]]) for rack in head.get("racks", ()))
+    decided: dict[str, Any] = {"": (head["verdict"], head["counts"], racks)}
     for node in nodes:
         checks = report_file.unpack_node({**node, "metrics": {}}, head)["checks"]
         verdicts = sorted((one["name"], one["stage"] or "", one["part"], one["verdict"]) for one in checks)

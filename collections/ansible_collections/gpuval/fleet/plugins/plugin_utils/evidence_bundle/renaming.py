@@ -1,7 +1,7 @@
 """A run's documents with keyed hashes in place of names: the same judgement without the names of the site.
 
-Nodes, other machines, addresses, labels (racks, groups), buckets, stores, inventories, machine ids and host keys are
-renamed. Serials and UUIDs of parts stay, because parts are delivered by serial.
+Nodes, other machines, addresses, labels (racks, groups), ClusterUUIDs and chassis serials of racks, buckets, stores,
+inventories, machine ids and host keys are renamed. Serials and UUIDs of parts stay, because parts are delivered by serial.
 """
 
 import functools
@@ -20,7 +20,9 @@ from ..core.errors import SettingError, reason_of
 from ..internal_data.conversion import InternalDataConverter
 from ..internal_data.ordinary_names import is_ordinary
 from ..judge.identity import is_useless
+from ..records import environment
 from ..records.evidence import MAX_SERIES_BYTES
+from ..runs.labels import CLIQUE_LABEL
 
 #: Below gpuval_state_dir. Without this key names cannot be guessed from their hashes.
 KEY_FILE = "signing/renaming.key"
@@ -38,6 +40,17 @@ REPLACED_FIELDS = {
 }  # fmt: skip
 #: An identity of a machine as faults and actions name it.
 _IDENTITY = re.compile(r"(name|machine_id) (.+)", re.DOTALL)
+
+
+#: Paths in facts that identify a rack, and the form of texts that may: others are words or numbers of running text.
+_RACK_PATHS = ("gpus[].fabric_cluster_uuid", "gpus[].chassis_serial")
+_RACK_IDENTITY = re.compile(r"(?=.*[0-9])[A-Za-z0-9-]{8,80}")
+
+
+def rack_identities(facts: Any) -> set[str]:
+    """ClusterUUIDs and chassis serials in the environment of a node's facts."""
+    texts = {text for path in _RACK_PATHS for text in environment.texts(facts, path)}
+    return {text for text in texts if _RACK_IDENTITY.fullmatch(text) and not is_useless(text.lower())}
 
 
 def read_key(state_dir: Path) -> bytes:
@@ -86,7 +99,7 @@ class NameRenamer:
         if not isinstance(value, Mapping):
             return value
         if field == "labels":
-            return {key: self._label(key, item) for key, item in value.items()}
+            return {key: self.text(item) if key == CLIQUE_LABEL else self._label(key, item) for key, item in value.items()}
         if field == "topology":
             return {self._field(key, "nodes", ""): self.document(item, "labels") for key, item in value.items()}
         if field.endswith("boundaries") and isinstance(value.get("names"), list):

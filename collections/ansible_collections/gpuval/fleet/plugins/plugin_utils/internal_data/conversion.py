@@ -31,7 +31,7 @@ MAX_PLACEHOLDERS = 1 << 17
 class InternalData:
     """Sensitive data of a run, which must not be in a delivery. names: unique id by worker. aliases: unique id by other
     names of nodes (host name, DNS name). ordinary: names that are words of running text, as by `is_ordinary`. hosts:
-    names of other machines. users, folders: of the controller."""
+    names of other machines. racks: what their hardware calls racks. users, folders: of the controller."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class InternalData:
     addresses: set[str] = field(default_factory=set)
     macs: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
+    racks: set[str] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
     folders: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
@@ -65,6 +66,7 @@ class InternalDataConverter:
                         if not self.is_word(name) and not addresses.canonical(name)}  # fmt: skip
         self._name_pattern = _names_pattern(self.literal, data.run_id)
         self._host_pattern = _tokens_pattern({name for name in data.hosts if not self.is_word(name)} - set(self._names))
+        self._rack_pattern = _tokens_pattern(data.racks)
         self._user_pattern = _tokens_pattern({name for name in data.users if not self.is_word(name)} - set(self._names))
         self._folders = sorted(data.folders.items(), key=lambda entry: -len(entry[0]))
         self._redact = SecretRedactor(data.secrets)
@@ -93,6 +95,7 @@ class InternalDataConverter:
         text = self._addresses.hide(text)
         text = self._name_pattern.sub(self._identity, text)
         text = self._host_pattern.sub(lambda match: self.placeholder("host", match["word"].lower()), text)
+        text = self._rack_pattern.sub(lambda match: self.placeholder("rack", match["word"].lower()), text)
         return self._user_pattern.sub(lambda _match: "user", text)
 
     def document(self, value: Any) -> Any:

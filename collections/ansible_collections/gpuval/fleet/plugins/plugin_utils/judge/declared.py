@@ -19,6 +19,10 @@ from . import sku_catalogue
 from .check import FACTS, Subject
 from .entries import Entry, own_entry
 
+RACK = "gpuval_rack"
+#: Keys of gpuval_rack that are counts, and the largest.
+RACK_COUNTS = {"trays": 1024, "chassis": 64}
+PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
 MAX_NAMES, MAX_TEXT = 64, 200
 #: For each declared list: its key in run.json, the path in the facts, the word for one item, and the remedy.
@@ -59,11 +63,27 @@ def temperature(value: Any) -> float | None:
     return number
 
 
+def rack(value: Any) -> dict[str, Any]:
+    """``gpuval_rack`` as run.json keeps it. Raises SettingError for a malformed value."""
+    if not value:
+        return {}
+    if not isinstance(value, Mapping) or not value.keys() <= {*RACK_COUNTS, "partition"}:
+        raise SettingError(f"{RACK} is a dictionary with trays, chassis and partition, such as {{trays: 9}}")
+    counts = {key: value[key] for key in RACK_COUNTS if key in value}
+    for key, count in counts.items():
+        if type(count) is not int or not 1 <= count <= RACK_COUNTS[key]:
+            raise SettingError(f"{RACK}: {key} is a whole number from 1 to {RACK_COUNTS[key]}, not {str(count)[:40]!r}")
+    partition = str(value.get("partition", ""))
+    if partition and not PARTITION.fullmatch(partition):
+        raise SettingError(f"{RACK}: partition is a name of letters, digits, '.', '_' and '-', not {partition[:40]!r}")
+    return {**counts, **({"partition": partition} if partition else {})}
+
+
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
     """The declarations in a host's variables as run.json keeps them, without empty ones. Raises SettingError."""
     names_declared = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
-    limit = temperature(hostvars.get(TEMPERATURE))
-    return {key: value for key, value in {**names_declared, "gpu_temperature_max_celsius": limit}.items() if value}
+    further = {"gpu_temperature_max_celsius": temperature(hostvars.get(TEMPERATURE)), "rack": rack(hostvars.get(RACK))}
+    return {key: value for key, value in {**names_declared, **further}.items() if value}
 
 
 def list_check(variable: str, declared: Sequence[str], facts: Record | None) -> Entry:

@@ -44,6 +44,11 @@ class Sku:
     measured: dict[tuple[str, int], float] = field(default_factory=dict, hash=False)
     checks: tuple[Check, ...] = ()
 
+    @property
+    def rack_trays(self) -> int:
+        """Nodes of its NVLink domain; 0 for a SKU whose nodes work without one."""
+        return int(self.links.get("domain_gpus", 0)) // (self.node_gpus or 1)
+
     def is_model(self, model: str) -> bool:
         """Whether the vendor's tool calls the GPUs of this SKU ``model``."""
         return any(pattern_of(_plain(known)).fullmatch(_plain(model)) for known in self.models)

@@ -21,7 +21,7 @@ from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import speaks_of_node, traits_of
 from ..records.properties import properties_of, setup_of
-from . import acceptance, coverage, power, sku_catalogue, stage_end
+from . import acceptance, coverage, power, racks, sku_catalogue, stage_end
 from .analysis import fleet
 from .baseline import Baseline
 from .check import FACTS, Check
@@ -86,11 +86,13 @@ def judge(
     if busy:
         nodes = [node for node in nodes if node["name"] not in busy]
         analysis = _analyse(judged, busy) if for_report else None
+    racks_judged = racks.racks_of(run, nodes, judged.subjects, node_verdict, node_class)
     losses = power.of_run(judged.context) or None if for_report else None
     is_lent = baseline is not None and bool(baseline.document.get("spreads"))
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
-    verdict = run_verdict((node["verdict"] for node in nodes), narrowed=is_less, busy=bool(busy))
+    verdicts = [*(node["verdict"] for node in nodes), *racks.verdicts_for_run(racks_judged, narrowed)]
+    verdict = run_verdict(verdicts, narrowed=is_less, busy=bool(busy))
     with_gpus = [node for node in nodes if node["accelerator"] != sku_catalogue.CPU]
     together = dict.fromkeys(stage for node in run["nodes"].values() for stage in node.get("gang_stages", ()))
     tests_gpus = acceptance.may_use_gpus(acceptance.stages_of(with_gpus))
@@ -115,6 +117,7 @@ def judge(
             "flaky": sum(node["flaky"] for node in nodes),
         },
         "summary": [],  # filled in when the report is written
+        **({"racks": racks_judged} if racks_judged else {}),
         "nodes": nodes,
         "fleet": _fleet_report(judged, nodes, narrowed, power=losses, analysis=analysis),
     }
@@ -198,7 +201,7 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """The verdict on a run from its nodes': FAIL before INCOMPLETE before PASS. Without nodes it is INCOMPLETE, or
+    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is INCOMPLETE, or
     PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:

@@ -28,7 +28,7 @@ from .page import causes, checks, compared, curves, figures, next_steps, nodes, 
 from .page.encode import Shared, script_json, short
 from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
-from .summary import MAX_LINE, bad_nodes, node_lines, places, reasons
+from .summary import MAX_LINE, bad_nodes, decisive, node_lines, places, rack_lines, reasons
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
@@ -40,7 +40,7 @@ MAX_SHOWN_FAILURES = 24
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, or proves less than an acceptance needs.",
-    "FAIL": "At least one node failed a required check.",
+    "FAIL": "At least one node or rack failed a required check.",
     "INCOMPLETE": "Required evidence is missing, so there is no acceptance.",
 }
 
@@ -65,7 +65,7 @@ def page_of(
     bad, texts = bad_nodes(report), Shared()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
-    lines_of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}  # shown elsewhere in the page
+    lines_of_nodes = {one_line(line, MAX_LINE) for line in (*node_lines(report), *rack_lines(report))}  # shown elsewhere
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
         "nodes": _node_data(report, tabled, texts, linked),
@@ -116,6 +116,7 @@ _WORDING = {
     "reasons": reasons,
     "action_text": action_text,
     "headline": headline,
+    "decisive": decisive,
     "places": places,
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
     # names of metrics and checks may wrap after a word; join escapes the words
@@ -160,7 +161,7 @@ def _node_data(
             "v": node["verdict"], "c": texts.number(node.get("class") or ""), "f": node["flaky"],
             "k": texts.number(node.get("catalogue_sku") or node["accelerator"]), "d": texts.number(node["sku"]),
             "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
-                  for name, value in node.get("labels", {}).items()],
+                  for name, value in {**node.get("labels", {}), **nodes.rack_label(node)}.items()],
             "l": letters,
             "s": [_stage_data(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [

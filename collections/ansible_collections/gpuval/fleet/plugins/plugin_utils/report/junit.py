@@ -1,5 +1,5 @@
-"""junit.xml: a suite for each node, with its action as property, and a case for each check; nodes that were never
-reached are in it too."""
+"""junit.xml: a suite for each node, with its action as property, and for each rack, and a case for each check; nodes
+that were never reached are in it too."""
 
 import functools
 from collections import Counter
@@ -26,10 +26,12 @@ def junit_xml(report: Mapping[str, Any]) -> str:
 
 
 def suites_of(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The report's entries that become suites: each node, and the fleet if it has checks."""
+    """The report's entries that become suites: each node, each rack, and the fleet if it has checks."""
     yield from report["nodes"]
-    if report["fleet"]["checks"]:
-        yield {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
+    together = [(f"rack {rack['name']}", rack["checks"]) for rack in report.get("racks", ())]
+    for name, checks in [*together, ("fleet", report["fleet"]["checks"])]:
+        if checks:
+            yield {"name": name, "checks": checks, "identity": {}, "stages": []}
 
 
 def case_name(check: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
 from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
-from .summary import node_metrics, places, reasons, verdict_title
+from .summary import decisive, node_metrics, places, reasons, verdict_title
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Maximum rows of the table of GPUs, enough for a hundred nodes of eight.
@@ -51,6 +51,7 @@ def markdown_report(report: Mapping[str, Any], evidence: EvidencePlace = RESULTS
         reasons=reasons,
         action_text=action_text,
         headline=headline,
+        decisive=decisive,
         places=places,
         hardware=_hardware,
         counted=_verdict_counts,

@@ -34,6 +34,8 @@ METRICS = {
     "gpuval_node_flaky": "1 for a node that passed only on a retry.",
     "gpuval_node_action": "1 for the action that the node needs, for each part that it names.",
     "gpuval_check_status": "1 for a required check that failed or lacks evidence, and for any check that warns.",
+    "gpuval_rack_verdict": "1 for the verdict on the NVLink rack.",
+    "gpuval_rack_check_status": "1 for a required check of a rack that failed or lacks evidence, and for any that warns.",
     "gpuval_stage_duration_seconds": "How long the stage took.",
     "gpuval_matmul_bf16_flops": "Floating-point operations per second of bf16 matrix products.",
     "gpuval_memory_bytes_per_second": "Bandwidth of the memory in bytes per second.",
@@ -57,6 +59,11 @@ def run_text(report: Mapping[str, Any]) -> str:
     ]
     for node in report["nodes"]:
         samples += _node_samples(node, run["run_id"])
+    for rack in report.get("racks", ()):
+        name = {"rack": rack["name"]}
+        about = {**name, "sku": rack["sku"] or "", "run_id": run["run_id"]}
+        samples += [("gpuval_rack_verdict", {**about, "verdict": word}, word == rack["verdict"]) for word in NODE_VERDICTS]
+        samples += _check_samples("gpuval_rack_check_status", name, rack["checks"])
     return _text(samples)
 
 
@@ -84,16 +91,21 @@ def _node_samples(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
     if action := node.get("action"):
         for part in action["parts"] or ["node"]:
             yield "gpuval_node_action", {**name, "action": action["name"], "class": action["class"], "part": part}, 1
-    for check in node["checks"]:
-        if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
-            labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}
-            yield "gpuval_check_status", {**name, **labels}, 1
+    yield from _check_samples("gpuval_check_status", name, node["checks"])
     for stage in node["stages"]:
         if stage["duration_seconds"] is not None:
             labels = {"stage": stage["name"], "state": stage["state"]}
             yield "gpuval_stage_duration_seconds", {**name, **labels}, stage["duration_seconds"]
     for exported, figure in FIGURES.items():
         yield from _figures(node, exported, *figure)
+
+
+def _check_samples(exported: str, name: Mapping[str, str], checks: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+    """A sample for each check that warns, or is required and failed or lacks evidence."""
+    for check in checks:
+        if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
+            labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}
+            yield exported, {**name, **labels}, 1
 
 
 def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit: str) -> Iterator[Sample]:

@@ -12,9 +12,10 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.grouping import values_by_key
-from ..core.text import some_of
+from ..core.text import some_of, with_remedy
 from ..gang import report_section
 from ..judge import acceptance, sku_catalogue, stage_end
+from ..judge.verdict import headline
 from ..records import failure_classes, launch_errors
 from ..runs import overview
 from . import not_tested, problems
@@ -52,6 +53,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [*_untested_gpus(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
     lines += node_lines(report)
+    lines += rack_lines(report)
     lines += filter(None, [problems.actions_line(bad_nodes(report))])
     if busy := report["run"].get("busy"):
         lines.append("Busy, not checked: " + some_of(f"{name} ({work['class']})" for name, work in busy.items()))
@@ -102,6 +104,21 @@ def node_lines(report: Mapping[str, Any]) -> list[str]:
     lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
     hidden = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
     return [*lines, f"... and {hidden} more: see report.html"] if hidden else lines
+
+
+def rack_lines(report: Mapping[str, Any]) -> list[str]:
+    """The number of NVLink racks, and a line for each that is not PASS, FAIL first."""
+    racks = report.get("racks", ())
+    counts = Counter(rack["verdict"] for rack in racks)
+    lines = [f"Racks: {', '.join(f'{counts[word]} {word}' for word in ('PASS', 'FAIL', 'INCOMPLETE'))}"] if racks else []
+    bad = sorted((rack for rack in racks if rack["verdict"] != "PASS"), key=lambda rack: rack["verdict"] != "FAIL")
+    for rack in bad[:MAX_NODE_LINES]:
+        check = headline(rack) or {"name": "", "reason": "no required check was passed", "remedy": ""}
+        more = len(decisive(rack)) - 1
+        reason = f"{one_line(check['reason'], 320)}{f' (and {more} more checks)' if more > 0 else ''}"
+        line = f"rack {rack['name']} {rack['verdict']} {check['name']}: {reason}"
+        lines.append(with_remedy(line, "" if check["name"] == "rack_nodes" else check["remedy"]))
+    return [*lines, *([f"... and {len(bad) - MAX_NODE_LINES} more racks: see report.html"] if bad[MAX_NODE_LINES:] else [])]
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

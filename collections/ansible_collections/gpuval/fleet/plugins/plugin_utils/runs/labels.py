@@ -10,6 +10,8 @@ from ..core.escape import one_line
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 MAX_TEXT = 120
 MAX_LABELS = 32
+#: Kubernetes' label for the NVLink domain of a node: ClusterUUID.CliqueId.
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
 
 
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
@@ -44,10 +46,16 @@ def declared(value: Any) -> dict[str, str]:
     return labels
 
 
+def rack_of(labels: Mapping[str, str]) -> str:
+    """The label of a rack: `rack`, or one that ends so (`topology.example.com/rack`); empty without one."""
+    return labels.get("rack") or next((labels[name] for name in sorted(labels) if name.endswith("rack")), "")
+
+
 def of_cluster(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a cluster's node under gpuval's names: ``names`` maps labels to them, the first label counts."""
+    """Labels of a cluster's node under gpuval's names: ``names`` maps labels to them, the first label counts. That of
+    the NVLink domain stays."""
     labels_found: dict[str, str] = {}
-    for label, name in names.items():
+    for label, name in {CLIQUE_LABEL: CLIQUE_LABEL, **names}.items():
         ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]
         if labels.get(label) and ours and len(labels_found) < MAX_LABELS:
             labels_found.setdefault(ours, one_line(labels[label], MAX_TEXT))

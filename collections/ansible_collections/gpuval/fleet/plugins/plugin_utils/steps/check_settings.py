@@ -56,6 +56,7 @@ CHECKS = {
     "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
     "gpuval_nic_rate": declared.port_rate,
     "gpuval_pods": pod_settings.parse,
+    "gpuval_rack": declared.rack,
     "gpuval_runs_folder": partial(folder.check_folder, setting="gpuval_runs_folder"),
     "gpuval_repairs": repairs.parse_repairs,
     "gpuval_s3_endpoint": access.check_endpoint,

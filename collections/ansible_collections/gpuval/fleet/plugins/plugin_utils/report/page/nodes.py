@@ -10,6 +10,7 @@ from ...core.escape import one_line
 from ...core.grouping import values_by_key
 from ...judge.compare import ReportFigure
 from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
+from ...runs.labels import rack_of
 
 #: (stage, metric) of each column; for several parts their median is shown.
 FIGURES = (
@@ -71,9 +72,13 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
 
 
 def rack(node: Mapping[str, Any]) -> str:
-    """The rack from the node's labels: `rack`, or one that ends so (`topology.example.com/rack`); empty without one."""
-    labels = node.get("labels", {})
-    return labels.get("rack") or next((labels[name] for name in sorted(labels) if name.endswith("rack")), "")
+    """The node's NVLink rack, else the rack of its labels; empty without one."""
+    return node.get("rack") or rack_of(node.get("labels", {}))
+
+
+def rack_label(node: Mapping[str, Any]) -> dict[str, str]:
+    """The label of the node's NVLink rack; empty for a node in none."""
+    return {"rack": node["rack"]} if "rack" in node else {}
 
 
 def _hardware(node: Mapping[str, Any]) -> str:

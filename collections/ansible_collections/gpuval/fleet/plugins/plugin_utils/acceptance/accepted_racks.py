@@ -1,0 +1,73 @@
+"""Which NVLink racks are accepted: by the acceptance of their trays, and by the last run that had all of them. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..core.grouping import values_by_key
+from ..core.text import natural_order, some_of
+from ..judge.racks import NOT_WHOLE, open_checks
+from ..judge.repairs import ReportedRun
+from ..records.documents import Document
+from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
+
+#: Checks on which trays decide: of them the acceptance of nodes counts, not that of one run.
+_OF_TRAYS = NOT_WHOLE | {"rack_nodes"}
+TOGETHER = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
+
+
+def decide_racks(runs: Sequence[ReportedRun], nodes: Sequence[Document]) -> list[dict[str, Any]]:
+    """The racks of an acceptance. ``runs``: of the inventory; ``nodes``: as acceptance.json has them."""
+    trays = values_by_key((node["rack"], node) for node in nodes if "rack" in node)
+    ordered = sorted(runs, key=lambda run: (str(run.head["finished_at"]), run.run_id))
+    seen = values_by_key((rack["name"], (run, rack)) for run in ordered for rack in run.report.get("racks", ()))
+    return [_decide_rack(name, trays[name], seen.get(name, ())) for name in sorted(trays, key=natural_order)]
+
+
+def _decide_rack(
+    name: str, trays: Sequence[Document], seen: Sequence[tuple[ReportedRun, Document]]
+) -> dict[str, Any]:
+    whole = [number for number, (_, rack) in enumerate(seen) if _is_whole(rack)]
+    since = seen[whole[-1] :] if whole else ()
+    verdict, reason = next(_reasons(trays, since), (PASS, ""))
+    chosen = ",".join(tray["name"] for tray in trays)
+    return {
+        "name": name, "verdict": verdict, "reason": reason, "run_id": since[0][0].run_id if since else None,
+        "next": TOGETHER.format(chosen=chosen) if verdict != PASS else "", "nodes": [tray["name"] for tray in trays],
+    }  # fmt: skip
+
+
+def _reasons(
+    trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Document]]
+) -> Iterator[tuple[str, str]]:
+    """Verdict and reason of each rule that applies, the decisive one first. ``since``: the last run that had the whole
+    rack, and the later ones that had a part of it."""
+    words = values_by_key((tray["verdict"], tray["name"]) for tray in trays)
+    checks = [(check, run.run_id) for run, rack in since for check in open_checks(rack) if check["name"] not in _OF_TRAYS]
+    failed, missing = (
+        [f"{check['reason']} (run {run_id})" for check, run_id in checks if check["verdict"] == word]
+        for word in ("fail", "missing")
+    )
+    repaired = [tray["name"] for tray in trays if since and _is_repaired_since(tray, since[0][0])]
+    if FAIL in words:
+        yield FAIL, f"FAIL of {some_of(words[FAIL])}"
+    if failed:
+        yield FAIL, some_of(failed, 3, "; ")
+    if INCOMPLETE in words:
+        yield INCOMPLETE, f"INCOMPLETE of {some_of(words[INCOMPLETE])}"
+    if not since:
+        yield INCOMPLETE, "no run had all of its trays"
+    if missing:
+        yield INCOMPLETE, some_of(missing, 3, "; ")
+    if repaired:
+        yield INCOMPLETE, f"{some_of(repaired)} repaired after run {since[0][0].run_id}, the last one of the whole rack"
+
+
+def _is_whole(rack: Document) -> bool:
+    """Whether the run had all trays, each by its own hardware."""
+    return not {check["name"] for check in open_checks(rack)} & NOT_WHOLE and all(
+        tray["by"] in ("cluster_uuid", "chassis_serial") for tray in rack["trays"]
+    )
+
+
+def _is_repaired_since(tray: Document, run: ReportedRun) -> bool:
+    return bool(tray["repaired"] and tray["tested_at"] and tray["tested_at"] > str(run.head["finished_at"]))

@@ -1,0 +1,495 @@
+"""Racks: the nodes of one NVLink domain, and what must hold of them together. Pure.
+
+A node is a tray if its SKU has an NVLink domain of several nodes (``links.domain_gpus``), whether or not its fabric
+works. Its rack is that of its ClusterUUID, else of its chassis serial, else of its label. A rack is PASS only if all
+of its trays are there and PASS, and every required check of the rack holds. What an inventory leaves out makes the rack
+INCOMPLETE, and never changes the verdict on a node.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..core.escape import one_line
+from ..core.grouping import values_by_key
+from ..core.text import natural_order, some_of
+from ..records import environment
+from ..records.documents import Document
+from ..runs.labels import CLIQUE_LABEL, rack_of
+from . import sku_catalogue
+from .check import FACTS, Subject
+from .entries import Entry, own_entry
+from .peer_statistics import majority
+from .sku_catalogue import Sku
+from .stage_end import MAX_REASON
+
+#: What shows the rack of a tray, the strongest first, and its words in messages.
+SOURCES = {"cluster_uuid": "ClusterUUID", "chassis_serial": "chassis serial", "label": "label"}
+#: Values of the facts' GPUs by key: their path, and the text of "none".
+_OF_GPUS = {
+    "cluster_uuid": "fabric_cluster_uuid",
+    "clique": "fabric_clique",
+    "chassis_serial": "chassis_serial",
+    "slot": "chassis_slot+tray_index+host_id",
+}
+#: Checks that lack trays alone: those that --limit, or other work, left out of the run.
+NOT_WHOLE = frozenset({"rack_trays"})
+_IMEX_READY = "READY"
+
+
+@dataclass(frozen=True)
+class RackTray:
+    """A node of a rack. ``values``: by key the values that its GPUs report, each with these GPUs."""
+
+    name: str
+    verdict: str
+    sku: Sku | None
+    #: GPUs that the facts report, and those that it should have.
+    gpus: int
+    expected_gpus: int
+    has_facts: bool
+    labels: Mapping[str, str]
+    declared: Mapping[str, Any]
+    properties: Mapping[str, str]
+    values: Mapping[str, Mapping[str, list[str]]]
+    imex: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, subject: Subject, expected: Document, verdict: str) -> "RackTray":
+        facts = subject.records.get(FACTS)
+        reported, sku = facts["environment"] if facts else {}, _sku_of(subject)
+        expected_gpus = subject.declared_gpus or (sku.node_gpus if sku else 0) or 0
+        return cls(
+            subject.name, verdict, sku, int(subject.detected_gpus or 0), expected_gpus, facts is not None,
+            expected.get("labels", {}), expected.get("declared", {}).get("rack", {}), subject.properties,
+            {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
+        )  # fmt: skip
+
+    def source(self, key: str) -> str:
+        """What most of its GPUs report of a source, else its labels; empty without."""
+        if key == "label":
+            return rack_of(self.labels)
+        values = self.values[key]
+        label = self.labels.get(CLIQUE_LABEL, "").rpartition(".")[0].lower() if key == "cluster_uuid" else ""
+        return max(values, key=lambda value: len(values[value])) if values else label
+
+    @property
+    def attributed_by(self) -> str:
+        """The strongest source that it has; empty without."""
+        return next((key for key in SOURCES if self.source(key)), "")
+
+    @property
+    def place(self) -> str:
+        """Its place in the rack: ``slot 14, tray 4, host 1``; empty if not reported."""
+        return next((_place(text) for text in self.values["slot"]), "")
+
+    def named(self, parts: Sequence[str] = ()) -> str:
+        """The tray with its place and the parts that differ from the tray's others."""
+        return f"{self.name} ({', '.join(filter(None, [*parts, self.place]))})" if parts or self.place else self.name
+
+
+def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
+    """The values at the path by text, with the GPUs that report each; zeros are no value, but for places."""
+    pairs = environment.members(reported, f"gpus[].{path}")
+    texts = ((one_line(text, 80), environment.part_of(gpu)) for gpu, text in pairs)
+    return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
+
+
+def _place(text: str) -> str:
+    return ", ".join(f"{word} {number}" for word, number in zip(("slot", "tray", "host"), text.split()))
+
+
+def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether a domain is configured, its nodes that are not READY with their states, and why they are not known."""
+    nodes = [text.rpartition(" ") for text in environment.texts(reported, "imex.nodes[].address+state")]
+    return {
+        "is_configured": bool(nodes or environment.values(reported, "imex.configured[]")),
+        "is_known": bool(nodes),
+        "not_ready": [f"{one_line(address, 64)} {one_line(state, 40)}" for address, _, state in nodes
+                      if state != _IMEX_READY],
+        "problem": one_line(", ".join(environment.texts(reported, "imex.problem")), 160),
+    }  # fmt: skip
+
+
+def _sku_of(subject: Subject) -> Sku | None:
+    """The SKU that the facts show; the declared one if they show none, as of a tray that is unreachable."""
+    sku = sku_catalogue.by_name(subject.catalogue_sku) or sku_catalogue.by_name(subject.sku)
+    return sku if sku and sku.rack_trays else None
+
+
+class RackFinding(NamedTuple):
+    """The result of a check on a rack: verdict, reason, and the nodes that it names."""
+
+    verdict: str
+    reason: str
+    nodes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class NvlinkRack:
+    """The trays of one rack in the order of their names. ``elsewhere``: trays of other racks."""
+
+    trays: Sequence[RackTray]
+    elsewhere: Sequence[RackTray]
+
+    def usual(self, key: str) -> str:
+        """The value that most of its trays report of a source; empty without, and where two are as common."""
+        counts = Counter(filter(None, (tray.source(key) for tray in self.trays)))
+        most = max(counts.values(), default=0)
+        values = [value for value, count in counts.items() if count == most]
+        return values[0] if len(values) == 1 else ""
+
+    @cached_property
+    def sku(self) -> Sku | None:
+        counts = Counter(tray.sku for tray in self.trays if tray.sku)
+        return counts.most_common(1)[0][0] if counts else None
+
+    def declared(self, key: str, default: Any) -> Any:
+        """What the site declares of the rack; of several values the largest."""
+        return max((tray.declared[key] for tray in self.trays if key in tray.declared), default=default)
+
+    @cached_property
+    def expected_trays(self) -> int:
+        return int(self.declared("trays", self.sku.rack_trays if self.sku else 0))
+
+    @cached_property
+    def gpus_of_tray(self) -> int:
+        return max(tray.expected_gpus for tray in self.trays)
+
+    @cached_property
+    def name(self) -> str:
+        """Its label, else its chassis serial, else its ClusterUUID; empty without."""
+        return self.usual("label") or self.usual("chassis_serial") or self.usual("cluster_uuid")
+
+
+def _count(trays: Sequence[RackTray]) -> str:
+    return f"{len(trays)} tray{'s' * (len(trays) != 1)}"
+
+
+def _trays_check(rack: NvlinkRack) -> RackFinding:
+    expected = rack.expected_trays
+    if not rack.name:
+        names = [tray.name for tray in rack.trays]
+        reason = f"neither ClusterUUID, chassis serial nor label: {some_of(names)} of an unknown rack"
+        return RackFinding("missing", reason, names)
+    if len(rack.trays) == expected:
+        return RackFinding("pass", _count(rack.trays))
+    gone = [
+        f"{tray.named()} has its {SOURCES[key]} and is in another domain"
+        for tray in rack.elsewhere
+        for key in ("chassis_serial", "label")
+        if tray.source(key) and tray.source(key) == rack.usual(key)
+    ]
+    return RackFinding("missing", "; ".join([f"{len(rack.trays)} of {expected} trays", *gone[:4]]))
+
+
+def _gpus_check(rack: NvlinkRack) -> RackFinding:
+    known = [tray for tray in rack.trays if tray.has_facts]
+    few = [tray for tray in known if tray.gpus < (tray.expected_gpus or rack.gpus_of_tray)]
+    total, expected = sum(tray.gpus for tray in known), len(known) * rack.gpus_of_tray
+    if not known:
+        return RackFinding("missing", "no tray reports its GPUs")
+    if not few:
+        return RackFinding("pass", f"{total} GPUs on {_count(known)}")
+    names = some_of(f"{tray.named()} has {tray.gpus}" for tray in few)
+    return RackFinding("missing", f"{total} of {expected} GPUs: {names}", [tray.name for tray in few])
+
+
+def _alike(rack: NvlinkRack, key: str, words: str, trays: Sequence[RackTray], *, otherwise: str) -> RackFinding:
+    """The finding on a value that all trays share. ``otherwise``: the verdict if none reports it."""
+    values = {tray.name: tray.values.get(key) or _property(tray, key) for tray in trays}
+    reporting = [tray for tray in trays if values[tray.name]]
+    if not reporting:
+        return RackFinding(otherwise, f"no tray reports its {words}")
+    texts = [*map(" and ".join, (sorted(values[tray.name]) for tray in reporting))]
+    right = majority(texts)
+    odd = [tray for tray, text in zip(reporting, texts) if text != right]
+    silent = [tray for tray in trays if tray.has_facts and not values[tray.name]]
+    if right is None or (len(odd) > 1 and 3 * len(odd) > len(reporting)):  # too many for single faults
+        groups = values_by_key((text, tray.name) for tray, text in zip(reporting, texts))
+        described = "; ".join(f"{text} on {some_of(names, 4)}" for text, names in groups.items())
+        return RackFinding("missing", f"{words} differs, inconclusive which is right: {described}")
+    if odd:
+        named = some_of(
+            f"{tray.named(parts)} has {text}"
+            for tray in odd
+            for text, parts in _odd_parts(values[tray.name], right).items()
+        )
+        most = f"{right} on {texts.count(right)} of {_count(reporting)}"
+        return RackFinding("fail", f"{words} differs: {named}; {most}", [tray.name for tray in odd])
+    if silent:
+        names = [tray.name for tray in silent]
+        return RackFinding("missing", f"no {words} reported: {some_of(tray.named() for tray in silent)}", names)
+    return RackFinding("pass", f"{words} is {right} on {_count(reporting)}")
+
+
+def _property(tray: RackTray, key: str) -> dict[str, list[str]]:
+    return {tray.properties[key]: []} if key in tray.properties else {}
+
+
+def _odd_parts(values: Mapping[str, list[str]], right: str) -> dict[str, list[str]]:
+    """The values other than the right one, with their GPUs if others of the tray have another value."""
+    return {value: parts if len(values) > 1 else [] for value, parts in values.items() if value != right}
+
+
+def _domain_check(rack: NvlinkRack) -> RackFinding:
+    return _alike(rack, "cluster_uuid", "ClusterUUID", rack.trays, otherwise="missing")
+
+
+def _cliques_check(rack: NvlinkRack) -> RackFinding:
+    """One clique, or one for each partition that the site declares."""
+    partitions = values_by_key((str(tray.declared.get("partition", "")), tray) for tray in rack.trays)
+    findings = {
+        name: _alike(rack, "clique", f"clique{f' of partition {name}' if name else ''}", trays, otherwise="missing")
+        for name, trays in partitions.items()
+    }
+    for word in ("fail", "missing"):
+        if bad := [finding for finding in findings.values() if finding.verdict == word]:
+            nodes = [name for finding in bad for name in finding.nodes]
+            return RackFinding(word, "; ".join(finding.reason for finding in bad), nodes)
+    cliques = values_by_key((next(iter(trays[0].values["clique"]), ""), name) for name, trays in partitions.items())
+    if shared := [names for names in cliques.values() if len(names) > 1]:
+        return RackFinding("missing", f"partitions {' and '.join(shared[0])} have one clique")
+    return RackFinding("pass", "; ".join(finding.reason for finding in findings.values()))
+
+
+def _chassis_check(rack: NvlinkRack) -> RackFinding:
+    counts = Counter(serial for tray in rack.trays for serial in tray.values["chassis_serial"])
+    if 1 < len(counts) == rack.declared("chassis", 1):
+        return RackFinding("pass", f"{len(counts)} chassis, as declared: {', '.join(sorted(counts))}")
+    return _alike(rack, "chassis_serial", "chassis serial", rack.trays, otherwise="skipped")
+
+
+def _slots_check(rack: NvlinkRack) -> RackFinding:
+    trays = [(f"{tray.source('chassis_serial')} {next(iter(tray.values['slot']))}", tray)
+             for tray in rack.trays if tray.values["slot"]]  # fmt: skip
+    places = values_by_key(trays)
+    shared = [listed for listed in places.values() if len(listed) > 1]
+    if not places:
+        return RackFinding("skipped", "no tray reports its slot")
+    if len(places) == 1 and len(trays) > 2:
+        return RackFinding("missing", f"all trays report {trays[0][1].place}, which tells none apart")
+    if not shared:
+        return RackFinding("pass", f"{len(places)} places")
+    texts = some_of((f"{some_of(tray.name for tray in listed)} report {listed[0].place}" for listed in shared), 4, "; ")
+    return RackFinding("fail", texts, [tray.name for listed in shared for tray in listed])
+
+
+def _imex_check(rack: NvlinkRack) -> RackFinding:
+    configured = [tray for tray in rack.trays if tray.imex["is_configured"]]
+    if not configured:
+        return RackFinding("skipped", "no IMEX domain is configured: IMEX is idle, which is no fault")
+    seen = values_by_key((text, tray.name) for tray in configured for text in tray.imex["not_ready"])
+    unknown = [tray for tray in configured if not tray.imex["is_known"]]
+    texts = [f"{text}, seen by {some_of(names, 4)}" for text, names in seen.items()]
+    texts += [f"{tray.named()}: {tray.imex['problem'] or 'nvidia-imex-ctl lists no node'}" for tray in unknown]
+    if not texts:
+        return RackFinding("pass", f"all nodes of the IMEX domain are READY on {_count(configured)}")
+    nodes = dict.fromkeys([*(name for names in seen.values() for name in names), *(tray.name for tray in unknown)])
+    return RackFinding("missing", f"IMEX is not READY: {some_of(texts, 4, '; ')}", [*nodes])
+
+
+def _labels_check(rack: NvlinkRack) -> RackFinding:
+    """What the inventory says of a tray's rack against what the hardware says."""
+    texts = {}
+    for tray in rack.trays:
+        clique = ".".join([tray.source("cluster_uuid"), *tray.values["clique"]])
+        label = tray.labels.get(CLIQUE_LABEL, "")
+        if label and tray.values["clique"] and label.lower() != clique:
+            texts[tray.name] = f"{tray.named()} is labelled {CLIQUE_LABEL}={label}, and its GPUs are in {clique}"
+        if tray.source("label") not in ("", rack.usual("label")):
+            texts[tray.name] = f"{tray.named()} is labelled {tray.source('label')}, the others {rack.usual('label')}"
+    if not texts:
+        return RackFinding("pass", "labels and hardware agree")
+    return RackFinding("fail", some_of(texts.values(), 4, "; "), [*texts])
+
+
+def _nodes_check(rack: NvlinkRack) -> RackFinding:
+    by_verdict = values_by_key((tray.verdict, tray) for tray in rack.trays)
+    for word, verdict in (("FAIL", "fail"), ("INCOMPLETE", "missing")):
+        if trays := by_verdict.get(word):
+            names = some_of(tray.named() for tray in trays)
+            return RackFinding(verdict, f"{_count(trays)} {word}: {names}", [tray.name for tray in trays])
+    return RackFinding("pass", f"{_count(rack.trays)} PASS")
+
+
+class RackCheck(NamedTuple):
+    """A check on a rack, by ``judge``; ``expected`` may hold fields of `NvlinkRack`."""
+
+    name: str
+    judge: Callable[[NvlinkRack], RackFinding]
+    expected: str
+    source: str
+    remedy: str
+    severity: str = "required"
+
+
+_FABRIC = "All trays of a rack share one ClusterUUID; the clique is its partition (nvidia-smi -q, fabric)."
+_SOFTWARE = "A domain needs one driver on all trays; VBIOS of one rack come from one firmware package."
+_REFLASH = "Install one version on all trays of the rack, then validate the rack again."
+CHECKS = (
+    RackCheck(
+        "rack_trays", _trays_check, "{rack.expected_trays} trays", "Rack of the SKU (links.domain_gpus), or gpuval_rack.",
+        "Add the trays that are missing to the inventory, or declare gpuval_rack (trays) and gpuval_labels (rack).",
+    ),
+    RackCheck(
+        "rack_chassis", _chassis_check, "one chassis serial", "Each tray reports the chassis that it is in (platformInfo).",
+        "Find the tray of the other chassis: check its NVLink cabling and slot, and the domain that NMX-C gave it.",
+    ),
+    RackCheck(
+        "rack_slots", _slots_check, "each tray in a place of its own", "Slot, tray and host of platformInfo.",
+        "Check whether one machine is listed twice; else update the firmware of the chassis, or reseat the trays.",
+    ),
+    RackCheck(
+        "rack_domain", _domain_check, "one ClusterUUID", _FABRIC,
+        "Check NMX-C or the fabric manager of the switch trays, and the NVLinks of the trays named; reset their GPUs.",
+    ),
+    RackCheck(
+        "rack_cliques", _cliques_check, "one clique for each declared partition", _FABRIC,
+        "Move the trays named to the partition of the others (NMX-C), or declare partitions in gpuval_rack.",
+    ),
+    RackCheck(
+        "rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", "GPUs of a node of the SKU.",
+        "Find the GPUs that are missing on the trays named, or give them to the host.",
+    ),
+    RackCheck(
+        "rack_driver", lambda rack: _alike(rack, "driver", "driver", rack.trays, otherwise="missing"),
+        "one driver", _SOFTWARE, _REFLASH,
+    ),
+    RackCheck(
+        "rack_vbios", lambda rack: _alike(rack, "vbios", "VBIOS", rack.trays, otherwise="missing"),
+        "one VBIOS", _SOFTWARE, _REFLASH,
+    ),
+    RackCheck(
+        "rack_bios", lambda rack: _alike(rack, "bios", "BIOS", rack.trays, otherwise="skipped"),
+        "one BIOS", _SOFTWARE, _REFLASH, "advisory",
+    ),
+    RackCheck(
+        "rack_bmc", lambda rack: _alike(rack, "bmc", "BMC firmware", rack.trays, otherwise="skipped"),
+        "one BMC firmware", _SOFTWARE, _REFLASH, "advisory",
+    ),
+    RackCheck(
+        "rack_imex", _imex_check, "READY on all nodes of the domain", "nvidia-imex-ctl -N, where a domain is configured.",
+        "Compare nodes_config.cfg of the trays, read /var/log/nvidia-imex.log where it is not READY, and restart "
+        "nvidia-imex there.",
+    ),
+    RackCheck(
+        "rack_labels", _labels_check, "labels agree with the hardware", "Labels of the inventory and of Kubernetes.",
+        "Correct the label; if it is right, check the NVLink cabling of the tray.", "advisory",
+    ),
+    RackCheck("rack_nodes", _nodes_check, "PASS of every tray", "A rack is at most as good as its trays.",
+              "Follow the remedies of the trays named."),
+)  # fmt: skip
+
+
+def racks_of(
+    run: Document,
+    nodes: Iterable[Document],
+    subjects: Mapping[str, Subject],
+    verdict_of: Callable[[Sequence[Entry]], str],
+    class_of: Callable[[Sequence[Entry]], str],
+) -> list[dict[str, Any]]:
+    """The report's racks, and for each tray its entry in ``nodes`` gets the name of its ``rack``."""
+    by_name = {node["name"]: node for node in nodes}
+    trays = [RackTray.of(subjects[name], run["nodes"][name], node["verdict"]) for name, node in by_name.items()]
+    if not any(tray.sku for tray in trays):
+        return []
+    groups = group_trays([tray for tray in trays if _may_be_tray(tray, subjects[tray.name])])
+    counts = Counter(NvlinkRack(group, ()).name for group in groups)
+    racks = []
+    for group in groups:
+        names = {tray.name for tray in group}
+        rack = NvlinkRack(group, [tray for tray in trays if tray.name not in names])
+        entries = [_entry(check, rack) for check in CHECKS]
+        verdict = verdict_of(entries)
+        name = rack.name or "unknown"
+        if counts[rack.name] > 1:  # one label for several racks
+            name = f"{name} {rack.usual('chassis_serial') or rack.usual('cluster_uuid')}".rstrip()
+        for tray in group:
+            by_name[tray.name]["rack"] = name
+        racks.append(
+            {
+                "name": name, "sku": rack.sku.name if rack.sku else None, "verdict": verdict,
+                "class": None if verdict == "PASS" else class_of(entries),
+                "trays": [{"node": tray.name, "place": tray.place, "by": tray.attributed_by} for tray in group],
+                "expected_trays": rack.expected_trays,
+                "gpus": sum(tray.gpus for tray in group),
+                "expected_gpus": rack.expected_trays * rack.gpus_of_tray,
+                "domain_uuid": rack.usual("cluster_uuid") or None,
+                "chassis_serial": rack.usual("chassis_serial") or None,
+                "cliques": sorted({clique for tray in group for clique in tray.values["clique"]}, key=natural_order),
+                "checks": entries,
+            }
+        )  # fmt: skip
+    return sorted(racks, key=lambda rack: natural_order(rack["name"]))
+
+
+def _may_be_tray(tray: RackTray, subject: Subject) -> bool:
+    """Whether the node is a tray. One whose hardware is not known is, if anything names its rack; one GPU of a tray in
+    a virtual machine is not."""
+    if tray.sku is None:
+        return subject.catalogue_sku is None and tray.gpus == 0 and tray.attributed_by != ""
+    return tray.attributed_by != "" or subject.gpus != 1
+
+
+def group_trays(trays: Sequence[RackTray]) -> list[list[RackTray]]:
+    """The trays of each rack. A node of unknown SKU only joins a rack of others."""
+    groups: list[list[RackTray]] = []
+    rest = sorted(trays, key=lambda tray: (tray.sku is None, natural_order(tray.name)))
+    for key in SOURCES:
+        for value, members in values_by_key((tray.source(key), tray) for tray in rest if tray.source(key)).items():
+            counts = [sum(tray.source(key) == value for tray in group) for group in groups]
+            if any(counts):
+                groups[counts.index(max(counts))] += members
+            elif any(tray.sku for tray in members):
+                groups.append(members)
+        rest = [tray for tray in rest if not tray.source(key)]
+    groups += [rest] if rest else []
+    joined: list[list[RackTray]] = []
+    for group in sorted(groups, key=len, reverse=True):
+        other = next((other for other in joined if _is_one_rack(other, group)), None)
+        if other is None:
+            joined.append(group)
+        else:
+            other += group
+    return [sorted(group, key=lambda tray: natural_order(tray.name)) for group in joined]
+
+
+def _is_one_rack(first: Sequence[RackTray], second: Sequence[RackTray]) -> bool:
+    """Whether two domains are parts of one rack: both have its chassis serial (without serials its label), and together
+    no more trays than a rack has."""
+    one, other = NvlinkRack(first, ()), NvlinkRack(second, ())
+    serials = one.usual("chassis_serial"), other.usual("chassis_serial")
+    labels = one.usual("label"), other.usual("label")
+    same = serials if all(serials) else labels
+    return all(same) and same[0] == same[1] and len(first) + len(second) <= one.expected_trays
+
+
+def _entry(check: RackCheck, rack: NvlinkRack) -> Entry:
+    finding = check.judge(rack)
+    verdict = "warn" if finding.verdict == "fail" and check.severity == "advisory" else finding.verdict
+    is_good = verdict in ("pass", "skipped")
+    return own_entry(
+        check.name, FACTS, "same", verdict, one_line(finding.reason, MAX_REASON), "" if is_good else check.remedy,
+        severity=check.severity, expected=check.expected.format(rack=rack), source=check.source, part="rack",
+        nodes=[*finding.nodes],
+    )  # fmt: skip
+
+
+def verdicts_for_run(racks: Iterable[Document], narrowed_by: Collection[str]) -> list[str]:
+    """The verdicts of racks that count for the run. A rack that lacks only trays which the run left out does not: the
+    run is narrowed, so that it accepts no rack."""
+    is_cut = not {"limit", "busy"}.isdisjoint(narrowed_by)
+    return [
+        rack["verdict"]
+        for rack in racks
+        if not (is_cut and {check["name"] for check in open_checks(rack)} <= NOT_WHOLE)
+    ]
+
+
+def open_checks(rack: Document) -> list[Document]:
+    """The required checks of a report's rack that failed or lack evidence."""
+    required = (check for check in rack["checks"] if check["severity"] == "required")
+    return [check for check in required if check["verdict"] in ("fail", "missing")]
