@@ -23,9 +23,7 @@ def decide_racks(runs: Sequence[ReportedRun], nodes: Sequence[Document]) -> list
     return [_decide_rack(name, trays[name], seen.get(name, ())) for name in sorted(trays, key=natural_order)]
 
 
-def _decide_rack(
-    name: str, trays: Sequence[Document], seen: Sequence[tuple[ReportedRun, Document]]
-) -> dict[str, Any]:
+def _decide_rack(name: str, trays: Sequence[Document], seen: Sequence[tuple[ReportedRun, Document]]) -> dict[str, Any]:
     whole = [number for number, (_, rack) in enumerate(seen) if _is_whole(rack)]
     since = seen[whole[-1] :] if whole else ()
     verdict, reason = next(_reasons(trays, since), (PASS, ""))
@@ -36,13 +34,13 @@ def _decide_rack(
     }  # fmt: skip
 
 
-def _reasons(
-    trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Document]]
-) -> Iterator[tuple[str, str]]:
+def _reasons(trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Document]]) -> Iterator[tuple[str, str]]:
     """Verdict and reason of each rule that applies, the decisive one first. ``since``: the last run that had the whole
     rack, and the later ones that had a part of it."""
     words = values_by_key((tray["verdict"], tray["name"]) for tray in trays)
-    checks = [(check, run.run_id) for run, rack in since for check in open_checks(rack) if check["name"] not in _OF_TRAYS]
+    checks = [
+        (check, run.run_id) for run, rack in since for check in open_checks(rack) if check["name"] not in _OF_TRAYS
+    ]
     failed, missing = (
         [f"{check['reason']} (run {run_id})" for check, run_id in checks if check["verdict"] == word]
         for word in ("fail", "missing")

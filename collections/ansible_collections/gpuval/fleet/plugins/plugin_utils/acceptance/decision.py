@@ -228,7 +228,8 @@ class AcceptanceCase:
             "run_id": last.run_id if is_whole else None, "tested_at": last.at if is_whole else None,
             "sku": last.sku if last else "", "labels": dict(last.node.get("labels", {})) if last else {},
             "identity": last.node["identity"] if last else {}, "repaired": verdict == PASS and self.is_repaired,
-            **self._changes(), "multi_node": together, **({"rack": last.node["rack"]} if last and "rack" in last.node else {}),
+            **self._changes(), "multi_node": together,
+            **({"rack": last.node["rack"]} if last and "rack" in last.node else {}),
             "runs": [
                 self._row(one, verdict) for one in self.near if one in self.named or one.machines & machines
             ],
@@ -313,7 +314,8 @@ def decide(inputs: AcceptanceInputs) -> dict[str, Any]:
             _run_row(inputs, run, nodes) for run in sorted(inputs.runs, key=lambda run: str(run.head["finished_at"]))
             if run.inventory == inputs.inventory or run.run_id in related
         ],
-        "repairs": [repair._asdict() for repair in inputs.repairs], **({"racks": racks} if racks else {}), "nodes": nodes,
+        "repairs": [repair._asdict() for repair in inputs.repairs], "nodes": nodes,
+        **({"racks": racks} if racks else {}),
     }  # fmt: skip
     return {**document, "summary": summary_lines(document)}
 

@@ -126,7 +126,11 @@ def _check(source: RunFolder, renamed: RunFolder, renamer: NameRenamer) -> None:
     if odd := sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name)):
         raise EvidenceBundleError(f"verdicts differ under other names on {some_of(odd)}: this is a bug in gpuval")
     known = renamer.converter.known
-    names = {name for name in {*known.names, *known.hosts, *known.racks, *known.aliases} if not renamer.converter.is_word(name)}
+    names = {
+        name
+        for name in {*known.names, *known.hosts, *known.racks, *known.aliases}
+        if not renamer.converter.is_word(name)
+    }
     scan = InternalDataScan(ScanTargets(names, set(known.secrets), set(known.addresses)), set(known.names.values()))
     paths = [path.relative_to(renamed.path).as_posix() for path in renamed.path.rglob("*") if path.is_file()]
     if findings := problems(scan, renamed.path, paths):

@@ -1,7 +1,8 @@
 """A run's documents with keyed hashes in place of names: the same judgement without the names of the site.
 
 Nodes, other machines, addresses, labels (racks, groups), ClusterUUIDs and chassis serials of racks, buckets, stores,
-inventories, machine ids and host keys are renamed. Serials and UUIDs of parts stay, because parts are delivered by serial.
+inventories, machine ids and host keys are renamed. Serials and UUIDs of parts stay, because parts are delivered by
+serial.
 """
 
 import functools
@@ -99,7 +100,9 @@ class NameRenamer:
         if not isinstance(value, Mapping):
             return value
         if field == "labels":
-            return {key: self.text(item) if key == CLIQUE_LABEL else self._label(key, item) for key, item in value.items()}
+            return {
+                key: self.text(item) if key == CLIQUE_LABEL else self._label(key, item) for key, item in value.items()
+            }
         if field == "topology":
             return {self._field(key, "nodes", ""): self.document(item, "labels") for key, item in value.items()}
         if field.endswith("boundaries") and isinstance(value.get("names"), list):

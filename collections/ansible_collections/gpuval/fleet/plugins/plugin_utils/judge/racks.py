@@ -197,7 +197,7 @@ def _gpus_check(rack: NvlinkRack) -> RackFinding:
     return RackFinding("missing", f"{total} of {expected} GPUs: {names}", [tray.name for tray in few])
 
 
-def _alike(rack: NvlinkRack, key: str, words: str, trays: Sequence[RackTray], *, otherwise: str) -> RackFinding:
+def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "missing") -> RackFinding:
     """The finding on a value that all trays share. ``otherwise``: the verdict if none reports it."""
     values = {tray.name: tray.values.get(key) or _property(tray, key) for tray in trays}
     reporting = [tray for tray in trays if values[tray.name]]
@@ -234,15 +234,11 @@ def _odd_parts(values: Mapping[str, list[str]], right: str) -> dict[str, list[st
     return {value: parts if len(values) > 1 else [] for value, parts in values.items() if value != right}
 
 
-def _domain_check(rack: NvlinkRack) -> RackFinding:
-    return _alike(rack, "cluster_uuid", "ClusterUUID", rack.trays, otherwise="missing")
-
-
 def _cliques_check(rack: NvlinkRack) -> RackFinding:
     """One clique, or one for each partition that the site declares."""
     partitions = values_by_key((str(tray.declared.get("partition", "")), tray) for tray in rack.trays)
     findings = {
-        name: _alike(rack, "clique", f"clique{f' of partition {name}' if name else ''}", trays, otherwise="missing")
+        name: _alike("clique", f"clique of partition {name}" if name else "clique", trays)
         for name, trays in partitions.items()
     }
     for word in ("fail", "missing"):
@@ -259,7 +255,7 @@ def _chassis_check(rack: NvlinkRack) -> RackFinding:
     counts = Counter(serial for tray in rack.trays for serial in tray.values["chassis_serial"])
     if 1 < len(counts) == rack.declared("chassis", 1):
         return RackFinding("pass", f"{len(counts)} chassis, as declared: {', '.join(sorted(counts))}")
-    return _alike(rack, "chassis_serial", "chassis serial", rack.trays, otherwise="skipped")
+    return _alike("chassis_serial", "chassis serial", rack.trays, "skipped")
 
 
 def _slots_check(rack: NvlinkRack) -> RackFinding:
@@ -316,7 +312,7 @@ def _nodes_check(rack: NvlinkRack) -> RackFinding:
 
 
 class RackCheck(NamedTuple):
-    """A check on a rack, by ``judge``; ``expected`` may hold fields of `NvlinkRack`."""
+    """A check on a rack; ``expected`` may name fields of `NvlinkRack`."""
 
     name: str
     judge: Callable[[NvlinkRack], RackFinding]
@@ -326,67 +322,44 @@ class RackCheck(NamedTuple):
     severity: str = "required"
 
 
-_FABRIC = "All trays of a rack share one ClusterUUID; the clique is its partition (nvidia-smi -q, fabric)."
-_SOFTWARE = "A domain needs one driver on all trays; VBIOS of one rack come from one firmware package."
+def _same(key: str, words: str, otherwise: str = "missing") -> Callable[[NvlinkRack], RackFinding]:
+    return lambda rack: _alike(key, words, rack.trays, otherwise)
+
+
+_SHAPE, _PLACE = "Rack of the SKU (links.domain_gpus), or gpuval_rack.", "platformInfo of nvidia-smi."
+_FABRIC = "All trays of a rack share one ClusterUUID; a clique is a partition of it (fabric of nvidia-smi)."
+_SOFTWARE = "An NVLink domain needs one driver; the trays of a rack get one package of firmware."
 _REFLASH = "Install one version on all trays of the rack, then validate the rack again."
+#: In the order in which they decide; the first that failed is named.
 CHECKS = (
-    RackCheck(
-        "rack_trays", _trays_check, "{rack.expected_trays} trays", "Rack of the SKU (links.domain_gpus), or gpuval_rack.",
-        "Add the trays that are missing to the inventory, or declare gpuval_rack (trays) and gpuval_labels (rack).",
-    ),
-    RackCheck(
-        "rack_chassis", _chassis_check, "one chassis serial", "Each tray reports the chassis that it is in (platformInfo).",
-        "Find the tray of the other chassis: check its NVLink cabling and slot, and the domain that NMX-C gave it.",
-    ),
-    RackCheck(
-        "rack_slots", _slots_check, "each tray in a place of its own", "Slot, tray and host of platformInfo.",
-        "Check whether one machine is listed twice; else update the firmware of the chassis, or reseat the trays.",
-    ),
-    RackCheck(
-        "rack_domain", _domain_check, "one ClusterUUID", _FABRIC,
-        "Check NMX-C or the fabric manager of the switch trays, and the NVLinks of the trays named; reset their GPUs.",
-    ),
-    RackCheck(
-        "rack_cliques", _cliques_check, "one clique for each declared partition", _FABRIC,
-        "Move the trays named to the partition of the others (NMX-C), or declare partitions in gpuval_rack.",
-    ),
-    RackCheck(
-        "rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", "GPUs of a node of the SKU.",
-        "Find the GPUs that are missing on the trays named, or give them to the host.",
-    ),
-    RackCheck(
-        "rack_driver", lambda rack: _alike(rack, "driver", "driver", rack.trays, otherwise="missing"),
-        "one driver", _SOFTWARE, _REFLASH,
-    ),
-    RackCheck(
-        "rack_vbios", lambda rack: _alike(rack, "vbios", "VBIOS", rack.trays, otherwise="missing"),
-        "one VBIOS", _SOFTWARE, _REFLASH,
-    ),
-    RackCheck(
-        "rack_bios", lambda rack: _alike(rack, "bios", "BIOS", rack.trays, otherwise="skipped"),
-        "one BIOS", _SOFTWARE, _REFLASH, "advisory",
-    ),
-    RackCheck(
-        "rack_bmc", lambda rack: _alike(rack, "bmc", "BMC firmware", rack.trays, otherwise="skipped"),
-        "one BMC firmware", _SOFTWARE, _REFLASH, "advisory",
-    ),
-    RackCheck(
-        "rack_imex", _imex_check, "READY on all nodes of the domain", "nvidia-imex-ctl -N, where a domain is configured.",
-        "Compare nodes_config.cfg of the trays, read /var/log/nvidia-imex.log where it is not READY, and restart "
-        "nvidia-imex there.",
-    ),
-    RackCheck(
-        "rack_labels", _labels_check, "labels agree with the hardware", "Labels of the inventory and of Kubernetes.",
-        "Correct the label; if it is right, check the NVLink cabling of the tray.", "advisory",
-    ),
+    RackCheck("rack_trays", _trays_check, "{rack.expected_trays} trays", _SHAPE,
+              "Add the missing trays to the inventory, or declare gpuval_rack (trays) and gpuval_labels (rack)."),
+    RackCheck("rack_chassis", _chassis_check, "one chassis serial", _PLACE,
+              "Check slot and NVLink cabling of the tray from another chassis, and its domain in NMX-C."),
+    RackCheck("rack_slots", _slots_check, "each tray in a place of its own", _PLACE,
+              "Check whether one machine is listed twice; else reseat the trays or update the chassis firmware."),
+    RackCheck("rack_domain", _same("cluster_uuid", "ClusterUUID"), "one ClusterUUID", _FABRIC,
+              "Check NMX-C or the fabric manager of the switches and the NVLinks of these trays; reset their GPUs."),
+    RackCheck("rack_cliques", _cliques_check, "one clique for each declared partition", _FABRIC,
+              "Move these trays to the partition of the others (NMX-C), or declare partitions in gpuval_rack."),
+    RackCheck("rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", _SHAPE,
+              "Find the missing GPUs of these trays, or give them to the host."),
+    RackCheck("rack_driver", _same("driver", "driver"), "one driver", _SOFTWARE, _REFLASH),
+    RackCheck("rack_vbios", _same("vbios", "VBIOS"), "one VBIOS", _SOFTWARE, _REFLASH),
+    RackCheck("rack_bios", _same("bios", "BIOS", "skipped"), "one BIOS", _SOFTWARE, _REFLASH, "advisory"),
+    RackCheck("rack_bmc", _same("bmc", "BMC firmware", "skipped"), "one BMC firmware", _SOFTWARE, _REFLASH, "advisory"),
+    RackCheck("rack_imex", _imex_check, "READY on all nodes of the domain", "nvidia-imex-ctl -N.",
+              "Compare nodes_config.cfg of the trays, read /var/log/nvidia-imex.log and restart nvidia-imex."),
+    RackCheck("rack_labels", _labels_check, "labels agree with the hardware", "Labels of inventory and cluster.",
+              "Correct the label; if it is right, check the NVLink cabling of the tray.", "advisory"),
     RackCheck("rack_nodes", _nodes_check, "PASS of every tray", "A rack is at most as good as its trays.",
-              "Follow the remedies of the trays named."),
+              "Follow the remedies of these trays."),
 )  # fmt: skip
 
 
 def racks_of(
     run: Document,
-    nodes: Iterable[Document],
+    nodes: Iterable[dict[str, Any]],
     subjects: Mapping[str, Subject],
     verdict_of: Callable[[Sequence[Entry]], str],
     class_of: Callable[[Sequence[Entry]], str],

@@ -201,8 +201,9 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is INCOMPLETE, or
-    PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is PARTIAL."""
+    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is
+    INCOMPLETE, or PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is
+    PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"

@@ -11,7 +11,7 @@ from ..records import report_file
 
 #: Verdicts that implicate no node: a check that is new or gone with one of them is no change.
 _HARMLESS = ("pass", "skipped")
-_HEAD = ("verdict", "counts", "run", "summary", "fleet")
+_HEAD = ("verdict", "counts", "run", "summary", "racks", "fleet")
 
 
 @dataclass(frozen=True)

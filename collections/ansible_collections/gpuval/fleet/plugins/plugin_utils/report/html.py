@@ -65,7 +65,9 @@ def page_of(
     bad, texts = bad_nodes(report), Shared()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
-    lines_of_nodes = {one_line(line, MAX_LINE) for line in (*node_lines(report), *rack_lines(report))}  # shown elsewhere
+    lines_of_nodes = {
+        one_line(line, MAX_LINE) for line in (*node_lines(report), *rack_lines(report))
+    }  # shown elsewhere
     inventory = origin.shown(run_folder.RunFolder(folder).inventory) if folder else ""
     data = {
         "nodes": _node_data(report, tabled, texts, linked),
@@ -76,6 +78,7 @@ def page_of(
     }
     parts = {
         "report": report,
+        "racks": report.get("racks", []),
         "verdict_words": _VERDICT_WORDS[report["verdict"]],
         "wall_seconds": end - begin if begin is not None and end is not None and end >= begin else None,
         "remarks": [line for line in report["summary"][1:] if line not in lines_of_nodes],

@@ -35,7 +35,7 @@ METRICS = {
     "gpuval_node_action": "1 for the action that the node needs, for each part that it names.",
     "gpuval_check_status": "1 for a required check that failed or lacks evidence, and for any check that warns.",
     "gpuval_rack_verdict": "1 for the verdict on the NVLink rack.",
-    "gpuval_rack_check_status": "1 for a required check of a rack that failed or lacks evidence, and for any that warns.",
+    "gpuval_rack_check_status": "1 for a check of a rack, as gpuval_check_status has it for nodes.",
     "gpuval_stage_duration_seconds": "How long the stage took.",
     "gpuval_matmul_bf16_flops": "Floating-point operations per second of bf16 matrix products.",
     "gpuval_memory_bytes_per_second": "Bandwidth of the memory in bytes per second.",
@@ -62,7 +62,9 @@ def run_text(report: Mapping[str, Any]) -> str:
     for rack in report.get("racks", ()):
         name = {"rack": rack["name"]}
         about = {**name, "sku": rack["sku"] or "", "run_id": run["run_id"]}
-        samples += [("gpuval_rack_verdict", {**about, "verdict": word}, word == rack["verdict"]) for word in NODE_VERDICTS]
+        samples += [
+            ("gpuval_rack_verdict", {**about, "verdict": word}, word == rack["verdict"]) for word in NODE_VERDICTS
+        ]
         samples += _check_samples("gpuval_rack_check_status", name, rack["checks"])
     return _text(samples)
 

@@ -110,7 +110,9 @@ def rack_lines(report: Mapping[str, Any]) -> list[str]:
     """The number of NVLink racks, and a line for each that is not PASS, FAIL first."""
     racks = report.get("racks", ())
     counts = Counter(rack["verdict"] for rack in racks)
-    lines = [f"Racks: {', '.join(f'{counts[word]} {word}' for word in ('PASS', 'FAIL', 'INCOMPLETE'))}"] if racks else []
+    lines = (
+        [f"Racks: {', '.join(f'{counts[word]} {word}' for word in ('PASS', 'FAIL', 'INCOMPLETE'))}"] if racks else []
+    )
     bad = sorted((rack for rack in racks if rack["verdict"] != "PASS"), key=lambda rack: rack["verdict"] != "FAIL")
     for rack in bad[:MAX_NODE_LINES]:
         check = headline(rack) or {"name": "", "reason": "no required check was passed", "remedy": ""}
@@ -118,7 +120,10 @@ def rack_lines(report: Mapping[str, Any]) -> list[str]:
         reason = f"{one_line(check['reason'], 320)}{f' (and {more} more checks)' if more > 0 else ''}"
         line = f"rack {rack['name']} {rack['verdict']} {check['name']}: {reason}"
         lines.append(with_remedy(line, "" if check["name"] == "rack_nodes" else check["remedy"]))
-    return [*lines, *([f"... and {len(bad) - MAX_NODE_LINES} more racks: see report.html"] if bad[MAX_NODE_LINES:] else [])]
+    return [
+        *lines,
+        *([f"... and {len(bad) - MAX_NODE_LINES} more racks: see report.html"] if bad[MAX_NODE_LINES:] else []),
+    ]
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

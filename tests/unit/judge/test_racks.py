@@ -1,0 +1,326 @@
+"""Racks: to which one a tray belongs, and what its verdict is; each check with the fault that it names."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
+
+from tests.kit.racks import NO_UUID, RackFleet, chassis_of, uuid_of
+
+
+def check_of(rack, name):
+    return next(check for check in rack["checks"] if check["name"] == name)
+
+
+def wrong(rack):
+    """By check that did not pass its verdict and the nodes that it names."""
+    return {
+        check["name"]: (check["verdict"], check["nodes"])
+        for check in rack["checks"]
+        if check["verdict"] not in ("pass", "skipped")
+    }
+
+
+def nodes_of(rack):
+    return {tray["node"]: tray["by"] for tray in rack["trays"]}
+
+
+def verdicts(report):
+    return {node["name"]: node["verdict"] for node in report["nodes"]}
+
+
+@pytest.mark.parametrize("model", ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA VR200"])
+def test_whole_racks_pass_each_with_its_own_facts(model):
+    report = RackFleet(2, model=model).judged()
+    first, second = report["racks"]
+    assert [rack["name"] for rack in report["racks"]] == ["r00", "r01"]
+    assert (first["verdict"], first["class"], wrong(first), wrong(second)) == ("PASS", None, {}, {})
+    assert (first["gpus"], first["expected_gpus"], first["expected_trays"]) == (72, 72, 18)
+    assert (first["domain_uuid"], second["chassis_serial"], first["cliques"]) == (uuid_of(0), chassis_of(1), ["1"])
+    assert nodes_of(first) == {f"r00-t{number:02}": "cluster_uuid" for number in range(18)}
+    assert first["trays"][3]["place"] == "slot 3, tray 3, host 1"
+    assert {node["rack"] for node in report["nodes"]} == {"r00", "r01"}
+    assert all(check["expected"] and check["source"] for check in first["checks"])
+    schemas.validate("report", report_file.packed(report), what="the report")
+
+
+@pytest.mark.parametrize(
+    ("model", "sku"), [("NVIDIA H200", "auto"), ("NVIDIA B200", "auto"), ("NVIDIA GH200 480GB", "auto"),
+                       ("NVIDIA GB200", "gb200nvl4")]
+)  # fmt: skip
+def test_nodes_with_a_fabric_of_their_own_are_no_rack(model, sku):
+    fleet = RackFleet(1, 8, model=model, sku=sku)
+    for name in fleet.run["nodes"]:
+        fleet.set(name, peer_type="Direct Connected")
+    report = fleet.judged()
+    assert "racks" not in report
+    assert not any("rack" in node for node in report["nodes"])
+
+
+def test_a_tray_with_a_dead_fabric_stays_in_its_rack_and_fails_it():
+    fleet = RackFleet(2)
+    fleet.break_fabric("r01-t05")
+    del fleet.run["nodes"]["r01-t05"]["labels"]
+    report = fleet.judged()
+    good, bad = report["racks"]
+    assert (good["verdict"], bad["verdict"], report["verdict"]) == ("PASS", "FAIL", "FAIL")
+    assert nodes_of(bad)["r01-t05"] == "chassis_serial"
+    assert len(bad["trays"]) == 18
+    assert wrong(bad) == {
+        name: (word, ["r01-t05"])
+        for name, word in (("rack_domain", "missing"), ("rack_cliques", "missing"), ("rack_nodes", "fail"))
+    }
+    assert "slot 5, tray 5" in check_of(bad, "rack_nodes")["reason"]
+    for gpu in fleet.gpus("r01-t05"):
+        gpu["chassis_serial"] = None
+    fleet.run["nodes"]["r01-t05"]["labels"] = {"rack": "r01"}
+    assert nodes_of(fleet.judged()["racks"][1])["r01-t05"] == "label"
+
+
+def test_a_silent_tray_is_in_the_rack_of_its_label():
+    fleet = RackFleet(2)
+    fleet.lose("r00-t07")
+    rack = fleet.judged()["racks"][0]
+    assert (rack["verdict"], rack["class"], nodes_of(rack)["r00-t07"]) == ("INCOMPLETE", "rack_nodes", "label")
+    assert wrong(rack) == {"rack_nodes": ("missing", ["r00-t07"])}
+    del fleet.run["nodes"]["r00-t07"]["labels"]
+    report = fleet.judged()
+    assert wrong(report["racks"][0]) == {"rack_trays": ("missing", [])}
+    assert "rack" not in next(node for node in report["nodes"] if node["name"] == "r00-t07")
+
+
+def test_the_label_of_kubernetes_names_the_domain_of_a_silent_tray():
+    fleet = RackFleet(2)
+    fleet.lose("r01-t02")
+    fleet.run["nodes"]["r01-t02"]["labels"] = {CLIQUE_LABEL: f"{uuid_of(1).upper()}.1"}
+    assert nodes_of(fleet.judged()["racks"][1])["r01-t02"] == "cluster_uuid"
+
+
+def test_a_tray_that_was_left_out_makes_its_rack_incomplete_and_no_node():
+    fleet = RackFleet(2)
+    fleet.drop("r00-t09")
+    report = fleet.judged()
+    assert set(verdicts(report).values()) == {"PASS"}
+    rack = report["racks"][0]
+    assert (rack["verdict"], rack["class"], wrong(rack)) == (
+        "INCOMPLETE",
+        "rack_trays",
+        {"rack_trays": ("missing", [])},
+    )
+    assert check_of(rack, "rack_trays")["reason"] == "17 of 18 trays"
+    assert (report["racks"][1]["verdict"], report["verdict"]) == ("PASS", "INCOMPLETE")
+    assert any(line.startswith("rack r00 INCOMPLETE rack_trays: 17 of 18 trays: ") for line in report["summary"])
+
+
+def test_a_limited_run_has_no_whole_rack_and_is_partial():
+    fleet = RackFleet(1, 3, narrowed_by=["limit"])
+    report = fleet.judged()
+    assert (report["racks"][0]["verdict"], report["verdict"]) == ("INCOMPLETE", "PARTIAL")
+    fleet.set("r00-t01", firmware_version="97.00.00.00.00")
+    report = fleet.judged()
+    assert (report["racks"][0]["verdict"], report["verdict"]) == ("FAIL", "FAIL")
+
+
+def test_the_site_declares_how_many_trays_it_has():
+    fleet = RackFleet(1, 9)
+    assert fleet.judged()["racks"][0]["verdict"] == "INCOMPLETE"
+    fleet.declare(fleet.run["nodes"], trays=9)
+    rack = fleet.judged()["racks"][0]
+    assert (rack["verdict"], rack["expected_trays"], rack["expected_gpus"]) == ("PASS", 9, 36)
+
+
+def test_a_tray_of_another_rack_in_the_domain_fails_that_rack_and_is_missed_in_its_own():
+    fleet = RackFleet(2)
+    fleet.drop("r00-t03")
+    fleet.set("r01-t03", fabric_cluster_uuid=uuid_of(0))
+    fleet.run["nodes"]["r01-t03"]["labels"] = {"rack": "r01"}
+    report = fleet.judged()
+    first, second = report["racks"]
+    assert wrong(first) == {"rack_chassis": ("fail", ["r01-t03"]), "rack_labels": ("warn", ["r01-t03"])}
+    assert first["verdict"] == "FAIL"
+    assert wrong(second) == {"rack_trays": ("missing", [])}
+    assert "r01-t03 (slot 3, tray 3, host 1) has its chassis serial" in check_of(second, "rack_trays")["reason"]
+    assert set(verdicts(report).values()) == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("moved", "verdict", "named"), [(1, "fail", 1), (6, "fail", 6), (7, "missing", 0), (9, "missing", 0)]
+)
+def test_a_rack_in_two_domains_is_one_rack_that_does_not_pass(moved, verdict, named):
+    fleet = RackFleet(1)
+    names = [*fleet.run["nodes"]][:moved]
+    for name in names:
+        fleet.set(name, fabric_cluster_uuid=uuid_of(7))
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_domain": (verdict, names[:named])}
+    assert rack["verdict"] == ("FAIL" if verdict == "fail" else "INCOMPLETE")
+    assert uuid_of(7) in check_of(rack, "rack_domain")["reason"]
+
+
+def test_two_domains_of_one_label_are_two_racks():
+    fleet = RackFleet(2)
+    for name in fleet.run["nodes"]:
+        fleet.run["nodes"][name]["labels"] = {"rack": "row-b"}
+    report = fleet.judged()
+    assert [rack["name"] for rack in report["racks"]] == [f"row-b {chassis_of(number)}" for number in (0, 1)]
+    assert report["counts"]["PASS"] == 36
+    assert {rack["verdict"] for rack in report["racks"]} == {"PASS"}
+
+
+def test_one_gpu_in_another_clique_is_named_with_its_tray_and_slot():
+    fleet = RackFleet(1)
+    fleet.set("r00-t06", gpus=[2], fabric_clique=7)
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_cliques": ("fail", ["r00-t06"])}
+    assert "r00-t06 (gpu:2, slot 6, tray 6, host 1) has 7" in check_of(rack, "rack_cliques")["reason"]
+
+
+def test_cliques_are_those_of_the_declared_partitions():
+    fleet = RackFleet(1)
+    first, second = [*fleet.run["nodes"]][:9], [*fleet.run["nodes"]][9:]
+    for name in second:
+        fleet.set(name, fabric_clique=2)
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_cliques": ("missing", [])}, "partitions that the site did not declare fail nothing"
+    fleet.declare(first, partition="a")
+    fleet.declare(second, partition="b")
+    assert wrong(fleet.judged()["racks"][0]) == {}
+    fleet.set(second[4], fabric_clique=1)
+    assert wrong(fleet.judged()["racks"][0]) == {"rack_cliques": ("fail", [second[4]])}
+    for name in second:
+        fleet.set(name, fabric_clique=1)
+    assert wrong(fleet.judged()["racks"][0]) == {"rack_cliques": ("missing", [])}, "two partitions in one clique"
+
+
+def test_two_chassis_in_one_domain_are_declared():
+    fleet = RackFleet(1)
+    for name in [*fleet.run["nodes"]][9:]:
+        fleet.set(name, chassis_serial=chassis_of(5))
+    assert wrong(fleet.judged()["racks"][0]) == {"rack_chassis": ("missing", [])}
+    fleet.declare(fleet.run["nodes"], chassis=2)
+    assert wrong(fleet.judged()["racks"][0]) == {}
+
+
+def test_two_trays_in_one_place_are_both_named():
+    fleet = RackFleet(1)
+    fleet.set("r00-t04", chassis_slot=11, tray_index=11)
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_slots": ("fail", ["r00-t04", "r00-t11"])}
+    fleet.set("r00-t04", host_id=2)
+    assert wrong(fleet.judged()["racks"][0]) == {}, "a slot may have several hosts"
+    for name in fleet.run["nodes"]:
+        fleet.set(name, chassis_slot=0, tray_index=0, host_id=0)
+    assert wrong(fleet.judged()["racks"][0]) == {"rack_slots": ("missing", [])}
+
+
+def test_platforms_that_hide_chassis_and_slot_are_no_fault():
+    fleet = RackFleet(1)
+    for name in fleet.run["nodes"]:
+        fleet.set(name, chassis_serial=None, chassis_slot=None, tray_index=None, host_id=None)
+    (rack,) = fleet.judged()["racks"]
+    assert (rack["verdict"], rack["chassis_serial"], wrong(rack)) == ("PASS", None, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "check", "word"),
+    [("driver_version", "rack_driver", "fail"), ("firmware_version", "rack_vbios", "fail")],
+)
+def test_a_tray_with_other_software_is_named(field, check, word):
+    fleet = RackFleet(1)
+    fleet.set("r00-t08", **{field: "1.2.3"})
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {check: (word, ["r00-t08"])}
+    assert "r00-t08 (slot 8, tray 8, host 1) has 1.2.3" in check_of(rack, check)["reason"]
+    for name in [*fleet.run["nodes"]][:9]:
+        fleet.set(name, **{field: "1.2.3"})
+    assert wrong(fleet.judged()["racks"][0]) == {check: ("missing", [])}
+
+
+@pytest.mark.parametrize(("field", "check"), [("bios_version", "rack_bios"), ("bmc_version", "rack_bmc")])
+def test_other_firmware_of_the_board_is_advice(field, check):
+    fleet = RackFleet(1)
+    fleet.evidence.records["r00-t08"]["facts"]["environment"]["firmware"][field] = "0.1"
+    (rack,) = fleet.judged()["racks"]
+    assert (rack["verdict"], wrong(rack)) == ("PASS", {check: ("warn", ["r00-t08"])})
+
+
+def test_imex_is_ready_where_a_domain_is_configured():
+    fleet, addresses = RackFleet(1), [f"10.0.0.{number}" for number in range(18)]
+    assert check_of(fleet.judged()["racks"][0], "rack_imex")["verdict"] == "skipped", "idle IMEX is no fault"
+    nodes = [{"node": number, "address": address, "state": "READY"} for number, address in enumerate(addresses)]
+    for name in fleet.run["nodes"]:
+        fleet.imex(name, service="active", configured=addresses, domain="UP", nodes=[dict(node) for node in nodes])
+    assert check_of(fleet.judged()["racks"][0], "rack_imex")["verdict"] == "pass"
+    fleet.evidence.records["r00-t02"]["facts"]["environment"]["imex"]["nodes"][5]["state"] = "UNAVAILABLE"
+    fleet.imex("r00-t05", nodes=[], problem="it lists no node")
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_imex": ("missing", ["r00-t02", "r00-t05"])}
+    reason = check_of(rack, "rack_imex")["reason"]
+    assert "10.0.0.5 UNAVAILABLE, seen by r00-t02" in reason
+    assert "r00-t05 (slot 5, tray 5, host 1): it lists no node" in reason
+
+
+def test_a_tray_with_three_gpus_is_named():
+    fleet = RackFleet(1)
+    record = fleet.evidence.records["r00-t10"]["facts"]
+    record["metrics"][0]["value"] = record["metrics"][1]["value"] = record["environment"]["accelerator"]["count"] = 3
+    del record["environment"]["gpus"][3]
+    (rack,) = fleet.judged()["racks"]
+    assert (rack["gpus"], rack["verdict"]) == (71, "FAIL"), "the node fails by its own checks"
+    assert wrong(rack) == {"rack_gpus": ("missing", ["r00-t10"]), "rack_nodes": ("fail", ["r00-t10"])}
+    assert check_of(rack, "rack_gpus")["reason"] == "71 of 72 GPUs: r00-t10 (slot 10, tray 10, host 1) has 3"
+
+
+def test_wrong_labels_are_advice():
+    fleet = RackFleet(2)
+    fleet.run["nodes"]["r00-t03"]["labels"] = {"rack": "r01"}
+    fleet.run["nodes"]["r01-t04"]["labels"][CLIQUE_LABEL] = f"{uuid_of(0)}.1"
+    report = fleet.judged()
+    assert [wrong(rack) for rack in report["racks"]] == [
+        {"rack_labels": ("warn", ["r00-t03"])}, {"rack_labels": ("warn", ["r01-t04"])}
+    ]  # fmt: skip
+    assert {rack["verdict"] for rack in report["racks"]} == {"PASS"}
+
+
+def test_trays_that_nothing_attributes_are_an_unknown_rack():
+    fleet = RackFleet(1, 2)
+    for name in fleet.run["nodes"]:
+        fleet.set(name, fabric_cluster_uuid=NO_UUID, fabric_clique=0, chassis_serial=None)
+        del fleet.run["nodes"][name]["labels"]
+    (rack,) = fleet.judged()["racks"]
+    assert (rack["name"], rack["verdict"], rack["class"]) == ("unknown", "INCOMPLETE", "rack_trays")
+
+
+def test_other_nodes_of_the_rack_are_no_trays():
+    fleet = RackFleet(1)
+    fleet.run["nodes"] |= {"login": {"stages": ["facts"], "sku": "cpu", "gpu_count": None, "labels": {"rack": "r00"}}}
+    (rack,) = fleet.judged()["racks"]
+    assert "login" not in nodes_of(rack)
+    assert rack["verdict"] == "PASS"
+
+
+def test_the_order_of_nodes_does_not_count():
+    fleet = RackFleet(3)
+    fleet.set("r01-t03", fabric_cluster_uuid=uuid_of(0))
+    fleet.break_fabric("r02-t05")
+    before = fleet.judged()["racks"]
+    fleet.run["nodes"] = dict(reversed(fleet.run["nodes"].items()))
+    assert fleet.judged()["racks"] == before
+
+
+@pytest.mark.parametrize("text", [None, 7, [], {}, "", "x" * 4000, "<b>&\x1b[31m", {"gpus": "none"}, -1])
+def test_facts_of_any_form_are_judged(text):
+    fleet = RackFleet(1, 4)
+    fleet.set("r00-t01", chassis_serial=text, fabric_cluster_uuid=text, fabric_clique=text, chassis_slot=text)
+    fleet.imex("r00-t02", configured=text, nodes=text, problem=text)
+    report = fleet.judged()
+    schemas.validate("report", report_file.packed(report), what="the report")
+    assert report["racks"][0]["verdict"] != "PASS"
+
+
+def test_every_rack_of_the_catalogue_is_whole_trays():
+    shapes = {sku.name: sku.rack_trays for sku in sku_catalogue.shipped() if sku.rack_trays}
+    assert shapes == {"gb200": 18, "gb300": 18, "vr200": 18}
+    for sku in sku_catalogue.shipped():
+        assert sku.links.get("domain_gpus", 0) == sku.rack_trays * (sku.node_gpus or 0)
