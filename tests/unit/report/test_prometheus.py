@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus imp
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from tests.kit.needs import needs_programs
+from tests.kit.racks import RackFleet
 
 
 def promtool(*arguments, text=None):
@@ -43,7 +44,7 @@ def mixed():
     evidence.records["good"]["inference"]["metrics"].append(metric("inference_tokens_per_second", 900.0, "tokens/s"))
     del evidence.records["gone"]
     evidence.launches["gone"] = {"state": "unreachable", "message": "No route to host"}
-    return judge(run, evidence)
+    return {**judge(run, evidence), "racks": RackFleet(1, 3).judged()["racks"]}
 
 
 def test_promtool_accepts_both_files_without_remarks(mixed):

@@ -120,10 +120,10 @@ def _is_same_verdict(before: Mapping[str, Any] | None, after: Mapping[str, Any] 
 
 def _first_texts(kept: Any, judged: Any) -> tuple[str, str]:
     """Short texts on two values from the first place in which they differ."""
-    while isinstance(kept, dict) and isinstance(judged, dict):
+    if isinstance(kept, dict) and isinstance(judged, dict):
         key = next(key for key in dict.fromkeys([*kept, *judged]) if kept.get(key, ...) != judged.get(key, ...))
-        kept, judged = kept.get(key, "nothing"), judged.get(key, "nothing")
+        return _first_texts(kept.get(key, "nothing"), judged.get(key, "nothing"))
     if isinstance(kept, list) and isinstance(judged, list):
         pairs = itertools.zip_longest(kept, judged, fillvalue="nothing")
-        kept, judged = next(pair for pair in pairs if pair[0] != pair[1])
+        return _first_texts(*next(pair for pair in pairs if pair[0] != pair[1]))
     return one_line(str(kept), 300), one_line(str(judged), 300)

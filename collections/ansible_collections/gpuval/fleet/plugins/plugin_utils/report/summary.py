@@ -15,7 +15,6 @@ from ..core.grouping import values_by_key
 from ..core.text import some_of, with_remedy
 from ..gang import report_section
 from ..judge import acceptance, sku_catalogue, stage_end
-from ..judge.verdict import headline
 from ..records import failure_classes, launch_errors
 from ..runs import overview
 from . import not_tested, problems
@@ -110,20 +109,16 @@ def rack_lines(report: Mapping[str, Any]) -> list[str]:
     """The number of NVLink racks, and a line for each that is not PASS, FAIL first."""
     racks = report.get("racks", ())
     counts = Counter(rack["verdict"] for rack in racks)
-    lines = (
-        [f"Racks: {', '.join(f'{counts[word]} {word}' for word in ('PASS', 'FAIL', 'INCOMPLETE'))}"] if racks else []
-    )
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     bad = sorted((rack for rack in racks if rack["verdict"] != "PASS"), key=lambda rack: rack["verdict"] != "FAIL")
+    lines = [f"Racks: {words}"] if racks else []
     for rack in bad[:MAX_NODE_LINES]:
-        check = headline(rack) or {"name": "", "reason": "no required check was passed", "remedy": ""}
-        more = len(decisive(rack)) - 1
-        reason = f"{one_line(check['reason'], 320)}{f' (and {more} more checks)' if more > 0 else ''}"
-        line = f"rack {rack['name']} {rack['verdict']} {check['name']}: {reason}"
+        check, *others = decisive(rack)
+        more = f" (and {some_of((other['name'] for other in others), 3)})" if others else ""
+        line = f"rack {rack['name']} {rack['verdict']} {check['name']}: {one_line(check['reason'], 320)}{more}"
         lines.append(with_remedy(line, "" if check["name"] == "rack_nodes" else check["remedy"]))
-    return [
-        *lines,
-        *([f"... and {len(bad) - MAX_NODE_LINES} more racks: see report.html"] if bad[MAX_NODE_LINES:] else []),
-    ]
+    hidden = len(bad) - MAX_NODE_LINES
+    return [*lines, f"... and {hidden} more racks: see report.html"] if hidden > 0 else lines
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
