@@ -93,6 +93,8 @@ def name_of_entry(call, module):
     arguments = [argument for argument in call.args if getattr(argument, "id", "") != "own_entry"]
     if getattr(call.func, "id", "") != "own_entry" and len(arguments) == len(call.args):
         return None
+    if isinstance(arguments[0], ast.Attribute):  # of the table of racks' checks, which class_names has
+        return None
     if isinstance(arguments[0], ast.JoinedStr):
         return "".join(str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "x"
                        for part in arguments[0].values)  # fmt: skip

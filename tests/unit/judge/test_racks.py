@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import racks, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
 
@@ -324,3 +324,31 @@ def test_every_rack_of_the_catalogue_is_whole_trays():
     assert shapes == {"gb200": 18, "gb300": 18, "vr200": 18}
     for sku in sku_catalogue.shipped():
         assert sku.links.get("domain_gpus", 0) == sku.rack_trays * (sku.node_gpus or 0)
+
+
+def lacking(fleet, field):
+    for name in fleet.run["nodes"]:
+        fleet.set(name, **{field: None})
+
+
+DECIDING = {
+    "rack_trays": lambda fleet: fleet.drop("r00-t02"),
+    "rack_chassis": lambda fleet: fleet.set("r00-t02", chassis_serial=chassis_of(4)),
+    "rack_slots": lambda fleet: fleet.set("r00-t02", chassis_slot=1, tray_index=1),
+    "rack_domain": lambda fleet: fleet.set("r00-t02", fabric_cluster_uuid=uuid_of(4)),
+    "rack_cliques": lambda fleet: fleet.set("r00-t02", fabric_clique=4),
+    "rack_gpus": lambda fleet: fleet.evidence.records["r00-t02"]["facts"]["metrics"].pop(0),
+    "rack_driver": lambda fleet: lacking(fleet, "driver_version"),
+    "rack_vbios": lambda fleet: lacking(fleet, "firmware_version"),
+    "rack_imex": lambda fleet: fleet.imex("r00-t02", configured=["10.0.0.1"], problem="timed out"),
+    "rack_nodes": lambda fleet: fleet.lose("r00-t02"),
+}
+
+
+@pytest.mark.parametrize("name", [check.name for check in racks.CHECKS if check.severity == "required"])
+def test_each_check_can_decide_against_a_rack(name):
+    fleet = RackFleet(1)
+    DECIDING[name](fleet)
+    (rack,) = fleet.judged()["racks"]
+    assert (rack["class"], rack["verdict"] == "PASS") == (name, False)
+    assert check_of(rack, name)["remedy"]
