@@ -27,7 +27,7 @@ from .stage_end import MAX_REASON
 
 #: What shows the rack of a tray, the strongest first, and its words in messages.
 SOURCES = {"cluster_uuid": "ClusterUUID", "chassis_serial": "chassis serial", "label": "label"}
-#: Values of the facts' GPUs by key: their path, and the text of "none".
+#: Paths of what GPUs of the facts report, by key.
 _OF_GPUS = {
     "cluster_uuid": "fabric_cluster_uuid",
     "clique": "fabric_clique",
@@ -36,7 +36,6 @@ _OF_GPUS = {
 }
 #: Checks that lack trays alone: those that --limit, or other work, left out of the run.
 NOT_WHOLE = frozenset({"rack_trays"})
-_IMEX_READY = "READY"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
         "is_configured": bool(nodes or environment.values(reported, "imex.configured[]")),
         "is_known": bool(nodes),
         "not_ready": [f"{one_line(address, 64)} {one_line(state, 40)}" for address, _, state in nodes
-                      if state != _IMEX_READY],
+                      if state != "READY"],
         "problem": one_line(", ".join(environment.texts(reported, "imex.problem")), 160),
     }  # fmt: skip
 

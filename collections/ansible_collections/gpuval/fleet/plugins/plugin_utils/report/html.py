@@ -40,7 +40,8 @@ MAX_SHOWN_FAILURES = 24
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, or proves less than an acceptance needs.",
-    "FAIL": "At least one node or rack failed a required check.",
+    "FAIL": "At least one node failed a required check.",
+    "RACK": "No node failed, but at least one NVLink rack failed a required check.",
     "INCOMPLETE": "Required evidence is missing, so there is no acceptance.",
 }
 
@@ -76,10 +77,11 @@ def page_of(
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "main": _main_figures(node_table, comparison),
     }
+    is_rack = report["verdict"] == "FAIL" and not report["counts"]["FAIL"]
     parts = {
         "report": report,
         "racks": report.get("racks", []),
-        "verdict_words": _VERDICT_WORDS[report["verdict"]],
+        "verdict_words": _VERDICT_WORDS["RACK" if is_rack else report["verdict"]],
         "wall_seconds": end - begin if begin is not None and end is not None and end >= begin else None,
         "remarks": [line for line in report["summary"][1:] if line not in lines_of_nodes],
         "steps": next_steps.of_report(report, inventory) if folder else [],
@@ -164,7 +166,7 @@ def _node_data(
             "v": node["verdict"], "c": texts.number(node.get("class") or ""), "f": node["flaky"],
             "k": texts.number(node.get("catalogue_sku") or node["accelerator"]), "d": texts.number(node["sku"]),
             "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
-                  for name, value in {**node.get("labels", {}), **nodes.rack_label(node)}.items()],
+                  for name, value in {**node.get("labels", {}), **({"rack": node["rack"]} if "rack" in node else {})}.items()],
             "l": letters,
             "s": [_stage_data(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [

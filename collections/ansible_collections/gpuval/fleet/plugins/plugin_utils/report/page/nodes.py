@@ -76,11 +76,6 @@ def rack(node: Mapping[str, Any]) -> str:
     return node.get("rack") or rack_of(node.get("labels", {}))
 
 
-def rack_label(node: Mapping[str, Any]) -> dict[str, str]:
-    """The label of the node's NVLink rack; empty for a node in none."""
-    return {"rack": node["rack"]} if "rack" in node else {}
-
-
 def _hardware(node: Mapping[str, Any]) -> str:
     counted = Counter(gpu.get("model", "GPU") for gpu in node["identity"].get("gpus", []))
     return ", ".join(f"{count} x {model}" for model, count in counted.items()) or node["accelerator"]
