@@ -165,8 +165,8 @@ def _node_data(
             "i": one_line(node["id"], 120) if node["id"] and node["id"] != node["name"] else "",
             "v": node["verdict"], "c": texts.number(node.get("class") or ""), "f": node["flaky"],
             "k": texts.number(node.get("catalogue_sku") or node["accelerator"]), "d": texts.number(node["sku"]),
-            "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
-                  for name, value in {**node.get("labels", {}), **({"rack": node["rack"]} if "rack" in node else {})}.items()],
+            "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}") for name, value in
+                  {**node.get("labels", {}), **({"rack": node["rack"]} if "rack" in node else {})}.items()],
             "l": letters,
             "s": [_stage_data(stage, first, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [
