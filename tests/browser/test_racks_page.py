@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 
 from tests.kit.browser import VIEWS, Opened
-from tests.kit.racks import RackFleet, chassis_of
+from tests.kit.rack_fleet import RackFleet, chassis_of
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.acceptance.accepted_racks import decide_racks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.repairs import ReportedRun
 
-from tests.kit.racks import RackFleet
+from tests.kit.rack_fleet import RackFleet
 
 NAMES = [f"r00-t{number:02}" for number in range(18)]
 

@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CL
 from tests.kit.actions import run_action
 from tests.kit.builders import LAUNCHED
 from tests.kit.bundled_runs import make
-from tests.kit.racks import RackFleet, chassis_of, uuid_of
+from tests.kit.rack_fleet import RackFleet, chassis_of, uuid_of
 
 pytestmark = pytest.mark.usefixtures("shipped_proofs")
 

@@ -6,7 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import racks, s
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
 
-from tests.kit.racks import NO_UUID, RackFleet, chassis_of, uuid_of
+from tests.kit.rack_fleet import NO_UUID, RackFleet, chassis_of, uuid_of
 
 
 def check_of(rack, name):
@@ -202,6 +202,39 @@ def test_two_chassis_in_one_domain_are_declared():
     assert wrong(fleet.judged()["racks"][0]) == {}
 
 
+def test_racks_that_report_one_chassis_do_not_pass():
+    fleet = RackFleet(3)
+    for number in range(18):
+        fleet.set(f"r02-t{number:02}", chassis_serial=chassis_of(0))
+    first, second, third = fleet.judged()["racks"]
+    assert [rack["verdict"] for rack in (first, second, third)] == ["INCOMPLETE", "PASS", "INCOMPLETE"]
+    assert check_of(first, "rack_chassis")["reason"] == f"r00 and r02 report one chassis serial, {chassis_of(0)}"
+    assert check_of(third, "rack_chassis")["verdict"] == "missing"
+
+
+def test_a_tray_of_another_rack_is_compared_with_its_own():
+    fleet = RackFleet(2)
+    for number in range(18):
+        fleet.set(f"r01-t{number:02}", firmware_version="97.00.99.00.00")
+    fleet.drop("r00-t03")
+    fleet.set("r01-t03", fabric_cluster_uuid=uuid_of(0))
+    first, _ = fleet.judged()["racks"]
+    assert [name for name, (word, _) in wrong(first).items() if word == "fail"] == ["rack_chassis"]
+
+
+@pytest.mark.parametrize(("trays", "word"), [(18, "warn"), (10, "warn"), (9, "pass"), (1, "pass")])
+def test_a_link_that_is_bad_on_most_gpus_names_its_plane(trays, word):
+    fleet = RackFleet(1)
+    for number, name in enumerate(fleet.run["nodes"]):
+        for gpu in fleet.gpus(name):
+            gpu["nvlinks"] = [{"link": link, "is_up": True, "errors": 4000 if link == 9 and number < trays else 2}
+                              for link in range(18)]  # fmt: skip
+    (rack,) = fleet.judged()["racks"]
+    found = check_of(rack, "rack_links")
+    assert (rack["verdict"], found["verdict"]) == ("PASS", word)
+    assert word == "pass" or f"link 9 is down or has many errors on {4 * trays} of 72 GPUs" in found["reason"]
+
+
 def test_two_trays_in_one_place_are_both_named():
     fleet = RackFleet(1)
     fleet.set("r00-t04", chassis_slot=11, tray_index=11)
@@ -255,7 +288,7 @@ def test_imex_is_ready_where_a_domain_is_configured():
     fleet.evidence.records["r00-t02"]["facts"]["environment"]["imex"]["nodes"][5]["state"] = "UNAVAILABLE"
     fleet.imex("r00-t05", nodes=[], problem="it lists no node")
     (rack,) = fleet.judged()["racks"]
-    assert wrong(rack) == {"rack_imex": ("missing", ["r00-t02", "r00-t05"])}
+    assert wrong(rack) == {"rack_imex": ("missing", ["r00-t05"])}
     reason = check_of(rack, "rack_imex")["reason"]
     assert "10.0.0.5 UNAVAILABLE, seen by r00-t02" in reason
     assert "r00-t05 (slot 5, tray 5, host 1): it lists no node" in reason
@@ -314,6 +347,7 @@ def test_facts_of_any_form_are_judged(text):
     fleet = RackFleet(1, 4)
     fleet.set("r00-t01", chassis_serial=text, fabric_cluster_uuid=text, fabric_clique=text, chassis_slot=text)
     fleet.imex("r00-t02", configured=text, nodes=text, problem=text)
+    fleet.set("r00-t03", nvlinks=[{"link": text, "is_up": text, "errors": text}] if text != -1 else text)
     report = fleet.judged()
     schemas.validate("report", report_file.packed(report), what="the report")
     assert report["racks"][0]["verdict"] != "PASS"

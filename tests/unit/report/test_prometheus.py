@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus imp
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from tests.kit.needs import needs_programs
-from tests.kit.racks import RackFleet
+from tests.kit.rack_fleet import RackFleet
 
 
 def promtool(*arguments, text=None):

@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import final_block
 
 from tests.kit.builders import write_report
-from tests.kit.racks import RackFleet, chassis_of, uuid_of
+from tests.kit.rack_fleet import RackFleet, chassis_of, uuid_of
 
 
 @pytest.fixture(scope="module")

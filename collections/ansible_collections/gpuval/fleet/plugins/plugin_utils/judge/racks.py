@@ -34,6 +34,8 @@ _OF_GPUS = {
     "chassis_serial": "chassis_serial",
     "slot": "chassis_slot+tray_index+host_id",
 }
+#: Errors of an NVLink since the driver was loaded: healthy ones have few.
+MANY_LINK_ERRORS = 100
 #: Checks that lack trays alone: those that --limit, or other work, left out of the run.
 NOT_WHOLE = frozenset({"rack_trays"})
 
@@ -54,6 +56,8 @@ class RackTray:
     properties: Mapping[str, str]
     values: Mapping[str, Mapping[str, list[str]]]
     imex: Mapping[str, Any]
+    #: By number of an NVLink, on how many GPUs it is down or has errors.
+    bad_links: Counter[str]
 
     @classmethod
     def of(cls, subject: Subject, expected: Document, verdict: str) -> "RackTray":
@@ -64,6 +68,7 @@ class RackTray:
             subject.name, verdict, sku, int(subject.detected_gpus or 0), expected_gpus, facts is not None,
             expected.get("labels", {}), expected.get("declared", {}).get("rack", {}), subject.properties,
             {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
+            Counter(filter(None, map(_bad_link, environment.objects(reported, "gpus[].nvlinks[]")))),
         )  # fmt: skip
 
     def source(self, key: str) -> str:
@@ -94,6 +99,13 @@ def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
     pairs = environment.members(reported, f"gpus[].{path}")
     texts = ((one_line(text, 80), environment.part_of(gpu)) for gpu, text in pairs)
     return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
+
+
+def _bad_link(link: Mapping[str, Any]) -> str:
+    """The number of a link that is down or has many errors; empty for a good one."""
+    errors = link.get("errors")
+    is_bad = link.get("is_up") is False or (type(errors) is int and errors > MANY_LINK_ERRORS)
+    return one_line(str(link.get("link")), 8) if is_bad else ""
 
 
 def _place(text: str) -> str:
@@ -144,6 +156,12 @@ class NvlinkRack:
     def sku(self) -> Sku | None:
         counts = Counter(tray.sku for tray in self.trays if tray.sku)
         return counts.most_common(1)[0][0] if counts else None
+
+    @cached_property
+    def own_trays(self) -> list[RackTray]:
+        """Its trays without those whose chassis serial is that of another rack."""
+        others = {tray.source("chassis_serial") for tray in self.elsewhere} - {self.usual("chassis_serial")}
+        return [tray for tray in self.trays if tray.source("chassis_serial") not in others - {""}]
 
     def declared(self, key: str, default: Any) -> Any:
         """What the site declares of the rack; of several values the largest."""
@@ -233,6 +251,10 @@ def _odd_parts(values: Mapping[str, list[str]], right: str) -> dict[str, list[st
     return {value: parts if len(values) > 1 else [] for value, parts in values.items() if value != right}
 
 
+def _domain_check(rack: NvlinkRack) -> RackFinding:
+    return _alike("cluster_uuid", "ClusterUUID", rack.trays)
+
+
 def _cliques_check(rack: NvlinkRack) -> RackFinding:
     """One clique, or one for each partition that the site declares."""
     partitions = values_by_key((str(tray.declared.get("partition", "")), tray) for tray in rack.trays)
@@ -254,6 +276,12 @@ def _chassis_check(rack: NvlinkRack) -> RackFinding:
     counts = Counter(serial for tray in rack.trays for serial in tray.values["chassis_serial"])
     if 1 < len(counts) == rack.declared("chassis", 1):
         return RackFinding("pass", f"{len(counts)} chassis, as declared: {', '.join(sorted(counts))}")
+    serial = rack.usual("chassis_serial")
+    others = [tray for tray in rack.elsewhere if serial and tray.source("chassis_serial") == serial]
+    if len(others) > 1 and 2 * len(others) >= len(rack.trays):
+        labels = sorted({tray.source("label") or tray.source("cluster_uuid") for tray in others}, key=natural_order)
+        reason = f"{rack.name} and {some_of(labels, 4)} report one chassis serial, {serial}"
+        return RackFinding("missing", reason, [tray.name for tray in others])
     return _alike("chassis_serial", "chassis serial", rack.trays, "skipped")
 
 
@@ -272,6 +300,15 @@ def _slots_check(rack: NvlinkRack) -> RackFinding:
     return RackFinding("fail", texts, [tray.name for listed in shared for tray in listed])
 
 
+def _links_check(rack: NvlinkRack) -> RackFinding:
+    """NVLinks with one number end at one switch plane: what most GPUs have at one number is a fault of the plane."""
+    counts = sum((tray.bad_links for tray in rack.trays), Counter[str]())
+    gpus = sum(tray.gpus for tray in rack.trays)
+    bad = [f"link {number} is down or has many errors on {count} of {gpus} GPUs"
+           for number, count in counts.most_common(8) if 2 * count > gpus]  # fmt: skip
+    return RackFinding("fail", some_of(bad, 4, "; ")) if bad else RackFinding("pass", "no link of all GPUs is bad")
+
+
 def _imex_check(rack: NvlinkRack) -> RackFinding:
     configured = [tray for tray in rack.trays if tray.imex["is_configured"]]
     if not configured:
@@ -282,8 +319,9 @@ def _imex_check(rack: NvlinkRack) -> RackFinding:
     texts += [f"{tray.named()}: {tray.imex['problem'] or 'nvidia-imex-ctl lists no node'}" for tray in unknown]
     if not texts:
         return RackFinding("pass", f"all nodes of the IMEX domain are READY on {_count(configured)}")
-    nodes = dict.fromkeys([*(name for names in seen.values() for name in names), *(tray.name for tray in unknown)])
-    return RackFinding("missing", f"IMEX is not READY: {some_of(texts, 4, '; ')}", [*nodes])
+    seers = dict.fromkeys(name for names in seen.values() for name in names)
+    nodes = [tray.name for tray in unknown] or [*seers]  # where a daemon does not answer, others only see that
+    return RackFinding("missing", f"IMEX is not READY: {some_of(texts, 4, '; ')}", nodes)
 
 
 def _labels_check(rack: NvlinkRack) -> RackFinding:
@@ -322,7 +360,8 @@ class RackCheck(NamedTuple):
 
 
 def _same(key: str, words: str, otherwise: str = "missing") -> Callable[[NvlinkRack], RackFinding]:
-    return lambda rack: _alike(key, words, rack.trays, otherwise)
+    """The check that the trays of the rack's own chassis share a property."""
+    return lambda rack: _alike(key, words, rack.own_trays, otherwise)
 
 
 _SHAPE, _PLACE = "Rack of the SKU (links.domain_gpus), or gpuval_rack.", "platformInfo of nvidia-smi."
@@ -337,12 +376,14 @@ CHECKS = (
               "Check slot and NVLink cabling of the tray from another chassis, and its domain in NMX-C."),
     RackCheck("rack_slots", _slots_check, "each tray in a place of its own", _PLACE,
               "Check whether one machine is listed twice; else reseat the trays or update the chassis firmware."),
-    RackCheck("rack_domain", _same("cluster_uuid", "ClusterUUID"), "one ClusterUUID", _FABRIC,
+    RackCheck("rack_domain", _domain_check, "one ClusterUUID", _FABRIC,
               "Check NMX-C or the fabric manager of the switches and the NVLinks of these trays; reset their GPUs."),
     RackCheck("rack_cliques", _cliques_check, "one clique for each declared partition", _FABRIC,
               "Move these trays to the partition of the others (NMX-C), or declare partitions in gpuval_rack."),
     RackCheck("rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", _SHAPE,
               "Find the missing GPUs of these trays, or give them to the host."),
+    RackCheck("rack_links", _links_check, "no link that is bad on most GPUs", "NVLinks with one number share a switch.",
+              "Read the log of the switch tray behind this link and its ports (NMX-C, nv show interface).", "advisory"),
     RackCheck("rack_driver", _same("driver", "driver"), "one driver", _SOFTWARE, _REFLASH),
     RackCheck("rack_vbios", _same("vbios", "VBIOS"), "one VBIOS", _SOFTWARE, _REFLASH),
     RackCheck("rack_bios", _same("bios", "BIOS", "skipped"), "one BIOS", _SOFTWARE, _REFLASH, "advisory"),
