@@ -143,8 +143,8 @@ class PairExplanation:
         """Number of pairs that are faster than noise explains: the usual speed is then unclear."""
         return sum(item.relative > self.tuning.gross for item in self.measurements)
 
-    def residuals(self) -> tuple[list[float], int]:
-        """The differences of figures from the mean that explains them, and the number of these means.
+    def residuals(self, centre: float | None, shifts: Mapping[int, float]) -> tuple[list[float], int]:
+        """The differences of figures around this centre from the mean that explains them, and the number of means.
 
         Good pairs share one mean. Implicated nodes and low pairs have a mean of their own: their offset is not noise,
         and without their residuals the noise would be too small.
@@ -153,14 +153,14 @@ class PairExplanation:
         by_cause: dict[Link | str, list[float]] = defaultdict(list)
         for item in self.measurements:
             bad = [node for node in item.pair if node not in self.good]
-            if item.has_failed:
+            if (relative := item.relative_to(centre, shifts)) == HARD:
                 continue
             if item.pair in links:
-                by_cause[item.pair].append(item.relative)
+                by_cause[item.pair].append(relative)
             elif not bad and item not in self.explained:
-                by_cause[""].append(item.relative)
+                by_cause[""].append(relative)
             elif len(bad) == 1 and bad[0] in self.implicated:
-                by_cause[bad[0]].append(item.relative)
+                by_cause[bad[0]].append(relative)
         residuals = by_cause.pop("", [])
         means = [(statistics.fmean(values), values) for values in by_cause.values() if len(values) > 1]
         return [*residuals, *(value - mean for mean, values in means for value in values)], 1 + len(means)
@@ -366,10 +366,9 @@ class _PairExplainer:
             return self._explain_from(None)
         medians = sorted(statistics.median(_speeds(items)) for items in timed.values())
         # Of three nodes with a slow one, a single pair has the usual speed.
-        is_few = len(self.nodes) <= self.tuning.several
-        high = medians[-1] if is_few else medians[int(0.9 * (len(medians) - 1))]
-        for start in (high, self._better_half(), statistics.median(medians)):
-            explanation = self._explain_from(start)
+        high = 1.0 if len(self.nodes) <= self.tuning.several else 0.9
+        for share in (high, 0.7, 0.5):
+            explanation = self._explain_from(medians[int(share * (len(medians) - 1))])
             if self._is_usual(explanation) or self._is_isolated(explanation):
                 break
         return explanation
@@ -407,7 +406,7 @@ class _PairExplainer:
             ]
             # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
             if explanation:
-                residuals, means = explanation.residuals()
+                residuals, means = explanation.residuals(centre, shifts)
             sigma = deviation(residuals, limits.noise_ratio, means, tuning)
             noise = PairNoise(sigma, max(0, len(residuals) - means), limits.noise_ratio, tuning)
             explanation = PairExplanation(limits, tuning, self.nodes, measured, missing, noise, centre)
@@ -426,20 +425,3 @@ class _PairExplainer:
                 break
         assert explanation  # the loop runs at least once
         return explanation
-
-    def _better_half(self) -> float:
-        """Median speed of pairs in the better half of the nodes, within one outermost group if enough pairs are."""
-        speeds: dict[str, list[float]] = {node: [] for node in self.nodes}
-        for item in self.measurements:
-            speeds[item.one] += _speeds([item])
-            speeds[item.two] += _speeds([item])
-        middles = {node: middle(values) for node, values in speeds.items() if values}
-        ranked = sorted(middles, key=middles.__getitem__, reverse=True)
-        best = set(ranked[: max(2, (len(ranked) + 1) // 2)])
-        of_best = [item for item in self.measurements if best.issuperset(item.pair)]
-        group = {node: self.topology.place(node, LEVELS[0]) for node in self.nodes}
-        for measured in (of_best, self.measurements):
-            near = _speeds(item for item in measured if group[item.one] == group[item.two])
-            if len(near) >= self.tuning.several:
-                return statistics.median(near)
-        return statistics.median(_speeds(of_best) or _speeds(self.measurements))

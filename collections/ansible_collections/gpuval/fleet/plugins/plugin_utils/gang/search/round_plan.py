@@ -109,7 +109,7 @@ class RoundPlan:
             begun = 0
             for node in inside:
                 partner = self._partner(node, outside, begun, across=True)
-                if partner is not None and begun < self.tuning.boundary_pairs:
+                if partner is not None and begun < self.tuning.several:
                     begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _test_nodes(self) -> None:

@@ -240,7 +240,7 @@ def _classify_boundary(explanation: PairExplanation, boundary: TopologyBoundary)
         return NodeFinding(SUSPECT, f"{reason}; by design, or a fault of what connects them")
     fresh = [item for item in items if item.purpose == "boundary"]
     low, rounds = [item for item in fresh if item.is_low], {item.round for item in fresh}
-    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.boundary_pairs, len(items) // 2)
+    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.several, len(items) // 2)
     if enough and explanation.is_too_low([item.relative for item in fresh], explanation.usual()[1]):
         return NodeFinding(BAD, reason)
     return NodeFinding(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < tuning.tests)

@@ -15,7 +15,8 @@ class SearchTuning:
     #: test, attempts for a missing result, runs of the whole gang.
     partners: int = 2
     #: Number of independent results if fewer may have another cause: fresh failures of a link, good partners that see
-    #: an intermittent node fail, low pairs across a boundary, bad nodes of a bad rack, nodes or pairs that are faster.
+    #: an intermittent node fail, pairs across a boundary in a round, and low ones of them, bad nodes of a bad rack,
+    #: nodes or pairs that are faster.
     several: int = 3
     #: Number of fresh tests of a node, link or boundary; after these only their mean decides about a node.
     tests: int = 8
@@ -35,8 +36,6 @@ class SearchTuning:
     #: Relative: a pair this far beyond what its nodes explain is examined as a link; pairs this much faster than usual
     #: make the usual speed unclear; bus bandwidth falls by less than this with size.
     gross: float = 0.35
-    #: Number of pairs across a boundary in one round, and of fresh low pairs that confirm it as bad.
-    boundary_pairs: int = 4
     #: Share of pairs that must be low: across a bad boundary, or between groups that are slower by design.
     share: float = 0.75
     #: Share of nodes that must reach a speed, so that it is the usual one.
