@@ -119,7 +119,7 @@ def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
     nodes = [list(node.values()) for node in by_node.values()]
     values = [value for node in nodes for value in node]
     group = peer_statistics.Peers.without_the_far(values, _FAR, _DEVIATIONS)
-    good = [value for value in values if group and not group.is_outlier(value, _FAR, _FAR, _DEVIATIONS)]
+    good = group.near(values, _FAR, _DEVIATIONS) if group else []
     if group is None or len(good) < peer_statistics.MIN_PARTS:
         return None
     middles = [statistics.median(node) for node in nodes]

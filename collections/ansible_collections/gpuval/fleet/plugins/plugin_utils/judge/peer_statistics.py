@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core import units
 
@@ -62,14 +62,19 @@ class Peers:
     count: int
 
     @classmethod
+    def around(cls, values: Sequence[float]) -> "Peers":
+        """The statistics of at least one value."""
+        median = statistics.median(values)
+        return cls(median, MAD_TO_DEVIATION * statistics.median([abs(value - median) for value in values]), len(values))
+
+    @classmethod
     def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> "Peers | None":
         """None where there are too few, or where their median is 0 and so nothing is relative to it. ``floor_ratio`` is
         the least deviation, relative to the median: parts that agree by chance know no better than their repeats do."""
-        median = statistics.median(values) if len(values) >= MIN_PARTS else 0
-        if median == 0:
+        peers = cls.around(values) if len(values) >= MIN_PARTS else None
+        if peers is None or peers.median == 0:
             return None
-        deviation = MAD_TO_DEVIATION * statistics.median([abs(value - median) for value in values])
-        return cls(median, max(deviation, floor_ratio * abs(median)), len(values))
+        return replace(peers, deviation=max(peers.deviation, floor_ratio * abs(peers.median)))
 
     @classmethod
     def without_the_far(
@@ -81,17 +86,25 @@ class Peers:
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
-            near = [value for value in values if not group.is_outlier(value, margin, margin, deviations)]
+            near = group.near(values, margin, deviations)
             if len(near) == len(near_before) or 2 * len(near) <= len(values):
                 break
             closer = cls.of(near, floor_ratio=floor_ratio)
             if closer is None:
                 break
-            still = sum(not closer.is_outlier(value, margin, margin, deviations) for value in values)
-            if 2 * still <= len(values) or len(near) > len(near_before):
+            if 2 * len(closer.near(values, margin, deviations)) <= len(values) or len(near) > len(near_before):
                 break
             near_before, group = near, closer
         return group
+
+    def far(self, margin: float, deviations: float) -> float:
+        """The distance from the median, in the unit of the figures, beyond which a value is an outlier."""
+        return max(margin * abs(self.median), deviations * self.deviation)
+
+    def near(self, values: Iterable[float], margin: float, deviations: float) -> list[float]:
+        """The values that are no outliers."""
+        far = self.far(margin, deviations)
+        return [value for value in values if abs(value - self.median) <= far]
 
     def change(self, value: float) -> float:
         """The value's relative distance from the median: -0.05 is 5 % below."""
@@ -180,7 +193,7 @@ class Tails:
         if peers is None or not peers.deviation:
             return
         self.count += len(pairs)
-        most = max(margin * abs(peers.median), deviations * peers.deviation)
+        most = peers.far(margin, deviations)
         better = [(node, sign * (value - peers.median)) for node, value in pairs]
         bests: dict[str, float] = {}
         for node, by in better:

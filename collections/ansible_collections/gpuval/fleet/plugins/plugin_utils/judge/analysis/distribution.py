@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...core.grouping import values_by_key
-from ..peer_statistics import MAD_TO_DEVIATION
+from ..peer_statistics import Peers
 
 #: Least number of nodes for a figure's distribution.
 MIN_NODES = 3
@@ -202,17 +202,16 @@ def relative(value: float, base: float) -> float | None:
 def distribution(sample: FigureSample) -> Distribution:
     """Describe the spread of at least one value. p01 to p99 are measured values (nearest rank)."""
     numbers = sorted(sample.numbers)
-    median = statistics.median(numbers)
-    spread = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in numbers)
+    peers = Peers.around(numbers)
     mean = math.fsum(numbers) / len(numbers)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(1, len(numbers) - 1))
-    most = max(DEVIATIONS * spread, LEAST_DIFFERENCE * abs(median))
-    outliers = [pair for pair in sample.values if abs(pair[0] - median) > most]
-    outliers.sort(key=lambda pair: -abs(pair[0] - median))
+    far = peers.far(LEAST_DIFFERENCE, DEVIATIONS)
+    outliers = [pair for pair in sample.values if abs(pair[0] - peers.median) > far]
+    outliers.sort(key=lambda pair: -abs(pair[0] - peers.median))
     return Distribution(
         len(numbers), len({place[0] for place in sample.places}), mean, deviation, numbers[0],
-        _percentile(numbers, 0.01), _percentile(numbers, 0.05), median, _percentile(numbers, 0.95),
-        _percentile(numbers, 0.99), numbers[-1], spread, outliers,
+        _percentile(numbers, 0.01), _percentile(numbers, 0.05), peers.median, _percentile(numbers, 0.95),
+        _percentile(numbers, 0.99), numbers[-1], peers.deviation, outliers,
     )  # fmt: skip
 
 
