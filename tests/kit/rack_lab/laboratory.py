@@ -11,7 +11,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 
 from tests.kit.builders import SHIPPED, make_record, make_run
 from tests.kit.rack_lab.trays import Tray, TrayGpu
-from tests.kit.reported import REPORTED
 
 HERE = Path(__file__).parent
 SITE = yaml.safe_load((HERE / "racks.yml").read_text())
@@ -22,7 +21,7 @@ FIRST_SLOT = 10
 JUDGED_AT = "2026-11-02T10:00:00Z"
 #: By fabric between trays: its stage, and the beginning of the figures that it alone has.
 FABRICS = {"mnnvl": ("collective_nvlink", "gang_nvlink_"), "network": ("collective", "gang_")}
-GANG_STAGES = tuple(stage for stage, _ in FABRICS.values() if stage in REPORTED)
+GANG_STAGES = tuple(stage for stage, _ in FABRICS.values())
 STAGES = ("facts", "diagnostics", *GANG_STAGES)
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 #: Seconds of the stage that telemetry compares.
