@@ -3,9 +3,10 @@
 A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has three
 tables before its nodes:
 
-* ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
-  same, a value that is none, and its stage where no other stage has a check of that name; one that fails, or lacks
-  required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check, as people read it.
+* ``criteria``: by ``stage/name`` of a check its most common texts, and its most common value unless that is a float. A
+  check of a node leaves out those that are the same, and its stage where no other stage has a check of that name; one
+  that fails, or lacks required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check,
+  as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
 * ``properties``: versions and setups. A node or a stage has the number of its own.
@@ -165,6 +166,9 @@ def _common_texts(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
     for key, listed in checks.items():
         getters = {text: operator.itemgetter(text) for text in TEXTS} | {"reason": _template}
         criteria[key] = {text: Counter(map(get, listed)).most_common(1)[0][0] for text, get in getters.items()}
+        values = Counter((type(check["value"]), check["value"]) for check in listed)
+        kind, value = values.most_common(1)[0][0]
+        criteria[key] |= {} if kind in (float, type(None)) else {"value": value}
     return criteria
 
 
@@ -174,19 +178,24 @@ def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mappi
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return packed
     common = {
-        **_texts_for_value(criteria[_check_key(check)], value, check["unit"]),
         "value": None,
+        **_texts_for_value(criteria[_check_key(check)], value, check["unit"]),
         "stage": stages.get(check["name"]),
     }
-    return {key: text for key, text in packed.items() if key not in common or text != common[key]}
+    return {key: text for key, text in packed.items() if key not in common or not _is_same(text, common[key])}
 
 
 def _unpack_check(check: Document, common: Document) -> dict[str, Any]:
     """The check with all texts; equal texts are the same object as in ``common``, to save memory."""
     if "reason" not in check and "reason" in common:
         common = _texts_for_value(common, check.get("value"), check.get("unit", common["unit"]))
-    fields = {key: value for key, value in check.items() if key not in common or value != common[key]}
+    fields = {key: value for key, value in check.items() if key not in common or not _is_same(value, common[key])}
     return {"value": None, **common, **fields}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values are equal in JSON, too: 8 is not 8.0, and 0 is not false."""
+    return type(value) is type(other) and value == other
 
 
 def _template(check: Document) -> str:
