@@ -4,7 +4,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 
 from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric
 
-FABRIC = [check for check in SHIPPED if "_fabric" in check.name]
+FABRIC = [check for check in SHIPPED if "_fabric" in check.name or check.name.startswith("facts_gpu_nvlinks_gb")]
 NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 

@@ -360,6 +360,35 @@ def test_every_rack_of_the_catalogue_is_whole_trays():
         assert sku.links.get("domain_gpus", 0) == sku.rack_trays * (sku.node_gpus or 0)
 
 
+def put_down(fleet, tray, *links):
+    """Links that are down on all four GPUs of a tray, as the facts report them."""
+    fleet.set(tray, nvlinks=[{"link": link, "is_up": link not in links, "errors": 0} for link in range(18)])
+    scopes = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
+    metrics = fleet.evidence.records[tray]["facts"]["metrics"]
+    metrics[:] = [metric for metric in metrics if metric["name"] != "gpu_nvlinks_up_count"]
+    for scope in scopes:
+        row = {"name": "gpu_nvlinks_up_count", "value": 18 - len(links), "unit": "count", "scope": scope}
+        metrics.append(row)
+
+
+def test_a_dead_switch_plane_fails_the_rack_and_no_tray():
+    """But a tray with a further link that is down, and one whose link alone is down."""
+    fleet = RackFleet(2)
+    for number in range(18):
+        put_down(fleet, f"r00-t{number:02}", 9)
+    put_down(fleet, "r00-t05", 9, 3)
+    put_down(fleet, "r01-t02", 9)
+    report = fleet.judged()
+    first, second = report["racks"]
+    assert (first["verdict"], first["class"]) == ("FAIL", "rack_planes")
+    assert check_of(first, "rack_planes")["reason"] == "link 9 is down on 72 of 72 GPUs"
+    assert check_of(second, "rack_planes")["verdict"] == "pass"
+    verdicts = {node["name"]: (node["verdict"], node["class"]) for node in report["nodes"]}
+    failed = {name for name, (verdict, _) in verdicts.items() if verdict == "FAIL"}
+    assert failed == {"r00-t05", "r01-t02"}
+    assert {verdicts[f"r00-t{number:02}"] for number in range(18) if number != 5} == {("INCOMPLETE", "nvlink_plane")}
+
+
 def lacking(fleet, field):
     for name in fleet.run["nodes"]:
         fleet.set(name, **{field: None})
@@ -372,6 +401,7 @@ DECIDING = {
     "rack_domain": lambda fleet: fleet.set("r00-t02", fabric_cluster_uuid=uuid_of(4)),
     "rack_cliques": lambda fleet: fleet.set("r00-t02", fabric_clique=4),
     "rack_gpus": lambda fleet: fleet.evidence.records["r00-t02"]["facts"]["metrics"].pop(0),
+    "rack_planes": lambda fleet: [put_down(fleet, f"r00-t{number:02}", 9) for number in range(18)],
     "rack_driver": lambda fleet: lacking(fleet, "driver_version"),
     "rack_vbios": lambda fleet: lacking(fleet, "firmware_version"),
     "rack_imex": lambda fleet: fleet.imex("r00-t02", configured=["10.0.0.1"], problem="timed out"),

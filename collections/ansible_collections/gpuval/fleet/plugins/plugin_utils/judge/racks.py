@@ -8,7 +8,7 @@ INCOMPLETE, and never changes the verdict on a node.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,6 +38,8 @@ _OF_GPUS = {
 MANY_LINK_ERRORS = 100
 #: Checks that lack trays alone: those that --limit, or other work, left out of the run.
 NOT_WHOLE = frozenset({"rack_trays"})
+#: Class of a tray's check of its links, where only links of a dead switch plane are down, and the metric of the check.
+OF_PLANE, LINKS_UP = "nvlink_plane", "gpu_nvlinks_up_count"
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,10 @@ class RackTray:
     properties: Mapping[str, str]
     values: Mapping[str, Mapping[str, list[str]]]
     imex: Mapping[str, Any]
-    #: By number of an NVLink, on how many GPUs it is down or has errors.
+    #: By number of an NVLink, on how many GPUs it is down, or has errors.
     bad_links: Counter[str]
+    #: By number of an NVLink, on how many GPUs it is down.
+    down_links: Counter[str]
 
     @classmethod
     def of(cls, subject: Subject, expected: Document, verdict: str) -> "RackTray":
@@ -68,7 +72,8 @@ class RackTray:
             subject.name, verdict, sku, int(subject.detected_gpus or 0), expected_gpus, facts is not None,
             expected.get("labels", {}), expected.get("declared", {}).get("rack", {}), subject.properties,
             {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
-            Counter(filter(None, map(_bad_link, environment.objects(reported, "gpus[].nvlinks[]")))),
+            *(Counter(_link_number(link) for link in environment.objects(reported, "gpus[].nvlinks[]") if is_such(link))
+              for is_such in (_is_bad, _is_down)),
         )  # fmt: skip
 
     def source(self, key: str) -> str:
@@ -101,11 +106,17 @@ def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
     return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
 
 
-def _bad_link(link: Mapping[str, Any]) -> str:
-    """The number of a link that is down or has many errors; empty for a good one."""
+def _link_number(link: Mapping[str, Any]) -> str:
+    return one_line(str(link.get("link")), 8)
+
+
+def _is_down(link: Mapping[str, Any]) -> bool:
+    return link.get("is_up") is False
+
+
+def _is_bad(link: Mapping[str, Any]) -> bool:
     errors = link.get("errors")
-    is_bad = link.get("is_up") is False or (type(errors) is int and errors > MANY_LINK_ERRORS)
-    return one_line(str(link.get("link")), 8) if is_bad else ""
+    return _is_down(link) or (type(errors) is int and errors > MANY_LINK_ERRORS)
 
 
 def _place(text: str) -> str:
@@ -174,6 +185,13 @@ class NvlinkRack:
     @cached_property
     def gpus_of_tray(self) -> int:
         return max(tray.expected_gpus for tray in self.trays)
+
+    @cached_property
+    def dead_planes(self) -> dict[str, int]:
+        """By number the NVLinks that are down on most of its GPUs, with the count of GPUs. NVLinks with one number end
+        at one switch plane, so that the switch is at fault and not the trays."""
+        counts = sum((tray.down_links for tray in self.trays), Counter[str]())
+        return {number: count for number, count in counts.items() if 2 * count > sum(tray.gpus for tray in self.trays)}
 
     @cached_property
     def name(self) -> str:
@@ -309,6 +327,12 @@ def _links_check(rack: NvlinkRack) -> RackFinding:
     return RackFinding("fail", some_of(bad, 4, "; ")) if bad else RackFinding("pass", "no link of all GPUs is bad")
 
 
+def _planes_check(rack: NvlinkRack) -> RackFinding:
+    gpus = sum(tray.gpus for tray in rack.trays)
+    dead = [f"link {number} is down on {count} of {gpus} GPUs" for number, count in rack.dead_planes.items()]
+    return RackFinding("fail", some_of(dead, 4, "; ")) if dead else RackFinding("pass", "no link is down on most GPUs")
+
+
 def _imex_check(rack: NvlinkRack) -> RackFinding:
     configured = [tray for tray in rack.trays if tray.imex["is_configured"]]
     if not configured:
@@ -368,6 +392,8 @@ _SHAPE, _PLACE = "Rack of the SKU (links.domain_gpus), or gpuval_rack.", "platfo
 _FABRIC = "All trays of a rack share one ClusterUUID; a clique is a partition of it (fabric of nvidia-smi)."
 _SOFTWARE = "An NVLink domain needs one driver; the trays of a rack get one package of firmware."
 _REFLASH = "Install one version on all trays of the rack, then validate the rack again."
+_PLANE = "NVLinks with one number share a switch."
+_SWITCH = "Read the log of the switch tray behind this link and its ports (NMX-C, nv show interface)."
 #: In the order in which they decide; the first that failed is named.
 CHECKS = (
     RackCheck("rack_trays", _trays_check, "{rack.expected_trays} trays", _SHAPE,
@@ -382,8 +408,8 @@ CHECKS = (
               "Move these trays to the partition of the others (NMX-C), or declare partitions in gpuval_rack."),
     RackCheck("rack_gpus", _gpus_check, "{rack.gpus_of_tray} GPUs in each tray", _SHAPE,
               "Find the missing GPUs of these trays, or give them to the host."),
-    RackCheck("rack_links", _links_check, "no link that is bad on most GPUs", "NVLinks with one number share a switch.",
-              "Read the log of the switch tray behind this link and its ports (NMX-C, nv show interface).", "advisory"),
+    RackCheck("rack_planes", _planes_check, "no link that is down on most GPUs", _PLANE, _SWITCH),
+    RackCheck("rack_links", _links_check, "no link that is bad on most GPUs", _PLANE, _SWITCH, "advisory"),
     RackCheck("rack_driver", _same("driver", "driver"), "one driver", _SOFTWARE, _REFLASH),
     RackCheck("rack_vbios", _same("vbios", "VBIOS"), "one VBIOS", _SOFTWARE, _REFLASH),
     RackCheck("rack_bios", _same("bios", "BIOS", "skipped"), "one BIOS", _SOFTWARE, _REFLASH, "advisory"),
@@ -413,6 +439,11 @@ def racks_of(
     counts = Counter(NvlinkRack(group, ()).name for group in groups)
     racks = []
     for group in groups:
+        dead_planes = NvlinkRack(group, ()).dead_planes
+        for index, tray in enumerate(group):
+            if tray.down_links and tray.down_links.keys() <= dead_planes.keys():
+                verdict = _blame_plane(by_name[tray.name], verdict_of, class_of)
+                group[index] = replace(tray, verdict=verdict)
         names = {tray.name for tray in group}
         rack = NvlinkRack(group, [tray for tray in trays if tray.name not in names])
         entries = [_entry(check, rack) for check in CHECKS]
@@ -437,6 +468,18 @@ def racks_of(
             }
         )  # fmt: skip
     return sorted(racks, key=lambda rack: natural_order(rack["name"]))
+
+
+def _blame_plane(
+    node: dict[str, Any], verdict_of: Callable[[Sequence[Entry]], str], class_of: Callable[[Sequence[Entry]], str]
+) -> str:
+    """Class the tray's check of its links by the switch plane, and return the tray's verdict."""
+    for check in node["checks"]:
+        if check["metric"] == LINKS_UP and check["verdict"] == "fail":
+            check["class"], check["remedy"] = OF_PLANE, _SWITCH
+    node["verdict"] = verdict_of(node["checks"])
+    node["class"] = None if node["verdict"] == "PASS" else class_of(node["checks"])
+    return str(node["verdict"])
 
 
 def _may_be_tray(tray: RackTray, subject: Subject) -> bool:
