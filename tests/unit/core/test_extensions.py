@@ -66,7 +66,7 @@ def test_the_stages_that_ship_are_the_roles_that_declare_one():
     shipped = extensions.found("stages")
     assert all(path == ROLES / name for name, path in shipped.items())
     assert {"facts", "training", "loading", "inference", "diagnostics", "rdma_rails"} <= shipped.keys()
-    assert len(shipped) == 16
+    assert len(shipped) == 18
     assert "run" not in shipped
 
 
