@@ -132,6 +132,10 @@ FINGERPRINTS = {
         "rdma_firmware": "28.39", "rdma_gids": "3", "gang_mtu": "9000", "gang_nic_pcie": "16x5",
         **{f"gang_{name}_asked": "yes" for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")},
     },
+    "collective_nvlink": {
+        "gang_shape": "16x8", "gang_network": "MNNVL",
+        **{f"gang_{name}_asked": "yes" for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")},
+    },
     "deepspeed": {
         "rdma_ports": "4 x InfiniBand ACTIVE 400", "rdma_firmware": "28.39", "rdma_gids": "3", "gang_mtu": "9000",
         "gang_nic_pcie": "16x5",

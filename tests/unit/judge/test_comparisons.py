@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import comparisons
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import NVLINK_STAGES, Informational
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 
 from tests.kit.builders import SHIPPED, metric
@@ -77,7 +77,8 @@ def test_a_node_with_another_text_is_named_for_every_fingerprint(family, healthy
 
 def test_few_metrics_are_informational_and_none_of_them_is_a_speed_a_count_of_hardware_a_version_or_a_hash():
     names = informational_names()
-    assert len(names) <= MAX_INFORMATIONAL
+    once = {(NVLINK_STAGES.get(stage, stage), name.replace("gang_nvlink_", "gang_")) for stage, name in names}
+    assert len(once) <= MAX_INFORMATIONAL, "a collective over NVLink has the figures of one over the network"
     known = {(stage, name) for stage, listed in REPORTED.items() for name in listed} | {
         ("any", name) for name in ANYWHERE
     }
