@@ -239,12 +239,15 @@ class _Supervision:
 
     def _find_hung_volume(self, ended: ProcessEnd, stop: StageStop) -> None:
         """Class a timeout: while a file system of the site hangs, it proves nothing about the node."""
+        seen = set()
         for process in self._members():
             with contextlib.suppress(OSError):  # the process has ended
-                if volume := find_hung_volume(process.pid):
+                mounts = os.readlink(f"/proc/{process.pid}/ns/mnt")  # most processes share theirs
+                if mounts not in seen and (volume := find_hung_volume(process.pid)):
                     ended.fault = FAULT
                     ended.stop = StageStop(stop.state, f"{stop.reason}; {volume.name} does not answer")
                     return
+                seen.add(mounts)
 
     def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
         """Run the command `stop`, which ends the container, and read the work's output meanwhile."""

@@ -40,8 +40,8 @@ FAULTS = (
 )
 #: An error of a file, as Python prints it, and as C programs do.
 _FILE_ERROR = re.compile(
-    r"\[Errno \d+\] (?P<error>[^:]+): b?['\"](?P<path>/[^'\"]+)"
-    r"|(?:^|[\s'\"`\u2018])(?P<file>/[^\s:'\"`\u2019]+)['\"\u2019]?: (?P<reason>[A-Z][\w ./-]+)$"
+    r"\[Errno \d+\] (?P<error>[^:]+): b?['\"](?P<path>/[^'\"\0]+)"
+    r"|(?:^|[\s'\"`\u2018])(?P<file>/[^\s:'\"`\u2019\0]+)['\"\u2019]?: (?P<reason>[A-Z][\w ./-]+)$"
 )
 
 
@@ -97,12 +97,11 @@ def fault_in_error(line: str, binds: Optional[Sequence[str]] = None) -> str:
 
 def _path_outside(path: str, binds: Optional[Sequence[str]]) -> str:
     """Return the path on this machine of a file in a container; empty for a file of the container's own."""
-    for bind in ("/:/",) if binds is None else binds:
-        host, inside = bind.split(":")[:2]
-        prefix = inside.rstrip("/")
-        if f"{path}/".startswith(f"{prefix}/"):
-            return host.rstrip("/") + path[len(prefix) :]
-    return ""
+    pairs = [bind.split(":")[:2] for bind in (("/:/",) if binds is None else binds)]
+    folders = [(inside.rstrip("/"), host) for host, inside in pairs]
+    above = [pair for pair in folders if f"{path}/".startswith(f"{pair[0]}/")]
+    inside, host = max(above, key=lambda pair: len(pair[0]), default=("", ""))  # a bind may lie within another
+    return host.rstrip("/") + path[len(inside) :] if host else ""
 
 
 def _volume_of_path(path: str, mounts: Path) -> MountedVolume:
