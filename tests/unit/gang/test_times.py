@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAMES = (
     "run_gang_round_seconds", "run_gang_search_round_seconds", "run_gang_stages", "run_gang_workloads",
     "fabric_timeout_seconds", "collective_join_seconds", "fabric_join_seconds", "run_launch_seconds",
-    "run_pod_start_seconds", "gpuval_gang_search_seconds", "opened_as",
+    "run_pod_start_seconds", "gpuval_gang_search_seconds", "run_gang_nvlink_seconds", "opened_as",
 )  # fmt: skip
 PLAY = """
 - hosts: {hosts}
@@ -57,6 +57,7 @@ CASES = {
     **{f"ssh_{profile}": ("few", {"gpuval_profile": profile}) for profile in ("quick", "standard", "burnin")},
     "kubernetes_standard": ("few", {"gpuval_profile": "standard", "gpuval_placement": "kubernetes"}),
     "asked": ("few", {"gpuval_profile": "standard", "deepspeed_seconds": 36000, "fabric_seconds": 600}),
+    "no_limit": ("few", {"gpuval_profile": "standard", "collective_workload": {"command": ["true"]}}),
     "many_nodes": ("all", {"gpuval_profile": "standard"}),
     "no_gangs": ("few", {"gpuval_profile": "standard", "run_gang_stages": []}),
     "other_gangs": ("few", {"gpuval_profile": "standard", "run_gang_stages": ["collective"]}),
@@ -118,6 +119,12 @@ def test_what_a_stage_asks_for_reaches_its_round(found):
     assert float(values["run_gang_round_seconds"]) > 3 * 36000
     assert float(values["run_gang_search_round_seconds"]) > 3 * 600
     assert float(values["gpuval_gang_search_seconds"]) == 6 * float(values["run_gang_search_round_seconds"])
+
+
+def test_a_declaration_without_a_limit_has_the_usual_one_over_nvlink_too(found):
+    assert [float(found[case]["run_gang_nvlink_seconds"]) for case in ("no_limit", "no_gangs")] == [3600, 0]
+    stage = found["ssh_standard"]["run_gang_workloads"]["collective_nvlink"]
+    assert float(found["ssh_standard"]["run_gang_nvlink_seconds"]) == float(stage["timeout_seconds"])
 
 
 def test_many_nodes_have_longer_to_come_together(found):

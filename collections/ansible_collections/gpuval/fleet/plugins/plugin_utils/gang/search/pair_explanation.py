@@ -67,9 +67,7 @@ class PairMeasurement(NamedTuple):
 @dataclass(frozen=True)
 class TopologyBoundary:
     """A border in the topology with slow links. `scope`: `around` a group, `between` two, `apart`: between all,
-
-    `inside`: all links in a group.
-    """
+    `inside`: all links in a group."""
 
     kind: str
     names: tuple[str, ...]
@@ -92,9 +90,9 @@ def by_partner(items: Iterable[PairMeasurement], node: str) -> dict[str, list[fl
 class PairExplanation:
     """The causes of low `measurements`; `missing`: measurements without a result.
 
-    `implicated`: nodes, worst first. `bad_links` are
-    confirmed, `open_links` need more tests. `explained`: measurements with a cause other than an implicated node, or
-    with a worse node as partner. `outliers`: measurements that show a bad link and no bad node.
+    `implicated`: nodes, worst first. `bad_links` are confirmed, `open_links` need more tests. `explained`: measurements
+    with a cause other than an implicated node, or with a worse node as partner. `outliers`: measurements that show a
+    bad link and no bad node.
     """
 
     limits: SearchLimits

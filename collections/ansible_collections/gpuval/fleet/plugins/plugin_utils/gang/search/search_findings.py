@@ -12,7 +12,7 @@ from .pair_noise import percent
 from .topology import LEVELS, Topology
 
 HEALTHY, BAD, SUSPECT, UNTESTED = CLASSES = "healthy", "bad", "suspect", "untested"
-#: SearchLimits of the messages of failed results in one sentence: their number, and characters of each.
+#: Limits of the messages of failed results in one sentence: their number, and characters of each.
 MAX_MESSAGES, MESSAGE_CHARACTERS = 2, 160
 MAX_ROUNDS = 12
 
