@@ -206,6 +206,17 @@ def test_the_only_tray_of_its_clique_lacks_evidence_over_nvlink(tmp_path):
     assert bed.below("all").read_run()["nodes"]["node-005"]["stages"] == ["collective", "deepspeed"]
 
 
+def test_a_tray_that_is_alone_of_its_clique_without_the_bad_ones_lacks_evidence_over_nvlink(tmp_path):
+    bed = Racks(tmp_path, count=6, size=2)
+    bed.gang.bad["node-002"] = Fault("slow", 0.5)
+    bed.go()
+    nodes = bed.nodes()
+    assert [bed.verdicts()[name] for name in bed.gang.nodes] == ["INCOMPLETE", "FAIL", *["PASS"] * 4]
+    (state,) = (one for one in nodes["node-001"]["checks"] if one["name"] == "collective_nvlink_state")
+    assert fabrics.NO_PEER in state["reason"]
+    assert all("nvlink" in name for name in open_checks(nodes["node-001"])), "the network was tested again"
+
+
 def test_trays_whose_facts_name_no_clique_are_not_accepted_by_the_network_alone(tmp_path):
     bed = Racks(tmp_path, count=4, clique=0)
     bed.go()

@@ -242,7 +242,7 @@ class _Supervision:
         seen = set()
         for process in self._members():
             with contextlib.suppress(OSError):  # the process has ended
-                mounts = os.readlink(f"/proc/{process.pid}/ns/mnt")  # most processes share theirs
+                mounts = Path(f"/proc/{process.pid}/ns/mnt").readlink()  # most processes share theirs
                 if mounts not in seen and (volume := find_hung_volume(process.pid)):
                     ended.fault = FAULT
                     ended.stop = StageStop(stop.state, f"{stop.reason}; {volume.name} does not answer")
