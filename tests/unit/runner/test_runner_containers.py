@@ -166,6 +166,17 @@ def test_nvidia_by_docker(tmp_path):
     assert docker(cdi=False).access("nvidia", root).problem, "a docker that knows no CDI"
 
 
+def test_containers_have_the_imex_channels_of_a_tray(tmp_path):
+    root = machine(tmp_path, "dev/nvidiactl", "dev/nvidia0", "etc/cdi/x.json")
+    (root / "etc/cdi/x.json").write_text('{"kind": "nvidia.com/gpu"}')
+    (root / "dev/nvidia-caps-imex-channels").mkdir()
+    assert PODMAN.access("nvidia", root).arguments == ("--device=nvidia.com/gpu=all",), "the folder is empty"
+    machine(root, "dev/nvidia-caps-imex-channels/channel0")
+    by_docker = docker(runtimes=frozenset({"nvidia"})).access("nvidia", root).arguments
+    for arguments in (by_docker, PODMAN.access("nvidia", root).arguments):
+        assert arguments[1:] == ("--device=/dev/nvidia-caps-imex-channels",)
+
+
 def test_nvidia_by_podman(tmp_path):
     root = machine(tmp_path, "dev/nvidiactl")
     assert "nvidia-ctk cdi generate" in PODMAN.access("nvidia", root).problem

@@ -35,6 +35,13 @@ PRESENT = {
     "gaudi": ("dev/accel/accel[0-9]*", "dev/hl[0-9]*"),
     "amd": ("dev/kfd",),
 }
+#: Devices for RDMA, and the IMEX channels without which a GPU cannot share memory over NVLink between nodes: toolkits
+#: do not give these with the GPUs. An engine refuses a folder without devices.
+BETWEEN_NODES = {
+    "infiniband": "dev/infiniband",
+    "gdrdrv": "dev/gdrdrv",
+    "nvidia-caps-imex-channels": "dev/nvidia-caps-imex-channels/channel*",
+}
 GAUDI_VARIABLES = (("HABANA_VISIBLE_DEVICES", "all"), ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"))
 
 #: Value of `fault` in a record's environment: the image is not on the node.
@@ -139,8 +146,8 @@ class ContainerEngine:
         device_access = {"nvidia": self.nvidia, "amd": self.amd, "gaudi": self.gaudi}[vendor](root)
         if device_access.problem:
             return device_access
-        rdma = (f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists())
-        return replace(device_access, arguments=(*device_access.arguments, *rdma))
+        devices = (f"--device=/dev/{name}" for name, pattern in BETWEEN_NODES.items() if any(root.glob(pattern)))
+        return replace(device_access, arguments=(*device_access.arguments, *devices))
 
     def nvidia(self, root: Path) -> DeviceAccess:
         if self.facts.cdi and has_cdi("nvidia.com/gpu", root):
