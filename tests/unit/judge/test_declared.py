@@ -104,3 +104,22 @@ def test_a_gpu_hotter_than_declared_fails_and_without_a_declaration_is_no_failur
 def test_declarations_that_cannot_be_used(hostvars, words):
     with pytest.raises(SettingError, match=words):
         declared.of_host(hostvars)
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [(None, {}), ({}, {}), ({"trays": 9, "partition": None}, {"trays": 9}), ({"partition": 0}, {"partition": "0"}),
+     ({"chassis": 2, "partition": "a"}, {"chassis": 2, "partition": "a"})],
+)  # fmt: skip
+def test_a_rack_is_declared_by_counts_and_a_partition(value, kept):
+    assert declared.rack(value) == kept
+
+
+@pytest.mark.parametrize(
+    "value",
+    [9, "trays=9", [9], {"Trays": 9}, {"trays": "9"}, {"trays": 0}, {"trays": True}, {"trays": 10**30}, {"trays": None},
+     {"chassis": 65}, {"partition": {"a": 1}}, {"partition": "x" * 100}],
+)  # fmt: skip
+def test_a_mistyped_rack_is_refused(value):
+    with pytest.raises(SettingError, match="gpuval_rack"):
+        declared.rack(value)

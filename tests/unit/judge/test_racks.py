@@ -6,6 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import racks, s
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
 
+from tests.kit.builders import metric
 from tests.kit.rack_fleet import NO_UUID, RackFleet, chassis_of, uuid_of
 
 
@@ -94,7 +95,15 @@ def test_the_label_of_kubernetes_names_the_domain_of_a_silent_tray():
     fleet = RackFleet(2)
     fleet.lose("r01-t02")
     fleet.run["nodes"]["r01-t02"]["labels"] = {CLIQUE_LABEL: f"{uuid_of(1).upper()}.1"}
-    assert nodes_of(fleet.judged()["racks"][1])["r01-t02"] == "cluster_uuid"
+    assert nodes_of(fleet.judged()["racks"][1])["r01-t02"] == "label"
+
+
+def test_the_chassis_of_a_tray_counts_more_than_an_old_label_of_kubernetes():
+    fleet = RackFleet(2)
+    fleet.break_fabric("r00-t05")
+    fleet.run["nodes"]["r00-t05"]["labels"][CLIQUE_LABEL] = f"{uuid_of(1)}.1"
+    first, second = fleet.judged()["racks"]
+    assert (nodes_of(first)["r00-t05"], second["verdict"]) == ("chassis_serial", "PASS")
 
 
 def test_a_tray_that_was_left_out_makes_its_rack_incomplete_and_no_node():
@@ -168,6 +177,16 @@ def test_two_domains_of_one_label_are_two_racks():
     assert {rack["verdict"] for rack in report["racks"]} == {"PASS"}
 
 
+def test_racks_with_one_label_and_one_serial_have_names_of_their_own():
+    fleet = RackFleet(2)
+    for name in fleet.run["nodes"]:
+        fleet.run["nodes"][name]["labels"] = {"rack": "row-b"}
+        fleet.set(name, chassis_serial="X")
+    first, second = fleet.judged()["racks"]
+    assert [first["name"], second["name"]] == [f"row-b X {uuid_of(number)}" for number in (0, 1)]
+    assert check_of(first, "rack_chassis")["reason"] == f"row-b and {uuid_of(1)} report one chassis serial, X"
+
+
 def test_one_gpu_in_another_clique_is_named_with_its_tray_and_slot():
     fleet = RackFleet(1)
     fleet.set("r00-t06", gpus=[2], fabric_clique=7)
@@ -191,6 +210,21 @@ def test_cliques_are_those_of_the_declared_partitions():
     for name in second:
         fleet.set(name, fabric_clique=1)
     assert wrong(fleet.judged()["racks"][0]) == {"rack_cliques": ("missing", [])}, "two partitions in one clique"
+    del fleet.run["nodes"][first[0]]["declared"]
+    reason = check_of(fleet.judged()["racks"][0], "rack_cliques")["reason"]
+    assert reason == "partitions (undeclared) and a and b have one clique"
+
+
+def test_silent_trays_of_two_partitions_have_no_clique_in_common():
+    fleet = RackFleet(1)
+    first, second = [*fleet.run["nodes"]][:9], [*fleet.run["nodes"]][9:]
+    fleet.declare(first, partition="a")
+    fleet.declare(second, partition="b")
+    for name in second:
+        fleet.set(name, fabric_clique=2)
+    fleet.lose(first[0])
+    fleet.lose(second[0])
+    assert wrong(fleet.judged()["racks"][0]) == {"rack_nodes": ("missing", [first[0], second[0]])}
 
 
 def test_two_chassis_in_one_domain_are_declared():
@@ -294,6 +328,27 @@ def test_imex_is_ready_where_a_domain_is_configured():
     assert "r00-t05 (slot 5, tray 5, host 1): it lists no node" in reason
 
 
+def test_a_tray_in_an_imex_domain_of_its_own_is_named():
+    fleet = RackFleet(1)
+
+    def configure(names):
+        addresses = [f"10.0.0.{name[-2:]}" for name in names]
+        for name in names:
+            fleet.imex(name, configured=addresses, nodes=[{"address": each, "state": "READY"} for each in addresses])
+
+    names = [*fleet.run["nodes"]]
+    configure(names[:9])
+    configure(names[9:])
+    assert wrong(fleet.judged()["racks"][0]) == {}, "a rack may have several IMEX domains"
+    configure([name for name in names if name != "r00-t04"])
+    configure(["r00-t04"])
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack) == {"rack_imex": ("missing", ["r00-t04"])}
+    assert check_of(rack, "rack_imex")["reason"] == (
+        "IMEX domains differ: r00-t04 (slot 4, tray 4, host 1) is in a domain of 10.0.0.04"
+    )
+
+
 def test_a_tray_with_three_gpus_is_named():
     fleet = RackFleet(1)
     record = fleet.evidence.records["r00-t10"]["facts"]
@@ -331,6 +386,80 @@ def test_other_nodes_of_the_rack_are_no_trays():
     (rack,) = fleet.judged()["racks"]
     assert "login" not in nodes_of(rack)
     assert rack["verdict"] == "PASS"
+    fleet.drop("r00-t04")
+    fleet.run["nodes"] |= {"hgx": {"stages": ["facts"], "sku": "h200", "gpu_count": None, "labels": {"rack": "r00"}}}
+    (rack,) = fleet.judged()["racks"]
+    assert nodes_of(rack).keys().isdisjoint({"login", "hgx"})
+    assert check_of(rack, "rack_trays")["reason"] == "17 of 18 trays", "which are in no other domain either"
+
+
+def without_gpus(fleet, name, *, expected):
+    record = fleet.evidence.records[name]["facts"]
+    record["environment"] |= {"gpus": [], "accelerator": {"vendor": "cpu", "count": 0}}
+    record["metrics"] = [metric("gpu_count", 0)]
+    fleet.run["nodes"][name]["gpu_count"] = expected
+
+
+@pytest.mark.parametrize(("sku", "expected"), [("auto", 4), ("auto", None), ("gb200", None)])
+def test_a_tray_that_lost_all_gpus_stays_in_the_rack_of_its_label(sku, expected):
+    fleet = RackFleet(1)
+    without_gpus(fleet, "r00-t04", expected=expected)
+    fleet.run["nodes"]["r00-t04"]["sku"] = sku
+    (rack,) = fleet.judged()["racks"]
+    assert wrong(rack)["rack_gpus"] == ("missing", ["r00-t04"])
+    assert wrong(rack)["rack_nodes"][1] == ["r00-t04"]
+    assert "rack_trays" not in wrong(rack)
+
+
+def test_a_tray_of_a_model_that_is_not_known_is_in_the_rack_of_its_domain():
+    fleet = RackFleet(1)
+    for gpu in fleet.gpus("r00-t04"):
+        gpu["name"] = "NVIDIA Graphics Device"
+    (rack,) = fleet.judged()["racks"]
+    assert nodes_of(rack)["r00-t04"] == "cluster_uuid"
+    assert wrong(rack)["rack_model"] == ("fail", ["r00-t04"])
+
+
+def test_virtual_machines_with_one_gpu_are_no_trays_whatever_their_label():
+    fleet = RackFleet(1, 4)
+    for name in fleet.run["nodes"]:
+        del fleet.gpus(name)[1:]
+        fleet.set(name, [0], fabric_cluster_uuid=None, fabric_clique=None, chassis_serial=None)
+        fleet.run["nodes"][name]["gpu_count"] = 1
+    assert "racks" not in fleet.judged()
+
+
+def test_two_trays_whose_platform_tells_no_place_are_not_named():
+    fleet = RackFleet(1, 2)
+    for name in fleet.run["nodes"]:
+        fleet.set(name, chassis_slot=0, tray_index=0)
+    assert check_of(fleet.judged()["racks"][0], "rack_slots")["verdict"] == "missing"
+
+
+def test_small_racks_with_one_label_and_no_serial_share_no_place():
+    fleet = RackFleet(2, 9)
+    for name in fleet.run["nodes"]:
+        fleet.run["nodes"][name]["labels"] = {"rack": "row-b"}
+        fleet.set(name, chassis_serial=None)
+    assert [wrong(rack) for rack in fleet.judged()["racks"]] == [{"rack_domain": ("missing", [])}]
+    fleet.declare(fleet.run["nodes"], trays=9)
+    assert [rack["verdict"] for rack in fleet.judged()["racks"]] == ["PASS", "PASS"]
+
+
+def test_labels_of_which_none_is_usual_are_described():
+    fleet = RackFleet(1)
+    for name in fleet.run["nodes"]:
+        fleet.run["nodes"][name]["labels"] = {"rack": name}
+    (rack,) = fleet.judged()["racks"]
+    assert "is labelled r00-t00, the others differently" in check_of(rack, "rack_labels")["reason"]
+
+
+def test_more_trays_than_a_rack_has_are_counted():
+    fleet = RackFleet(2)
+    for name in fleet.run["nodes"]:
+        fleet.set(name, fabric_cluster_uuid=uuid_of(0))
+    (rack,) = fleet.judged()["racks"]
+    assert check_of(rack, "rack_trays")["reason"] == "36 trays instead of 18"
 
 
 def test_the_order_of_nodes_does_not_count():
@@ -389,6 +518,23 @@ def test_a_dead_switch_plane_fails_the_rack_and_no_tray():
     assert {verdicts[f"r00-t{number:02}"] for number in range(18) if number != 5} == {("INCOMPLETE", "nvlink_plane")}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_or_two_trays_whose_links_are_down_do_not_blame_a_switch(count):
+    fleet = RackFleet(1, count, narrowed_by=["limit"])
+    for name in fleet.run["nodes"]:
+        put_down(fleet, name, 9)
+    report = fleet.judged()
+    assert set(verdicts(report).values()) == {"FAIL"}
+    assert check_of(report["racks"][0], "rack_planes")["verdict"] == "pass"
+
+
+def test_a_tray_that_lists_its_links_over_and_over_blames_no_switch():
+    fleet = RackFleet(1)
+    for gpu in fleet.gpus("r00-t04"):
+        gpu["nvlinks"] = [{"link": 9, "is_up": False}] * 99
+    assert check_of(fleet.judged()["racks"][0], "rack_planes")["verdict"] == "pass"
+
+
 def lacking(fleet, field):
     for name in fleet.run["nodes"]:
         fleet.set(name, **{field: None})
@@ -402,6 +548,7 @@ DECIDING = {
     "rack_cliques": lambda fleet: fleet.set("r00-t02", fabric_clique=4),
     "rack_gpus": lambda fleet: fleet.evidence.records["r00-t02"]["facts"]["metrics"].pop(0),
     "rack_planes": lambda fleet: [put_down(fleet, f"r00-t{number:02}", 9) for number in range(18)],
+    "rack_model": lambda fleet: fleet.gpus("r00-t02")[0].update(name="NVIDIA GB300"),
     "rack_driver": lambda fleet: lacking(fleet, "driver_version"),
     "rack_vbios": lambda fleet: lacking(fleet, "firmware_version"),
     "rack_imex": lambda fleet: fleet.imex("r00-t02", configured=["10.0.0.1"], problem="timed out"),

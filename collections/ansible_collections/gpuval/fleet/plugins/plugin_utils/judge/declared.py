@@ -73,7 +73,7 @@ def rack(value: Any) -> dict[str, Any]:
     for key, count in counts.items():
         if type(count) is not int or not 1 <= count <= RACK_COUNTS[key]:
             raise SettingError(f"{RACK}: {key} is a whole number from 1 to {RACK_COUNTS[key]}, not {str(count)[:40]!r}")
-    partition = str(value.get("partition", ""))
+    partition = "" if value.get("partition") is None else str(value["partition"])
     if partition and not PARTITION.fullmatch(partition):
         raise SettingError(f"{RACK}: partition is a name of letters, digits, '.', '_' and '-', not {partition[:40]!r}")
     return {**counts, **({"partition": partition} if partition else {})}

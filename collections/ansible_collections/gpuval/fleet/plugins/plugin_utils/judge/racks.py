@@ -21,7 +21,7 @@ from ..runs.labels import CLIQUE_LABEL, rack_of
 from . import sku_catalogue
 from .check import FACTS, Subject
 from .entries import Entry, own_entry
-from .peer_statistics import majority
+from .peer_statistics import MIN_PARTS, majority
 from .sku_catalogue import Sku
 from .stage_end import MAX_REASON
 
@@ -33,6 +33,7 @@ _OF_GPUS = {
     "clique": "fabric_clique",
     "chassis_serial": "chassis_serial",
     "slot": "chassis_slot+tray_index+host_id",
+    "model": "name",
 }
 #: Errors of an NVLink since the driver was loaded: healthy ones have few.
 MANY_LINK_ERRORS = 100
@@ -81,13 +82,14 @@ class RackTray:
         if key == "label":
             return rack_of(self.labels)
         values = self.values[key]
-        label = self.labels.get(CLIQUE_LABEL, "").rpartition(".")[0].lower() if key == "cluster_uuid" else ""
-        return max(values, key=lambda value: len(values[value])) if values else label
+        if not values and key == "cluster_uuid" and not self.values["chassis_serial"]:  # labels may be old
+            return self.labels.get(CLIQUE_LABEL, "").rpartition(".")[0].lower()
+        return max(values, key=lambda value: len(values[value]), default="")
 
     @property
     def attributed_by(self) -> str:
         """The strongest source that it has; empty without."""
-        return next((key for key in SOURCES if self.source(key)), "")
+        return next((key if self.values.get(key) else "label" for key in SOURCES if self.source(key)), "")
 
     @property
     def place(self) -> str:
@@ -124,11 +126,11 @@ def _place(text: str) -> str:
 
 
 def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether a domain is configured, its nodes that are not READY with their states, and why they are not known."""
+    """Whether a domain is configured, its nodes, those that are not READY with their states, and why none is known."""
     nodes = [text.rpartition(" ") for text in environment.texts(reported, "imex.nodes[].address+state")]
     return {
         "is_configured": bool(nodes or environment.values(reported, "imex.configured[]")),
-        "is_known": bool(nodes),
+        "addresses": sorted(one_line(address, 64) for address, *_ in nodes),
         "not_ready": [f"{one_line(address, 64)} {one_line(state, 40)}" for address, _, state in nodes
                       if state != "READY"],
         "problem": one_line(", ".join(environment.texts(reported, "imex.problem")), 160),
@@ -137,7 +139,8 @@ def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sku_of(subject: Subject) -> Sku | None:
     """The SKU that the facts show; the declared one if they show none, as of a tray that is unreachable."""
-    sku = sku_catalogue.by_name(subject.catalogue_sku) or sku_catalogue.by_name(subject.sku)
+    name = subject.sku if subject.catalogue_sku in (None, sku_catalogue.CPU) else subject.catalogue_sku
+    sku = sku_catalogue.by_name(name)
     return sku if sku and sku.rack_trays else None
 
 
@@ -189,9 +192,11 @@ class NvlinkRack:
     @cached_property
     def dead_planes(self) -> dict[str, int]:
         """By number the NVLinks that are down on most of its GPUs, with the count of GPUs. NVLinks with one number end
-        at one switch plane, so that the switch is at fault and not the trays."""
+        at one switch plane, so that the switch is at fault and not the trays. One or two trays do not tell."""
         counts = sum((tray.down_links for tray in self.trays), Counter[str]())
-        return {number: count for number, count in counts.items() if 2 * count > sum(tray.gpus for tray in self.trays)}
+        trays = Counter(number for tray in self.trays for number in tray.down_links)
+        most = sum(tray.gpus for tray in self.trays) / 2
+        return {number: count for number, count in counts.items() if count > most and trays[number] >= MIN_PARTS}
 
     @cached_property
     def name(self) -> str:
@@ -217,7 +222,9 @@ def _trays_check(rack: NvlinkRack) -> RackFinding:
         for key in ("chassis_serial", "label")
         if tray.source(key) and tray.source(key) == rack.usual(key)
     ]
-    return RackFinding("missing", "; ".join([f"{len(rack.trays)} of {expected} trays", *gone[:4]]))
+    is_short = len(rack.trays) < expected
+    count = f"{len(rack.trays)} of {expected} trays" if is_short else f"{len(rack.trays)} trays instead of {expected}"
+    return RackFinding("missing", "; ".join([count, *gone[:4]]))
 
 
 def _gpus_check(rack: NvlinkRack) -> RackFinding:
@@ -284,7 +291,11 @@ def _cliques_check(rack: NvlinkRack) -> RackFinding:
         if bad := [finding for finding in findings.values() if finding.verdict == word]:
             nodes = [name for finding in bad for name in finding.nodes]
             return RackFinding(word, "; ".join(finding.reason for finding in bad), nodes)
-    cliques = values_by_key((next(iter(trays[0].values["clique"]), ""), name) for name, trays in partitions.items())
+    cliques = values_by_key(
+        (clique, name or "(undeclared)")
+        for name, trays in partitions.items()
+        for clique in {clique for tray in trays for clique in tray.values["clique"]}
+    )
     if shared := [names for names in cliques.values() if len(names) > 1]:
         return RackFinding("missing", f"partitions {' and '.join(shared[0])} have one clique")
     return RackFinding("pass", "; ".join(finding.reason for finding in findings.values()))
@@ -297,20 +308,21 @@ def _chassis_check(rack: NvlinkRack) -> RackFinding:
     serial = rack.usual("chassis_serial")
     others = [tray for tray in rack.elsewhere if serial and tray.source("chassis_serial") == serial]
     if len(others) > 1 and 2 * len(others) >= len(rack.trays):
-        labels = sorted({tray.source("label") or tray.source("cluster_uuid") for tray in others}, key=natural_order)
+        labels = sorted({tray.source("cluster_uuid" if tray.source("label") in ("", rack.name) else "label")
+                         for tray in others}, key=natural_order)  # fmt: skip
         reason = f"{rack.name} and {some_of(labels, 4)} report one chassis serial, {serial}"
         return RackFinding("missing", reason, [tray.name for tray in others])
     return _alike("chassis_serial", "chassis serial", rack.trays, "skipped")
 
 
 def _slots_check(rack: NvlinkRack) -> RackFinding:
-    trays = [(f"{tray.source('chassis_serial')} {next(iter(tray.values['slot']))}", tray)
+    trays = [(f"{tray.source('chassis_serial') or tray.source('cluster_uuid')} {next(iter(tray.values['slot']))}", tray)
              for tray in rack.trays if tray.values["slot"]]  # fmt: skip
     places = values_by_key(trays)
     shared = [listed for listed in places.values() if len(listed) > 1]
     if not places:
         return RackFinding("skipped", "no tray reports its slot")
-    if len(places) == 1 and len(trays) > 2:
+    if len(places) == 1 and len(trays) > 1:
         return RackFinding("missing", f"all trays report {trays[0][1].place}, which tells none apart")
     if not shared:
         return RackFinding("pass", f"{len(places)} places")
@@ -338,9 +350,12 @@ def _imex_check(rack: NvlinkRack) -> RackFinding:
     if not configured:
         return RackFinding("skipped", "no IMEX domain is configured: IMEX is idle, which is no fault")
     seen = values_by_key((text, tray.name) for tray in configured for text in tray.imex["not_ready"])
-    unknown = [tray for tray in configured if not tray.imex["is_known"]]
+    unknown = [tray for tray in configured if not tray.imex["addresses"]]
     texts = [f"{text}, seen by {some_of(names, 4)}" for text, names in seen.items()]
     texts += [f"{tray.named()}: {tray.imex['problem'] or 'nvidia-imex-ctl lists no node'}" for tray in unknown]
+    if not texts and (apart := _apart_in_imex(configured)):
+        listed = some_of(f"{tray.named()} is in a domain of {some_of(tray.imex['addresses'], 2)}" for tray in apart)
+        return RackFinding("missing", f"IMEX domains differ: {listed}", [tray.name for tray in apart])
     if not texts:
         return RackFinding("pass", f"all nodes of the IMEX domain are READY on {_count(configured)}")
     seers = dict.fromkeys(name for names in seen.values() for name in names)
@@ -348,16 +363,26 @@ def _imex_check(rack: NvlinkRack) -> RackFinding:
     return RackFinding("missing", f"IMEX is not READY: {some_of(texts, 4, '; ')}", nodes)
 
 
+def _apart_in_imex(trays: Sequence[RackTray]) -> list[RackTray]:
+    """Trays whose IMEX domain is not that of most trays of their partition: few, since a rack may have several."""
+    apart = []
+    for partition in values_by_key((str(tray.declared.get("partition", "")), tray) for tray in trays).values():
+        domains = values_by_key((tuple(tray.imex["addresses"]), tray) for tray in partition).values()
+        most = max(map(len, domains))
+        apart += [tray for domain in domains if 4 * len(domain) <= most for tray in domain]
+    return apart
+
+
 def _labels_check(rack: NvlinkRack) -> RackFinding:
     """What the inventory says of a tray's rack against what the hardware says."""
-    texts = {}
+    texts, usual = {}, rack.usual("label")
     for tray in rack.trays:
         clique = ".".join([tray.source("cluster_uuid"), *tray.values["clique"]])
         label = tray.labels.get(CLIQUE_LABEL, "")
         if label and tray.values["clique"] and label.lower() != clique:
             texts[tray.name] = f"{tray.named()} is labelled {CLIQUE_LABEL}={label}, and its GPUs are in {clique}"
-        if tray.source("label") not in ("", rack.usual("label")):
-            texts[tray.name] = f"{tray.named()} is labelled {tray.source('label')}, the others {rack.usual('label')}"
+        if tray.source("label") not in ("", usual):
+            texts[tray.name] = f"{tray.named()} is labelled {tray.source('label')}, the others {usual or 'differently'}"
     if not texts:
         return RackFinding("pass", "labels and hardware agree")
     return RackFinding("fail", some_of(texts.values(), 4, "; "), [*texts])
@@ -397,7 +422,7 @@ _SWITCH = "Read the log of the switch tray behind this link and its ports (NMX-C
 #: In the order in which they decide; the first that failed is named.
 CHECKS = (
     RackCheck("rack_trays", _trays_check, "{rack.expected_trays} trays", _SHAPE,
-              "Add the missing trays to the inventory, or declare gpuval_rack (trays) and gpuval_labels (rack)."),
+              "Add the missing trays to inventory and --limit, or declare gpuval_rack (trays), gpuval_labels (rack)."),
     RackCheck("rack_chassis", _chassis_check, "one chassis serial", _PLACE,
               "Check slot and NVLink cabling of the tray from another chassis, and its domain in NMX-C."),
     RackCheck("rack_slots", _slots_check, "each tray in a place of its own", _PLACE,
@@ -410,6 +435,8 @@ CHECKS = (
               "Find the missing GPUs of these trays, or give them to the host."),
     RackCheck("rack_planes", _planes_check, "no link that is down on most GPUs", _PLANE, _SWITCH),
     RackCheck("rack_links", _links_check, "no link that is bad on most GPUs", _PLANE, _SWITCH, "advisory"),
+    RackCheck("rack_model", _same("model", "GPU model"), "one GPU model", "GPU names of nvidia-smi.",
+              "Compare the trays with the order. A driver that is too old calls its GPUs NVIDIA Graphics Device."),
     RackCheck("rack_driver", _same("driver", "driver"), "one driver", _SOFTWARE, _REFLASH),
     RackCheck("rack_vbios", _same("vbios", "VBIOS"), "one VBIOS", _SOFTWARE, _REFLASH),
     RackCheck("rack_bios", _same("bios", "BIOS", "skipped"), "one BIOS", _SOFTWARE, _REFLASH, "advisory"),
@@ -436,34 +463,32 @@ def racks_of(
     if not any(tray.sku for tray in trays):
         return []
     groups = group_trays([tray for tray in trays if _may_be_tray(tray, subjects[tray.name])])
-    counts = Counter(NvlinkRack(group, ()).name for group in groups)
-    racks = []
     for group in groups:
         dead_planes = NvlinkRack(group, ()).dead_planes
         for index, tray in enumerate(group):
             if tray.down_links and tray.down_links.keys() <= dead_planes.keys():
                 verdict = _blame_plane(by_name[tray.name], verdict_of, class_of)
                 group[index] = replace(tray, verdict=verdict)
-        names = {tray.name for tray in group}
-        rack = NvlinkRack(group, [tray for tray in trays if tray.name not in names])
+    all_racks = [
+        NvlinkRack(group, [tray for other in groups if other is not group for tray in other]) for group in groups
+    ]
+    racks = []
+    for rack, name in zip(all_racks, _unique_names(all_racks)):
         entries = [_entry(check, rack) for check in CHECKS]
         verdict = verdict_of(entries)
-        name = rack.name or "unknown"
-        if counts[rack.name] > 1:  # one label for several racks
-            name = f"{name} {rack.usual('chassis_serial') or rack.usual('cluster_uuid')}".rstrip()
-        for tray in group:
+        for tray in rack.trays:
             by_name[tray.name]["rack"] = name
         racks.append(
             {
                 "name": name, "sku": rack.sku.name if rack.sku else None, "verdict": verdict,
                 "class": None if verdict == "PASS" else class_of(entries),
-                "trays": [{"node": tray.name, "place": tray.place, "by": tray.attributed_by} for tray in group],
+                "trays": [{"node": tray.name, "place": tray.place, "by": tray.attributed_by} for tray in rack.trays],
                 "expected_trays": rack.expected_trays,
-                "gpus": sum(tray.gpus for tray in group),
+                "gpus": sum(tray.gpus for tray in rack.trays),
                 "expected_gpus": rack.expected_trays * rack.gpus_of_tray,
                 "domain_uuid": rack.usual("cluster_uuid") or None,
                 "chassis_serial": rack.usual("chassis_serial") or None,
-                "cliques": sorted({clique for tray in group for clique in tray.values["clique"]}, key=natural_order),
+                "cliques": sorted({each for tray in rack.trays for each in tray.values["clique"]}, key=natural_order),
                 "checks": entries,
             }
         )  # fmt: skip
@@ -482,12 +507,25 @@ def _blame_plane(
     return str(node["verdict"])
 
 
+def _unique_names(racks: Sequence[NvlinkRack]) -> list[str]:
+    """The names of racks, with chassis serial and ClusterUUID where several racks have one name."""
+    names = [rack.name or "unknown" for rack in racks]
+    for key in ("chassis_serial", "cluster_uuid"):
+        counts = Counter(names)
+        names = [f"{name} {rack.usual(key)}".rstrip() if counts[name] > 1 else name for rack, name in zip(racks, names)]
+    return names
+
+
 def _may_be_tray(tray: RackTray, subject: Subject) -> bool:
     """Whether the node is a tray. One whose hardware is not known is, if anything names its rack; one GPU of a tray in
     a virtual machine is not."""
-    if tray.sku is None:
-        return subject.catalogue_sku is None and tray.gpus == 0 and tray.attributed_by != ""
-    return tray.attributed_by != "" or subject.gpus != 1
+    if tray.sku is not None:
+        return tray.attributed_by not in ("", "label") or subject.gpus != 1
+    if sku_catalogue.by_name(subject.sku) or subject.catalogue_sku not in (None, sku_catalogue.CPU):
+        return False
+    if subject.catalogue_sku and not (subject.declared_gpus or subject.expects_gpus):  # without GPUs, as ordered
+        return False
+    return bool(tray.values["cluster_uuid"]) if tray.gpus else tray.attributed_by != ""
 
 
 def group_trays(trays: Sequence[RackTray]) -> list[list[RackTray]]:
