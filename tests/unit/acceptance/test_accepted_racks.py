@@ -3,8 +3,9 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.acceptance.accepted_racks import decide_racks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.repairs import ReportedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
 
-from tests.kit.rack_fleet import RackFleet
+from tests.kit.rack_fleet import RackFleet, uuid_of
 
 NAMES = [f"r00-t{number:02}" for number in range(18)]
 
@@ -56,6 +57,33 @@ def test_parts_of_a_rack_never_make_it_accepted():
 def test_a_tray_that_only_a_label_attributes_was_not_there():
     lost = run_on(1, lambda fleet: fleet.lose("r00-t05"))
     assert decided([lost])[0] == "INCOMPLETE"
+
+
+def test_a_tray_that_only_the_label_of_kubernetes_attributes_was_not_there():
+    def lose(fleet):
+        fleet.lose("r00-t05")
+        fleet.run["nodes"]["r00-t05"]["labels"] = {CLIQUE_LABEL: f"{uuid_of(0)}.1"}
+
+    later = run_on(2, nodes=["r00-t05"])
+    assert decided([run_on(1, lose), later])[:2] == ("INCOMPLETE", "no run had all of its trays")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("firmware_version", "1.2", "VBIOS 1.2"), ("driver_version", "570.1", "driver 570.1"),
+     ("fabric_clique", 9, "clique 9"), ("fabric_cluster_uuid", uuid_of(9), f"ClusterUUID {uuid_of(9)}")],
+)  # fmt: skip
+def test_a_tray_that_changed_alone_needs_a_run_of_the_whole_rack(field, value, words):
+    later = run_on(2, lambda fleet: fleet.set("r00-t05", **{field: value}), nodes=["r00-t05"])
+    reason = f"run run-2 reports {words}, unlike run run-1 of the whole rack"
+    assert decided([run_on(1), later])[:2] == ("INCOMPLETE", reason)
+
+
+def test_trays_that_came_or_went_need_a_run_of_the_whole_rack():
+    reason = "other trays than in run run-1, the last one of the whole rack: r00-t05"
+    assert decided([run_on(1)], [*accepted()[:5], *accepted()[6:]])[:2] == ("INCOMPLETE", f"{reason}")
+    came = {**accepted()[0], "name": "r00-t18"}
+    assert decided([run_on(1)], [*accepted()[:5], *accepted()[6:], came])[1] == f"{reason}, r00-t18"
 
 
 def test_what_a_later_run_of_some_trays_finds_counts():

@@ -12,6 +12,8 @@ from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
 
 #: Checks on which trays decide: of them the acceptance of nodes counts, not that of one run.
 _OF_TRAYS = NOT_WHOLE | {"rack_nodes"}
+#: Versions that the trays of a rack share.
+_VERSIONS = {"driver": "driver", "vbios": "VBIOS"}
 TOGETHER = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
 
 
@@ -56,8 +58,25 @@ def _reasons(trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Docum
         yield INCOMPLETE, "no run had all of its trays"
     if missing:
         yield INCOMPLETE, some_of(missing, 3, "; ")
+    unlike = {str(tray["node"]) for tray in since[0][1]["trays"]} ^ {str(tray["name"]) for tray in trays}
+    if names := sorted(unlike, key=natural_order):
+        last_whole = f"run {since[0][0].run_id}, the last one of the whole rack"
+        yield INCOMPLETE, f"other trays than in {last_whole}: {some_of(names)}"
+    for run, rack in since[1:]:
+        if changed := sorted(_shared_values(run, rack) - _shared_values(*since[0])):
+            values = some_of(f"{word} {value}" for word, value in changed)
+            yield INCOMPLETE, f"run {run.run_id} reports {values}, unlike run {since[0][0].run_id} of the whole rack"
     if repaired:
         yield INCOMPLETE, f"{some_of(repaired)} repaired after run {since[0][0].run_id}, the last one of the whole rack"
+
+
+def _shared_values(run: ReportedRun, rack: Document) -> set[tuple[str, str]]:
+    """What the trays of a rack share, as the run reports it, each with its name."""
+    trays = {tray["node"] for tray in rack["trays"]}
+    versions = [node.get("versions", {}) for node in run.report["nodes"] if node["name"] in trays]
+    shared = {(word, of_node[key]) for key, word in _VERSIONS.items() for of_node in versions if key in of_node}
+    shared |= {("clique", clique) for clique in rack["cliques"]}
+    return shared | ({("ClusterUUID", rack["domain_uuid"])} if rack["domain_uuid"] else set())
 
 
 def _is_whole(rack: Document) -> bool:
