@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import racks, sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import acceptance, racks, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.labels import CLIQUE_LABEL
 
@@ -480,6 +480,17 @@ def test_facts_of_any_form_are_judged(text):
     report = fleet.judged()
     schemas.validate("report", report_file.packed(report), what="the report")
     assert report["racks"][0]["verdict"] != "PASS"
+
+
+@pytest.mark.parametrize("count", [1e300, 2**62, -5, 3.5])
+def test_a_tray_may_report_any_number_of_gpus(count):
+    fleet = RackFleet(1)
+    metrics = fleet.evidence.records["r00-t05"]["facts"]["metrics"]
+    metrics[0]["value"] = metrics[1]["value"] = count
+    report = fleet.judged()
+    schemas.validate("report", report_file.packed(report), what="the report")
+    assert report["racks"][0]["verdict"] != "PASS"
+    assert report["racks"][0]["gpus"] <= 17 * 4 + acceptance.MAX_GPUS
 
 
 def test_every_rack_of_the_catalogue_is_whole_trays():

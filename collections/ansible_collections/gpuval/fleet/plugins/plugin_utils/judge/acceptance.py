@@ -22,6 +22,8 @@ from .identity import DISPUTED
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
 #: Stages that put no work on a GPU: a run with only these stages accepts no GPU node.
 NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
+#: More than any node has: a count comes from the node, and may be any number.
+MAX_GPUS = 4096
 _GPU = re.compile(r"gpu:?(\d+)")
 
 
@@ -49,7 +51,7 @@ def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) ->
     """The proofs that a report's node lacks for acceptance, each with the reason."""
     is_cpu = node["accelerator"] == sku_catalogue.CPU
     counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
-    gpus = 0 if is_cpu else max(len(node["identity"].get("gpus", ())), *map(int, counted), 0)
+    gpus = 0 if is_cpu else max(len(node["identity"].get("gpus", ())), *(min(int(n), MAX_GPUS) for n in counted), 0)
     required = [
         proof
         for proof in (read_proofs(PROOFS) if proofs is None else proofs)

@@ -19,6 +19,7 @@ from ..records import environment
 from ..records.documents import Document
 from ..runs.labels import CLIQUE_LABEL, rack_of
 from . import sku_catalogue
+from .acceptance import MAX_GPUS
 from .check import FACTS, Subject
 from .entries import Entry, own_entry
 from .peer_statistics import MIN_PARTS, majority
@@ -69,8 +70,9 @@ class RackTray:
         facts = subject.records.get(FACTS)
         reported, sku = facts["environment"] if facts else {}, _sku_of(subject)
         expected_gpus = subject.declared_gpus or (sku.node_gpus if sku else 0) or 0
+        gpus = min(int(subject.detected_gpus or 0), MAX_GPUS)
         return cls(
-            subject.name, verdict, sku, int(subject.detected_gpus or 0), expected_gpus, facts is not None,
+            subject.name, verdict, sku, gpus, expected_gpus, facts is not None,
             expected.get("labels", {}), expected.get("declared", {}).get("rack", {}), subject.properties,
             {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
             *(Counter(_link_number(link) for link in environment.objects(reported, "gpus[].nvlinks[]") if is_such(link))
