@@ -4,8 +4,9 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import comparisons
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import NVLINK_STAGES, Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Informational
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.properties import NVLINK_STAGES
 
 from tests.kit.builders import SHIPPED, metric
 from tests.kit.peer_fleet import FAMILIES, FINGERPRINTS, healthy_fleet, judged, metrics_of, named, parts_of, spoil

@@ -13,12 +13,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_i
 
 #: By stage the modules and commands without which its program cannot work.
 MODULES = {
-    **{name: ["torch"] for name in ("diagnostics", "fingerprint", "training", "combined_load", "collective", "fabric")},
+    **{name: ["torch"] for name in ("diagnostics", "fingerprint", "training", "combined_load")},
+    **{name: ["torch"] for name in ("collective", "collective_nvlink", "fabric", "fabric_nvlink")},
     "deepspeed": ["torch", "deepspeed"],
     "inference": ["transformers", "torch", "fastapi", "uvicorn", "pydantic", "openai", "accelerate"],
 }
 COMMANDS = {"loading": "rclone", "storage": "fio", "rdma": "ib_write_bw", "rdma_rails": "ib_write_bw"}
 STAGES = [stage for stage in extensions.found("stages") if stage != "image"]
+#: What Ansible itself sets in a play.
+PLAY = {"ansible_play_hosts_all": ["node-1"]}
 #: The programs of these need the runner's Python alone.
 WITHOUT_PYTHON = {"facts", "endpoints", "storage"}
 
@@ -54,8 +57,10 @@ def write_module(site, name, text="", version="9.0"):
 @pytest.fixture
 def declared(defaults):
     def of(stage, **variables):
+        templar = Templar(loader=DataLoader(), variables={**defaults, **PLAY, **variables})
         workload = defaults[f"{stage}_workload"]
-        templar = Templar(loader=DataLoader(), variables={**defaults, **variables})
+        if isinstance(workload, str):  # that of another stage, changed
+            workload = templar.template(workload)
         requires = templar.template(workload.get("requires", []))
         declaration = {"command": [word for word in ("{python}", "x") if word in str(workload["command"])]}
         plans.stage(stage, {"command": ["x"], "requires": requires}, [])

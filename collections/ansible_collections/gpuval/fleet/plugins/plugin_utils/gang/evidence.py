@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 from ..core.grouping import values_by_key
-from ..judge.check import NVLINK_STAGES
 from ..judge.judging import is_settled, take_file
 from ..records.digests import CONTROLLER
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
+from ..records.properties import NVLINK_STAGES
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import document as gang_document

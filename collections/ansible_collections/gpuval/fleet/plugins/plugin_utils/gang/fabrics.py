@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.grouping import values_by_key
-from ..judge.check import NVLINK_STAGES
 from ..records import environment
 from ..records.documents import Record
+from ..records.properties import NVLINK_STAGES
 
 #: The property of a node with its clique.
 CLIQUE = "nvlink_clique"

@@ -16,7 +16,7 @@ from ..core.grouping import values_by_key
 from ..core.processes import AbandonedError
 from ..core.text import some_of
 from ..judge import sku_catalogue
-from ..judge.check import NVLINK_STAGES
+from ..records.properties import NVLINK_STAGES
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import document as gang_document

@@ -124,8 +124,6 @@ def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -
 
 #: The stage that reports a node's hardware and software.
 FACTS = properties.FACTS
-#: The stages over NVLink of nodes in an NVLink domain of several nodes, each with the same stage over the network.
-NVLINK_STAGES = {"collective_nvlink": "collective", "fabric_nvlink": "fabric"}
 
 
 def revision_of(metric: NodeMetric) -> int:

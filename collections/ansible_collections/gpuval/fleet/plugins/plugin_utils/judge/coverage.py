@@ -15,8 +15,9 @@ from ..core.escape import one_line
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
+from ..records.properties import NVLINK_STAGES
 from . import sku_catalogue
-from .check import NVLINK_STAGES, Check, Informational, Subject, is_informational
+from .check import Check, Informational, Subject, is_informational
 from .comparisons import comparison_rule_of
 from .entries import not_applicable
 from .kinds import KINDS

@@ -17,6 +17,8 @@ from . import environment
 from .documents import Record
 
 FACTS = "facts"
+#: The stages over NVLink of nodes in an NVLink domain of several nodes, each with the same stage over the network.
+NVLINK_STAGES = {"collective_nvlink": "collective", "fabric_nvlink": "fabric"}
 ANY_STAGE = "*"
 IMAGE = "image"
 MAX_TEXT = 160

@@ -3,13 +3,13 @@
 A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has three
 tables before its nodes:
 
-* ``criteria``: by ``stage/name`` of a check its most common texts, and its most common value unless that is a float. A
-  check of a node leaves out those that are the same, and its stage where no other stage has a check of that name; one
-  that fails, or lacks required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check,
-  as people read it.
+* ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
+  same, a value that is none, and its stage where no other stage has a check of that name; one that fails, or lacks
+  required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check, as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
-* ``properties``: versions and setups. A node or a stage has the number of its own.
+* ``properties``: versions and setups. A node or a stage has the number of its own. A stage leaves out an empty message,
+  and that it was not retried.
 
 ``packed`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
 """
@@ -41,6 +41,9 @@ _VALUE = "{value}"
 _TABLES = ("criteria", "figures", "properties")
 #: Fields of a node or stage that are kept in the table ``properties``.
 _SHARED = ("versions", "setup")
+#: First fields of a stage in their order, and what a stage leaves out of those.
+_STAGE_FIELDS = ("name", "workload", "state", "message", "flaky", "retried_for")
+_STAGE_DEFAULTS: dict[str, Any] = {"message": "", "flaky": False, "retried_for": None}
 _NO_FLEET: dict[str, Any] = {"checks": [], "problems": []}
 _Row = dict[str, Any]
 
@@ -93,7 +96,7 @@ def parts(report: Document) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     nodes = (
         {
             **_pack_shared(node, properties),
-            "stages": [_pack_shared(stage, properties) for stage in node["stages"]],
+            "stages": [_pack_stage(stage, properties) for stage in node["stages"]],
             "checks": [_pack_check(check, criteria, stages) for check in node["checks"]],
             "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
         }
@@ -138,7 +141,10 @@ def unpack_node(node: dict[str, Any], head: Document) -> dict[str, Any]:
 
 
 def unpack_shared(node: dict[str, Any], head: Document) -> None:
-    """Restore versions and setups in place. Raises LookupError if ``head`` lacks them."""
+    """Restore versions, setups and stages in place. Raises LookupError if ``head`` lacks them."""
+    if "criteria" in head:
+        heads = [{key: {**_STAGE_DEFAULTS, **stage}.get(key) for key in _STAGE_FIELDS} for stage in node["stages"]]
+        node["stages"] = [{**fields, **stage} for fields, stage in zip(heads, node["stages"], strict=True)]
     for entry in (node, *node["stages"]):
         numbers = {key: entry[key] for key in _SHARED if type(entry.get(key)) is int}
         entry.update({key: head["properties"][number] for key, number in numbers.items()})
@@ -147,6 +153,11 @@ def unpack_shared(node: dict[str, Any], head: Document) -> None:
 def _pack_shared(entry: Document, properties: dict[str, int]) -> dict[str, Any]:
     numbers = {key: properties.setdefault(_dump_node(entry[key]), len(properties)) for key in _SHARED if key in entry}
     return {**entry, **numbers}
+
+
+def _pack_stage(stage: Document, properties: dict[str, int]) -> dict[str, Any]:
+    fields = _pack_shared(stage, properties).items()
+    return {key: value for key, value in fields if key not in _STAGE_DEFAULTS or value != _STAGE_DEFAULTS[key]}
 
 
 def _check_key(check: Document) -> str:
@@ -166,9 +177,6 @@ def _common_texts(nodes: Sequence[Document]) -> dict[str, dict[str, Any]]:
     for key, listed in checks.items():
         getters = {text: operator.itemgetter(text) for text in TEXTS} | {"reason": _template}
         criteria[key] = {text: Counter(map(get, listed)).most_common(1)[0][0] for text, get in getters.items()}
-        values = Counter((type(check["value"]), check["value"]) for check in listed)
-        kind, value = values.most_common(1)[0][0]
-        criteria[key] |= {} if kind in (float, type(None)) else {"value": value}
     return criteria
 
 
@@ -178,24 +186,19 @@ def _pack_check(check: Document, criteria: Mapping[str, Document], stages: Mappi
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return packed
     common = {
-        "value": None,
         **_texts_for_value(criteria[_check_key(check)], value, check["unit"]),
+        "value": None,
         "stage": stages.get(check["name"]),
     }
-    return {key: text for key, text in packed.items() if key not in common or not _is_same(text, common[key])}
+    return {key: text for key, text in packed.items() if key not in common or text != common[key]}
 
 
 def _unpack_check(check: Document, common: Document) -> dict[str, Any]:
     """The check with all texts; equal texts are the same object as in ``common``, to save memory."""
     if "reason" not in check and "reason" in common:
         common = _texts_for_value(common, check.get("value"), check.get("unit", common["unit"]))
-    fields = {key: value for key, value in check.items() if key not in common or not _is_same(value, common[key])}
+    fields = {key: value for key, value in check.items() if key not in common or value != common[key]}
     return {"value": None, **common, **fields}
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values are equal in JSON, too: 8 is not 8.0, and 0 is not false."""
-    return type(value) is type(other) and value == other
 
 
 def _template(check: Document) -> str:
