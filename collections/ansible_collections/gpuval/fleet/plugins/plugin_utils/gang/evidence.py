@@ -115,7 +115,8 @@ def take(
             reason = f"its round {entry['name']} never began, or its run.json is damaged"
             _add_problems(evidence, reason, name, stages)
             continue
-        planned = last_round.run["nodes"][name]["stages"]  # without the bad nodes it may be alone of its clique
+        in_round = last_round.run["nodes"].get(name, {})
+        planned = in_round.get("stages", stages)  # without the bad nodes it may be alone of its clique
         _add_problems(evidence, fabrics.NO_PEER, name, {*NVLINK_STAGES}.intersection(stages).difference(planned))
         stages = [stage for stage in stages if stage in planned or stage not in NVLINK_STAGES]
         _take_round(evidence, last_round, name, stages)
