@@ -38,7 +38,7 @@ def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: f
     """Serve the sockets in a separate process, for `seconds` or until all nodes in `askers` are done."""
     import asyncio  # noqa: PLC0415 - takes long to load, and other steps need none
 
-    from .greeting import GreetingService  # noqa: PLC0415
+    from .greeting import GreetingService  # noqa: PLC0415 - it imports asyncio, too
 
     make_private(base)
     make_private(base / FOLDER)

@@ -188,6 +188,11 @@ class NvlinkRack:
         return int(self.declared("trays", self.sku.rack_trays if self.sku else 0))
 
     @cached_property
+    def gpus(self) -> int:
+        """Number of GPUs that the facts of its trays report."""
+        return sum(tray.gpus for tray in self.trays)
+
+    @cached_property
     def gpus_of_tray(self) -> int:
         return max(tray.expected_gpus for tray in self.trays)
 
@@ -197,8 +202,9 @@ class NvlinkRack:
         at one switch plane, so that the switch is at fault and not the trays. One or two trays do not tell."""
         counts = sum((tray.down_links for tray in self.trays), Counter[str]())
         trays = Counter(number for tray in self.trays for number in tray.down_links)
-        most = sum(tray.gpus for tray in self.trays) / 2
-        return {number: count for number, count in counts.items() if count > most and trays[number] >= MIN_PARTS}
+        return {
+            number: count for number, count in counts.items() if 2 * count > self.gpus and trays[number] >= MIN_PARTS
+        }
 
     @cached_property
     def name(self) -> str:
@@ -335,15 +341,13 @@ def _slots_check(rack: NvlinkRack) -> RackFinding:
 def _links_check(rack: NvlinkRack) -> RackFinding:
     """NVLinks with one number end at one switch plane: what most GPUs have at one number is a fault of the plane."""
     counts = sum((tray.bad_links for tray in rack.trays), Counter[str]())
-    gpus = sum(tray.gpus for tray in rack.trays)
-    bad = [f"link {number} is down or has many errors on {count} of {gpus} GPUs"
-           for number, count in counts.most_common(8) if 2 * count > gpus]  # fmt: skip
+    bad = [f"link {number} is down or has many errors on {count} of {rack.gpus} GPUs"
+           for number, count in counts.most_common(8) if 2 * count > rack.gpus]  # fmt: skip
     return RackFinding("fail", some_of(bad, 4, "; ")) if bad else RackFinding("pass", "no link of all GPUs is bad")
 
 
 def _planes_check(rack: NvlinkRack) -> RackFinding:
-    gpus = sum(tray.gpus for tray in rack.trays)
-    dead = [f"link {number} is down on {count} of {gpus} GPUs" for number, count in rack.dead_planes.items()]
+    dead = [f"link {number} is down on {count} of {rack.gpus} GPUs" for number, count in rack.dead_planes.items()]
     return RackFinding("fail", some_of(dead, 4, "; ")) if dead else RackFinding("pass", "no link is down on most GPUs")
 
 
@@ -486,7 +490,7 @@ def racks_of(
                 "class": None if verdict == "PASS" else class_of(entries),
                 "trays": [{"node": tray.name, "place": tray.place, "by": tray.attributed_by} for tray in rack.trays],
                 "expected_trays": rack.expected_trays,
-                "gpus": sum(tray.gpus for tray in rack.trays),
+                "gpus": rack.gpus,
                 "expected_gpus": rack.expected_trays * rack.gpus_of_tray,
                 "domain_uuid": rack.usual("cluster_uuid") or None,
                 "chassis_serial": rack.usual("chassis_serial") or None,

@@ -65,8 +65,8 @@ class Mesh:
         self.problem = ""
 
     def __enter__(self) -> Mesh:
-        # A name may mean the loopback interface on its own host: then listen at all addresses, as gloo and NCCL do.
-        host = self._address if is_ip(self._address) else "0.0.0.0"  # noqa: S104
+        # A name may mean the loopback interface on its own host.
+        host = self._address if is_ip(self._address) else "0.0.0.0"  # noqa: S104 - as gloo and NCCL do
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         for _ in range(BIND_TRIES):
             port, echoing = 0, socket.socket(family, socket.SOCK_DGRAM)
