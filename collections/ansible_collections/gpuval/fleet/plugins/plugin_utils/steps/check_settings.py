@@ -19,6 +19,7 @@ from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
+from ..gang.document import SEARCH_STAGES
 from ..inventory import env_file
 from ..jobs import stages as job_stages
 from ..judge import actions, baseline, coherence, criteria, declared, plausible, repairs, sku_catalogue
@@ -356,7 +357,7 @@ def _search_round_seconds(templar, values):
         return 0.0
     try:
         searches = boolean(templar.template(values["gpuval_gang_search"]), strict=False)
-        if not searches and "fabric" not in templar.template(values["run_gang_stages"]):
+        if not searches and not set(SEARCH_STAGES) & set(templar.template(values["run_gang_stages"])):
             return 0.0
         if templar.template(values["run_gang_workloads"]).get("fabric"):
             return float(templar.template(values["run_gang_search_round_seconds"]))
