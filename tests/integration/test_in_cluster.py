@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.kit.cluster import ClusterKit
+from tests.kit.cluster import ClusterKit, Problem
 from tests.kit.cluster_fleet import ClusterFleet, own_address
 from tests.kit.controller_pod import ControllerPods
 from tests.kit.fleet import STEP_SECONDS, until
@@ -180,6 +180,39 @@ def test_a_schedule_is_applied_once_and_removed_with_all_that_belongs_to_it(kit,
     removed = fleet.play("gpuval.fleet.in_cluster", "-e", "kubernetes_controller_state=absent")
     assert removed.code == 0, removed
     assert not [item for kind in ("CronJob", "Secret", "ConfigMap") for item in kit.all(kind)]
+
+
+#: What the API server says of a Role with rights that its user does not have.
+ESCALATION = (
+    'roles.rbac.authorization.k8s.io "gpuval-controller" is forbidden: user "team" (groups=["system:authenticated"]) '
+    "is attempting to grant RBAC permissions not currently held:\n"
+    '{APIGroups:["jobset.x-k8s.io"], Resources:["jobsets"], Verbs:["create" "list" "deletecollection"]}'
+)
+
+
+def test_rights_that_only_an_administrator_may_grant_are_one_line_with_what_to_do(kit, new_fleet):
+    """As for a user who has the role `admin` of the namespace alone."""
+
+    def admit(resource, manifest):
+        if resource.kind == "Role":
+            raise Problem(403, "Forbidden", ESCALATION)
+
+    fleet = new_fleet(run_recurring_time="02:30")
+    kit.server.admit = admit
+    refused = fleet.play("gpuval.fleet.in_cluster")
+    (line,) = [line for line in refused.output.splitlines() if "not currently held" in line]
+    assert refused.code != 0 and "jobset.x-k8s.io" in line and "kubectl apply -f .gpuval/role.yml" in line, refused
+    assert "kubernetes_controller_rights: false" in line
+    kit.server.admit = lambda resource, manifest: None
+    kit.deny("list", "rbac.authorization.k8s.io", "clusterroles")
+    kit.deny("list", "scheduling.k8s.io", "priorityclasses")
+    refused = fleet.play("gpuval.fleet.recurring", "-e", "run_recurring_apply=true")
+    (line,) = [line for line in refused.output.splitlines() if "this user may not list clusterroles: " in line]
+    assert "kubectl create priorityclass gpuval-recurring --value=-1000" in line, refused
+
+    fleet.settings["kubernetes_controller_rights"] = False
+    done = fleet.play("gpuval.fleet.recurring", "-e", "run_recurring_apply=true")
+    assert done.code == 0 and len(kit.all("CronJob")) == 1 and not kit.all("PriorityClass"), done
 
 
 @pytest.mark.parametrize(

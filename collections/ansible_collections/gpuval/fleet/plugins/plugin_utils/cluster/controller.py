@@ -31,6 +31,8 @@ JOB_FILE = ROLES / "kubernetes/files/controller.yml"
 WORK, PROJECT = "/out", "/etc/gpuval"
 #: Beside what the run may take: opening and preparing it before, judging and reporting it after.
 SLACK_SECONDS = 3600
+#: Of the pods of recurring runs: below all other work.
+PRIORITY = -1000
 #: Names of Jobs, which are labels of their pods, too.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
@@ -184,7 +186,7 @@ def priority_class(name: str) -> Manifest:
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": name},
-        "value": -1000,
+        "value": PRIORITY,
         "preemptionPolicy": "Never",
         "description": "Work of gpuval on idle nodes, which gives way to all other work.",
     }

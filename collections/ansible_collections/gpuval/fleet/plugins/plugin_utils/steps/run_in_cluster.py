@@ -13,7 +13,7 @@ from ansible.utils.vars import load_extra_vars
 
 from ...module_utils.store import session
 from ..cluster import controller, manifests, names
-from ..cluster.api import Cluster, ClusterAccess, Forbidden
+from ..cluster.api import Cluster, ClusterAccess, Forbidden, ObjectRefused
 from ..cluster.config_maps import compact_json
 from ..cluster.controller import ControllerOrder, ControllerPodOptions
 from ..cluster.controller_files import FILE_SETTINGS, ControllerFiles
@@ -22,6 +22,7 @@ from ..cluster.nodes import VARIABLE
 from ..core import files, step_options
 from ..core.ansible_internal import file_loader
 from ..core.errors import GpuvalError
+from ..core.escape import one_line
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
 from ..core.step_options import PathText, StoreOptions
@@ -48,7 +49,10 @@ FIXED = {
 }
 #: In the default of a setting: the variable of the environment, or of `.env`, that sets it.
 ENV_KEY = re.compile(r"gpuval_env\.(\w+)")
-RBAC = "rbac.authorization.k8s.io"
+#: What an administrator may have to apply: Roles and bindings, and a PriorityClass.
+GROUPS_OF_RIGHTS = {"rbac.authorization.k8s.io", "scheduling.k8s.io"}
+#: In the refusal of a Role, or of a binding to one, that has more rights than its user.
+BEYOND_USER = "RBAC permissions not currently held"
 #: Words for a Job's state, by the condition that has it.
 ENDS = {"Complete": "has ended with PASS", "Failed": "has ended without PASS"}
 AT_WORK = "is at work"
@@ -93,13 +97,38 @@ def run_in_cluster(action: RunAction, options: RunInClusterOptions) -> dict[str,
     try:
         with Cluster(options) as cluster:
             return _start(action, cluster, options)
-    except Forbidden as error:
-        if not any(request.group == RBAC for request in error.asked):
-            raise
-        raise AnsibleActionFail(
-            f"{error}\nOr an administrator of the cluster applies the rights of the controller, which `make prepare` "
-            "writes, and you set kubernetes_controller_rights: false"
-        ) from None
+    except (Forbidden, ObjectRefused) as error:
+        if reason := _lacking_rights(error):
+            raise AnsibleActionFail(f"{reason}: {_how_to_grant(options)}") from None
+        raise
+
+
+def _lacking_rights(error: Forbidden | ObjectRefused) -> str:
+    """Why this user may not apply the controller's rights; empty if the error is another one."""
+    if BEYOND_USER in str(error):
+        return one_line(str(error))
+    requests = error.asked if isinstance(error, Forbidden) else []
+    denied = [f"{request.verb} {request.resource}" for request in requests if request.group in GROUPS_OF_RIGHTS]
+    return f"this user may not {', '.join(denied)}" if denied else ""
+
+
+def _how_to_grant(options: RunInClusterOptions) -> str:
+    """How an administrator applies what this user may not."""
+    commands = ["kubectl apply -f .gpuval/role.yml (`make prepare` writes it)"]
+    if options.marks:
+        commands.append(
+            f"kubectl create clusterrolebinding gpuval-marks-{options.namespace} --clusterrole=gpuval-marks "
+            f"--serviceaccount={options.namespace}:{controller.ACCOUNT}"
+        )
+    if options.priority_class:
+        commands.append(
+            f"kubectl create priorityclass {options.priority_class} --value={controller.PRIORITY} "
+            "--preemption-policy=Never"
+        )
+    return (
+        f"an administrator of the cluster applies the controller's rights: {'; '.join(commands)}. Then set "
+        "kubernetes_controller_rights: false"
+    )
 
 
 def _start(action: RunAction, cluster: Cluster, options: RunInClusterOptions) -> dict[str, Any]:
@@ -308,13 +337,13 @@ def _choices(task_vars: Mapping[str, Any]) -> list[str]:
 def _rights(options: RunInClusterOptions) -> list[Manifest]:
     if not options.rights:
         return []
-    return controller.rights(options.namespace, marks=options.marks, volumes=options.volumes)
+    priority = [controller.priority_class(options.priority_class)] if options.priority_class else []
+    return [*controller.rights(options.namespace, marks=options.marks, volumes=options.volumes), *priority]
 
 
 def _manifests(options: RunInClusterOptions, order: ControllerOrder) -> list[Manifest]:
     """All objects in the order in which they are applied."""
-    priority = [controller.priority_class(options.priority_class)] if options.priority_class else []
-    return [*_rights(options), *priority, *controller.objects(order)]
+    return [*_rights(options), *controller.objects(order)]
 
 
 def _apply(cluster: Cluster, manifest: Manifest, *, trial: bool) -> tuple[str, str]:
