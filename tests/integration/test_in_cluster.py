@@ -117,7 +117,7 @@ def test_a_run_in_the_cluster_from_the_command_to_the_clean(kit, new_fleet):
         assert outside.code == 0 and said in outside.output, outside
     clean = fleet.play("gpuval.fleet.clean", *for_run(run_id))
     assert clean.code == 0, clean
-    assert there(kit) == {"ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "ClusterRole": 1}, "rights stay"
+    assert there(kit) == RIGHTS, "rights stay"
 
 
 class Held(ControllerPods):
@@ -158,6 +158,23 @@ def test_another_pod_resumes_the_run_of_one_that_is_lost(kit, new_fleet, tmp_pat
     assert begun == {(node, stage): 1 for node in ("node-001", "node-002") for stage in STAGES}, "nothing runs twice"
     made = {asked.resource for asked in kit.requests if asked.verb == "create"}
     assert "jobs" not in made and "secrets" not in made
+
+
+RIGHTS = {"ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "ClusterRole": 1}
+
+
+def test_a_controller_that_is_removed_at_work_names_the_clean_of_its_run(kit, new_fleet, tmp_path):
+    kit.on_stage = pods = Held(root=tmp_path / "pods", kubeconfig=kit.kubeconfig)
+    fleet = new_fleet()
+    run_id = started(kit, fleet.play("gpuval.fleet.in_cluster"))
+    until(lambda: sum(count for key, count in pods.begun.items() if key[2] == STAGES[1]) == 2, "both second stages")
+    removed = fleet.play("gpuval.fleet.in_cluster", "-e", "kubernetes_controller_state=absent")
+    pods.kill()
+    assert re.search(rf"Job {run_id}: removed at work: `make clean .*RUN={run_id}` removes", removed.output), removed
+    assert there(kit) != RIGHTS, "what the run has made"
+    clean = fleet.play("gpuval.fleet.clean", *for_run(run_id))
+    pods.released.set()
+    assert clean.code == 0 and there(kit) == RIGHTS, clean
 
 
 def test_a_schedule_is_applied_once_and_removed_with_all_that_belongs_to_it(kit, new_fleet):

@@ -186,14 +186,22 @@ def _write(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
 
 def _remove(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
     """Remove all controllers of the namespace with their files and pods. Their rights and PriorityClass stay."""
-    removed = []
+    removed, lines = [], []
+    verb = "would be removed" if action.check_mode else "removed"
     with Cluster(options) as cluster:
         for kind in ("CronJob", "Job", "ConfigMap", "Secret"):
-            there = [item["metadata"]["name"] for item in cluster.list(kind, controller.SELECTOR)[0]]
-            removed += [f"{kind} {name}" for name in there]
+            there = cluster.list(kind, controller.SELECTOR)[0]
+            for item in there:
+                label = f"{kind} {item['metadata']['name']}"
+                removed.append(label)
+                if kind == "Job" and _state(item) == AT_WORK:
+                    again = f"`make clean RUN={item['metadata']['name']}` removes what its run has made on the cluster"
+                    lines.append(f"  {label}: {verb} at work: {again}")
+                else:
+                    lines.append(f"  {label}: {verb}")
             if there and not action.check_mode:
                 cluster.delete_all(kind, controller.SELECTOR)
-    action.display.display(*(f"  {label}: {'would be ' if action.check_mode else ''}removed" for label in removed))
+    action.display.display(*lines)
     return {"changed": bool(removed), "objects": removed, "msg": f"{len(removed)} object(s) of controllers"}
 
 
