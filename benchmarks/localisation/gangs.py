@@ -7,15 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
-    FaultSearch,
-    GroupResult,
-    SearchFindings,
-    SearchLimits,
-    SearchRound,
-    SearchTuning,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import DEFAULT
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import FaultSearch, SearchRound
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.pair_noise import GroupResult
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_findings import SearchFindings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import SearchLimits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
 
 USUAL = 45e9  # bytes/s
@@ -100,13 +95,13 @@ def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03
     return Gang(nodes, Topology.of_labels(places), random.Random(seed), noise, tail)  # noqa: S311 - a drawn fleet, no secret
 
 
-def search(gang: Gang, limits: SearchLimits | None = None, tuning: SearchTuning = DEFAULT) -> FaultSearch:
+def search(gang: Gang, limits: SearchLimits | None = None) -> FaultSearch:
     limits = limits or SearchLimits(deadline_seconds=DEADLINE_SECONDS)
-    found = FaultSearch.start(gang.nodes, gang.topology, limits, tuning)
+    found = FaultSearch.start(gang.nodes, gang.topology, limits)
     while (round_ := found.next_round()) is not None:
         found.add_results(*gang.run(round_))
     return found
 
 
-def find(gang: Gang, limits: SearchLimits | None = None, tuning: SearchTuning = DEFAULT) -> SearchFindings:
-    return search(gang, limits, tuning).finding()
+def find(gang: Gang, limits: SearchLimits | None = None) -> SearchFindings:
+    return search(gang, limits).finding()

@@ -14,15 +14,15 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(Path(__file__).resolve().parent)]
 
 # Not at the top ("path"): they are found by what is put into sys.path above, and not installed.
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import SearchFindings, SearchLimits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import DEFAULT
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_findings import SearchFindings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import TUNING, SearchLimits
 from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find
 from localisation_kinds import KINDS
 
@@ -117,7 +117,7 @@ def _share(part: int, whole: int) -> str:
 
 def tally(kind: str, size: int, seeds: range, options: argparse.Namespace) -> Tally:
     found = Tally()
-    tuning = replace(DEFAULT, **dict(options.set))
+    vars(TUNING).update(dict(options.set))
     limits = SearchLimits(deadline_seconds=DEADLINE_SECONDS, floor_bytes_per_second=options.floor * USUAL or None)
     for seed in seeds:
         gang = build(size, seed, noise=options.noise, tail=options.tail, rack=options.rack)
@@ -125,7 +125,7 @@ def tally(kind: str, size: int, seeds: range, options: argparse.Namespace) -> Ta
         drawn = random.Random(f"{kind} {size} {seed}")  # noqa: S311 - a drawn fleet, no secret
         for plant in KINDS[kind]:
             plant(gang, drawn)
-        found.add(gang, find(gang, limits, tuning))
+        found.add(gang, find(gang, limits))
         if options.explain and (found.accused or found.wrong_links or found.found < found.planted):
             print(f"{kind}, {size} nodes, seed {seed}")
     return found
@@ -166,9 +166,9 @@ def clean(options: argparse.Namespace) -> None:
 def tuned(text: str) -> tuple[str, float]:
     """Raises ValueError, which argparse reports."""
     name, _, value = text.partition("=")
-    if not hasattr(DEFAULT, name):
+    if not hasattr(TUNING, name):
         raise ValueError(f"{name}: no field of SearchTuning")
-    return name, type(getattr(DEFAULT, name))(value)
+    return name, type(getattr(TUNING, name))(value)
 
 
 def _line(cells: list[str]) -> str:

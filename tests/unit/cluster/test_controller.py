@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.controller import (
     ControllerOrder,
     ControllerPodOptions,
-    ProjectFiles,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.controller_files import ControllerFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.kinds import KINDS
@@ -28,7 +27,10 @@ from tests.kit.kubernetes_schemas import kubernetes_validate
 
 IMAGE = f"registry.example/validate@sha256:{'0' * 64}"
 KUBERNETES = "1.36"
-FILES = ProjectFiles({"inventory/1/a b/hosts.yml": b"x: 1\n"}, {"secrets.json": b'{"key": "s3cret"}'})
+FILES = {
+    "ConfigMap": {"inventory/1/a b/hosts.yml": b"x: 1\n"},
+    "Secret": {"secrets.json": b'{"key": "s3cret"}'},
+}
 
 
 def order(schedule="", name="20261130-101500-ab12", **pod):
@@ -93,7 +95,7 @@ def test_manifests_are_valid_and_restricted(schedule, pod):
     assert "s3cret" not in json.dumps(made) and base64.b64encode(b'{"key": "s3cret"}').decode() in json.dumps(made[1])
     mapped = {item["path"] for source in spec["volumes"][0]["projected"]["sources"] for kind in source.values()
               for item in kind["items"]}  # fmt: skip
-    assert mapped == {f"project/{path}" for path in (*FILES.public, *FILES.secret)}
+    assert mapped == {f"project/{path}" for path in (*FILES["ConfigMap"], *FILES["Secret"])}
 
 
 def test_rights_are_valid_and_those_of_the_role_alone():
@@ -158,7 +160,7 @@ def test_what_cannot_work_is_named_before_anything_is_made(changes, told):
 
 def test_an_inventory_that_no_config_map_holds_is_named_with_its_largest_file():
     big = ControllerOrder(
-        "r1", "checks", ControllerPodOptions(image=IMAGE), ProjectFiles({"inventory/1/nodes.csv": b"x" * 1_100_000}),
+        "r1", "checks", ControllerPodOptions(image=IMAGE), {"ConfigMap": {"inventory/1/nodes.csv": b"x" * 1_100_000}},
         [], [], "mine", 600,
     )  # fmt: skip
     with pytest.raises(PodSettingsError, match=r"a ConfigMap holds 1 MiB.*nodes\.csv 1100000 bytes"):
@@ -188,13 +190,13 @@ def inventory(tmp_path):
 def test_secrets_of_an_inventory_go_into_the_secret_and_kubeconfig_and_env_nowhere(inventory):
     collected = ControllerFiles(["pl4nted-key"], lambda path: "decrypted: 1\n")
     assert collected.add_inventory([str(inventory)]) == ["/etc/gpuval/inventory/1/mine"]
-    files = collected.result()
+    files = collected.by_kind
     place = "inventory/1/mine"
-    assert set(files.public) == {f"{place}/hosts.yml", f"{place}/nodes.txt"}
-    assert set(files.secret) == {
+    assert set(files["ConfigMap"]) == {f"{place}/hosts.yml", f"{place}/nodes.txt"}
+    assert set(files["Secret"]) == {
         f"{place}/{name}" for name in ("group_vars/all.yml", "group_vars/vault.yml", "private.yml")
     }
-    assert files.secret[f"{place}/group_vars/vault.yml"] == b"decrypted: 1\n"
+    assert files["Secret"][f"{place}/group_vars/vault.yml"] == b"decrypted: 1\n"
 
 
 def test_an_inventory_that_is_a_file_brings_its_variables_and_its_list(inventory):
@@ -202,7 +204,7 @@ def test_an_inventory_that_is_a_file_brings_its_variables_and_its_list(inventory
     assert collected.add_inventory([str(inventory / "hosts.yml"), "a,b,"]) == [
         "/etc/gpuval/inventory/1/mine/hosts.yml", "a,b,",
     ]  # fmt: skip
-    paths = {*collected.result().public, *collected.result().secret}
+    paths = {path for files in collected.by_kind.values() for path in files}
     assert paths == {
         f"inventory/1/mine/{name}" for name in ("hosts.yml", "nodes.txt", "group_vars/all.yml", "group_vars/vault.yml")
     }
@@ -229,7 +231,7 @@ def test_files_of_settings_travel_and_the_settings_follow(tmp_path):
         "gpuval_criteria": ["/etc/gpuval/files/gpuval_criteria/1/site.yml"],
         "gpuval_extensions": ["/etc/gpuval/files/gpuval_extensions/1/ext"],
     }
-    assert set(collected.result().public) == {
+    assert set(collected.by_kind["ConfigMap"]) == {
         "files/gpuval_criteria/1/site.yml", "files/gpuval_extensions/1/ext/stages/a.yml",
     }  # fmt: skip
 

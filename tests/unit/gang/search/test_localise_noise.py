@@ -14,13 +14,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
-    FaultSearch,
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import FaultSearch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.pair_noise import (
     GroupResult,
-    SearchLimits,
+    PairNoise,
+    deviation,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.pair_noise import PairNoise, deviation
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import DEFAULT
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import TUNING, SearchLimits
 from gangs import USUAL, Fault, build, find, search
 from hypothesis import given
 from hypothesis import strategies as st
@@ -242,7 +242,7 @@ def test_noise_is_estimated_without_a_slant(count, noise):
 def test_one_result_that_is_far_off_is_no_noise():
     assert deviation([0.01, -0.01] * 6 + [-0.5], EXPECTED) == EXPECTED
     assert deviation([], EXPECTED) == deviation([0.2], EXPECTED) == EXPECTED
-    assert deviation([0.3, -0.3] * DEFAULT.prior, EXPECTED) > 0.2
+    assert deviation([0.3, -0.3] * TUNING.prior, EXPECTED) > 0.2
 
 
 def test_of_many_results_explained_results_do_not_make_the_noise_smaller():

@@ -2,11 +2,9 @@
 
 import random
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import (
-    FaultSearch,
-    GroupResult,
-    SearchLimits,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.fault_search import FaultSearch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.pair_noise import GroupResult
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.search_limits import SearchLimits
 from gangs import Fault, build, search
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -60,14 +60,6 @@ class ControllerPodOptions(StepOptions):
     claim: str = ""
 
 
-@dataclass(frozen=True)
-class ProjectFiles:
-    """Files by path below PROJECT: those for a ConfigMap, and those for a Secret."""
-
-    public: Mapping[str, bytes] = field(default_factory=dict)
-    secret: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-
-
 class NodeChoice(NamedTuple):
     """`free`: names of the nodes on which the controller can run; `avoided`: hostname labels of those under test."""
 
@@ -77,16 +69,14 @@ class NodeChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class ControllerOrder:
-    """What the controller validates. `name`: of its Job, which is the run's id, or of its CronJob.
-
-    `arguments`: those of ansible-playbook; `avoided`: hostname labels of the nodes under test; `inventory`: its name;
-    `seconds`: what a run may take.
-    """
+    """What the controller validates. `name`: of its Job, which is the run's id, or of its CronJob. `files`: by kind of
+    the object that has them, ConfigMap or Secret, and by path below PROJECT. `arguments`: those of ansible-playbook;
+    `avoided`: hostname labels of the nodes under test; `inventory`: its name; `seconds`: what a run may take."""
 
     name: str
     namespace: str
     pod: ControllerPodOptions
-    files: ProjectFiles
+    files: Mapping[str, Mapping[str, bytes]] = field(repr=False)
     arguments: Sequence[str]
     avoided: Sequence[str]
     inventory: str
@@ -98,11 +88,6 @@ class ControllerOrder:
     def labels(self) -> dict[str, str]:
         """Of all its objects. A clean of the run removes those of a Job; those of a CronJob serve the next run."""
         return LABELS if self.schedule else {**LABELS, **names.owner_labels(), names.PARENT_LABEL: self.name}
-
-
-def recurring_name(inventory: str) -> str:
-    """The name of an inventory's CronJob. Its Jobs, whose names are up to eleven characters longer, name its runs."""
-    return f"recurring-{names.host_name(inventory)}"
 
 
 def check_order(order: ControllerOrder) -> list[str]:
@@ -118,7 +103,7 @@ def check_order(order: ControllerOrder) -> list[str]:
         )
     if order.pod.run_as_user < 1:
         raise PodSettingsError(f"kubernetes_controller.run_as_user {order.pod.run_as_user}: must be 1 or more")
-    for kind, files in (("ConfigMap", order.files.public), ("Secret", order.files.secret)):
+    for kind, files in order.files.items():
         size = sum(len(data) + len(path) for path, data in files.items())
         if size > MOST_PROGRAM_BYTES:
             largest = sorted(files, key=lambda path: -len(files[path]))
@@ -162,21 +147,13 @@ def rights(namespace: str, *, marks: bool, volumes: bool) -> list[Manifest]:
     optional = {"gpuval-namespace": False, "gpuval-shell": False, "gpuval-marks": marks, "gpuval-volumes": volumes}
     made = [item for item in permissions.documents(namespace) if optional.get(item["metadata"]["name"], True)]
     for role in [item for item in made if optional.get(item["metadata"]["name"])]:
+        kind, name = role["kind"], role["metadata"]["name"]
         scope = {key: value for key, value in role["metadata"].items() if key == "namespace"}
-        name = role["metadata"]["name"] + ("" if scope else f"-{namespace}")
-        made.append(
-            {
-                "apiVersion": role["apiVersion"],
-                "kind": f"{role['kind']}Binding",
-                "metadata": {"name": name, **scope},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": role["kind"],
-                    "name": role["metadata"]["name"],
-                },
-                "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
-            }
-        )
+        binding = {"apiVersion": role["apiVersion"], "kind": f"{kind}Binding"}
+        binding["metadata"] = {"name": name + ("" if scope else f"-{namespace}"), **scope}
+        binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        binding["subjects"] = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]
+        made.append(binding)
     return made
 
 
@@ -195,11 +172,10 @@ def priority_class(name: str) -> Manifest:
 def objects(order: ControllerOrder) -> list[Manifest]:
     """The controller's files and its Job or CronJob, in the order in which they are to be applied."""
     made = []
-    for kind, files in (("ConfigMap", order.files.public), ("Secret", order.files.secret)):
-        if files:
-            data = {_key(path): encoded(content) for path, content in files.items()}
-            field_name = "binaryData" if kind == "ConfigMap" else "data"
-            made.append(names.core_object(kind, _metadata(order, _files_name(order)), **{field_name: data}))
+    for kind, files in order.files.items():
+        data = {_key(path): encoded(content) for path, content in files.items()}
+        field_name = "binaryData" if kind == "ConfigMap" else "data"
+        made.append(names.core_object(kind, _metadata(order, _files_name(order)), **{field_name: data}))
     job = _job_spec(order)
     if not order.schedule:
         return [*made, {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(order, order.name), "spec": job}]
@@ -271,11 +247,10 @@ def _job_spec(order: ControllerOrder) -> Manifest:
 
 def _sources(order: ControllerOrder) -> list[Manifest]:
     """What the project's folder has: each file at its path."""
-    name = _files_name(order)
+    name, source_of = _files_name(order), {"ConfigMap": "configMap", "Secret": "secret"}
     return [
-        {kind: {"name": name, "items": [{"key": _key(path), "path": f"project/{path}"} for path in files]}}
-        for kind, files in (("configMap", order.files.public), ("secret", order.files.secret))
-        if files
+        {source_of[kind]: {"name": name, "items": [{"key": _key(path), "path": f"project/{path}"} for path in files]}}
+        for kind, files in order.files.items()
     ]
 
 

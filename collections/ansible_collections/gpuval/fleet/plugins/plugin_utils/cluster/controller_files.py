@@ -11,7 +11,7 @@ from typing import Any
 from ..core import yaml_file
 from ..core.errors import reason_of
 from ..core.paths import project_path
-from .controller import PROJECT, ProjectFiles
+from .controller import PROJECT
 from .pod_settings import PodSettingsError
 
 #: Settings that name a file or folder of this controller, or a list of such.
@@ -31,23 +31,19 @@ _VAULT = b"$ANSIBLE_VAULT;"
 
 @dataclass
 class ControllerFiles:
-    """Files by path below PROJECT, as they are collected. `hidden`: texts that no ConfigMap may have;
-    `decrypt`: the text of a file of Ansible Vault."""
+    """Files as they are collected, `by_kind` of the object that is to have them, ConfigMap or Secret, and by path below
+    PROJECT. `hidden`: texts that no ConfigMap may have; `decrypt`: the text of a file of Ansible Vault."""
 
     hidden: Collection[str]
     decrypt: Callable[[str], str]
-    _public: dict[str, bytes] = field(default_factory=dict)
-    _secret: dict[str, bytes] = field(default_factory=dict, repr=False)
-
-    def result(self) -> ProjectFiles:
-        return ProjectFiles(self._public, self._secret)
+    by_kind: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"ConfigMap": {}, "Secret": {}}, repr=False)
 
     def add(self, path: str, content: bytes, *, is_secret: bool = False) -> None:
         """Add a file; one that has a hidden text goes into the Secret."""
         text = content.decode("utf-8", "replace")
         hidden = [text for text in self.hidden if len(text) >= SHORTEST_HIDDEN]
         is_secret |= any(form in text for secret in hidden for form in (secret, json.dumps(secret)[1:-1]))
-        (self._secret if is_secret else self._public)[path] = content
+        self.by_kind["Secret" if is_secret else "ConfigMap"][path] = content
 
     def add_inventory(self, sources: Iterable[str]) -> list[str]:
         """Add the files of an inventory, and return its sources in the pod."""
@@ -116,7 +112,7 @@ class ControllerFiles:
         if is_vault:
             content = self.decrypt(str(file)).encode()
         self.add(path, content, is_secret=is_vault or not file.stat().st_mode & 0o044)
-        if len(self._public) + len(self._secret) > MAX_FILES:
+        if sum(map(len, self.by_kind.values())) > MAX_FILES:
             raise PodSettingsError(f"more than {MAX_FILES} files at {file.parent}: name the inventory itself")
 
 

@@ -5,7 +5,7 @@ Pure but for `read`. Selectors of DeviceClasses (CEL) are not evaluated: names o
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -107,59 +107,40 @@ def compute_domains(
 ) -> list[tuple[Manifest, list[str]]]:
     """The ComputeDomains of a gang, which give pods memory of each other's GPUs over NVLink: of each NVLink domain with
     two members or more, with the names of these. `labels`: of each member's node."""
+    domains = []
     by_clique = values_by_key((node_labels.get(CLIQUE_LABEL, ""), name) for name, node_labels in labels.items())
-    return [
-        (_compute_domain(run_id, namespace, gang, clique, len(members)), members)
-        for clique, members in by_clique.items()
-        if clique and len(members) > 1
-    ]
-
-
-def _compute_domain(run_id: str, namespace: str, gang: str, clique: str, members: int) -> Manifest:
-    name = names.run_name(run_id, f"domain-{names.digest(f'{gang} {clique}', 10)}")
-    channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # which the driver's controller creates
-    metadata = names.metadata(run_id, namespace, name)
-    metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
-    return {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "ComputeDomain",
-        "metadata": metadata,
-        "spec": {"numNodes": members, "channel": channel},
-    }
+    for clique, members in by_clique.items():
+        if clique and len(members) > 1:
+            name = names.run_name(run_id, f"domain-{names.digest(f'{gang} {clique}', 10)}")
+            metadata = names.metadata(run_id, namespace, name)
+            metadata["labels"][names.GANG_LABEL] = names.label_value(gang)
+            channel = {"resourceClaimTemplate": {"name": f"{name}-{CHANNEL}"}}  # which the driver's controller creates
+            spec = {"numNodes": len(members), "channel": channel}
+            kind = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain"}
+            domains.append(({**kind, "metadata": metadata, "spec": spec}, members))
+    return domains
 
 
 class ClusterDevices:
-    """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses.
-
-    `problem`: why they are unknown; empty if they are known. `is_denied`: the user lacks a right.
-    """
+    """The GPUs that all nodes of a cluster publish, from its ResourceSlices and DeviceClasses. `problem`: why they are
+    unknown; empty if they are known. `warning`: the same if the user lacks a right."""
 
     def __init__(
-        self,
-        slices: Iterable[Manifest] = (),
-        classes: Sequence[Manifest] = (),
-        problem: str = "",
-        *,
-        is_denied: bool = False,
+        self, slices: Iterable[Manifest] = (), classes: Sequence[Manifest] = (), problem: str = "", warning: str = ""
     ) -> None:
-        self.problem = problem
-        self.warning = f"GPUs published by DRA are unknown: {problem}" if is_denied else ""
-        specs = [item["spec"] for item in slices]
-        newest: dict[tuple[str, str], int] = {}
-        for spec in specs:
-            newest[_pool(spec)] = max(newest.get(_pool(spec), 0), spec["pool"]["generation"])
-        specs = [spec for spec in specs if spec["pool"]["generation"] == newest[_pool(spec)]]
-        published = Counter(_pool(spec) for spec in specs)
-        self._incomplete = {
-            _pool(spec): f"pool {spec['pool']['name']} has {published[_pool(spec)]} of {expected} slices"
-            for spec in specs
-            if published[_pool(spec)] < (expected := spec["pool"]["resourceSliceCount"])
-        }
+        self.problem, self.warning = problem, warning
+        of_pools = values_by_key((_pool(item["spec"]), item["spec"]) for item in slices)
+        self._incomplete: dict[tuple[str, str], str] = {}
         #: By name of a node, the slices that only it uses; those of other nodes have the name "".
         self._specs: dict[str, list[Manifest]] = defaultdict(list)
-        for spec in specs:
-            self._specs[spec.get("nodeName") or ""].append(spec)
-        self._gpu_drivers = {driver: _class_of(driver, classes) for driver in {spec["driver"] for spec in specs}}
+        for pool, in_pool in of_pools.items():
+            newest = max(spec["pool"]["generation"] for spec in in_pool)
+            specs = [spec for spec in in_pool if spec["pool"]["generation"] == newest]
+            if len(specs) < (expected := max(spec["pool"]["resourceSliceCount"] for spec in specs)):
+                self._incomplete[pool] = f"pool {pool[1]} has {len(specs)} of {expected} slices"
+            for spec in specs:
+                self._specs[spec.get("nodeName") or ""].append(spec)
+        self._gpu_drivers = {driver: _class_of(driver, classes) for driver in {driver for driver, _name in of_pools}}
 
     def of_node(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
         """The fields of the node's NodeDevices: those of the driver with most whole GPUs; empty if there is nothing to
@@ -213,7 +194,7 @@ def read(cluster: Cluster) -> ClusterDevices:
     except Forbidden as error:
         asked = ", ".join(f"{item.verb} {item.full_resource}" for item in error.asked)
         problem = f"this user may not {asked}: apply role.yml, which `make prepare` writes"
-        return ClusterDevices(problem=problem, is_denied=True)
+        return ClusterDevices(problem=problem, warning=f"GPUs published by DRA are unknown: {problem}")
 
 
 def summary(published: Iterable[NodeDevices]) -> str:

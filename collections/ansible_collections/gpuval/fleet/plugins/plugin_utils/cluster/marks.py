@@ -91,8 +91,11 @@ def marks_of(node: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
 
 def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
     """Whether a failed node keeps FAIL because the mark comes from a partial run."""
-    if mark is None or not mark.partial or mark.verdict == FAIL:
-        return False
+    return mark is not None and mark.partial and mark.verdict != FAIL and has_failed(node)
+
+
+def has_failed(node: Mapping[str, Any]) -> bool:
+    """Whether the node has the mark FAIL, or its taint."""
     return verdict_of(node) == FAIL or bool(_failed_taints((node.get("spec") or {}).get("taints")))
 
 
@@ -116,14 +119,10 @@ def _taints(taints: list[dict[str, Any]], mark: Mark | None, is_wanted: bool) ->
 
 def _marks_as_yaml(metadata: Mapping[str, Mapping[str, Any]], taints: Iterable[dict[str, Any]]) -> str:
     """The labels, annotations and taints that gpuval sets, as YAML."""
-    summary: dict[str, Any] = {
-        part: {key: value for key, value in values.items() if value is not None} for part, values in metadata.items()
-    }
-    summary["taints"] = [
-        f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}" for taint in _failed_taints(taints)
-    ]
-    present = {key: value for key, value in summary.items() if value}
-    return yaml.safe_dump(present, sort_keys=True) if present else ""
+    present = {part: {key: value for key, value in values.items() if value} for part, values in metadata.items()}
+    texts = [f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}" for taint in _failed_taints(taints)]
+    summary = {key: value for key, value in {**present, "taints": texts}.items() if value}
+    return yaml.safe_dump(summary, sort_keys=True) if summary else ""
 
 
 def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
@@ -131,15 +130,15 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
     labels = node["metadata"].get("labels") or {}
     if runs:
         return labels.get(names.RUN_LABEL) in [names.label_value(run) for run in runs]
-    return bool(_failed_taints((node.get("spec") or {}).get("taints"))) or any(key in labels for key in LABELS)
+    return has_failed(node) or any(key in labels for key in LABELS)
 
 
 def set_marks(
     cluster: Cluster,
     marks: Mapping[str, Mark | None],
+    nodes: Mapping[str, Any] | None = None,
     *,
     taint: bool,
-    nodes: Mapping[str, Any] | None = None,
     max_age_days: float | None = None,
     trial: bool = False,
 ) -> NodeVerdicts:
@@ -223,7 +222,7 @@ def remove_marks(
         values = ",".join(names.label_value(run) for run in runs)
         nodes = _by_name(cluster.list("Node", f"{names.RUN_LABEL} in ({values})" if values else "")[0])
     marked = sorted(name for name, node in nodes.items() if is_marked(node, runs))
-    result = set_marks(cluster, dict.fromkeys(marked), taint=True, nodes=nodes, trial=trial)
+    result = set_marks(cluster, dict.fromkeys(marked), nodes, taint=True, trial=trial)
     result.missing = sorted(chosen - set(nodes))
     return result
 

@@ -49,16 +49,8 @@ _SELECTOR_TERM = re.compile(r"(!)?([\w./-]+)(?:\s*(==|=|!=)\s*([\w.-]*)|\s+(in|n
 #: Node conditions that keep pods away when True, by taints. Memory pressure is not one for pods with requests.
 PRESSURES = ("DiskPressure", "PIDPressure", "NetworkUnavailable")
 #: Taints that only repeat what a condition or `spec.unschedulable` says, which comes with a reason.
-_REPEATED = frozenset(
-    {
-        CORDONED,
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-        "node.kubernetes.io/disk-pressure",
-        "node.kubernetes.io/memory-pressure",
-        "node.kubernetes.io/pid-pressure",
-        "node.kubernetes.io/network-unavailable",
-    }
+_REPEATED = re.compile(
+    r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable|(disk|memory|pid)-pressure|network-unavailable)[=:]"
 )
 _KEEPING_AWAY = ("NoSchedule", "NoExecute")
 _MESSAGE_CHARACTERS = 300
@@ -178,6 +170,7 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
         chosen = (resources or [RESOURCES.get(vendor_by_labels(labels), "")])[0]
     vendor = _VENDORS.get(chosen, "")
     replicas = count(labels.get("nvidia.com/gpu.replicas")) if vendor == "nvidia" else 1
+    partitions = sorted(name for name in capacity if name.startswith("nvidia.com/mig-") and count(capacity[name]))
     return Gpus(
         resource=chosen,
         vendor=vendor,
@@ -186,9 +179,7 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
         allocatable=allocatable.get(chosen, 0),
         replicas=max(1, replicas),
         source="DRA driver" if settings.always_claims else "device plugin",
-        partitions=tuple(
-            sorted(name for name in capacity if name.startswith("nvidia.com/mig-") and count(capacity[name]))
-        ),
+        partitions=tuple(partitions),
     )
 
 
@@ -246,18 +237,14 @@ def untolerated(
     taints: Iterable[Mapping[str, str]], tolerations: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, str]]:
     """The taints that keep a pod with these tolerations off the node."""
-    return [
-        taint
-        for taint in taints
-        if taint["effect"] in _KEEPING_AWAY
-        and not any(pod_settings.covers(toleration, taint) for toleration in tolerations)
-    ]
+    away = (taint for taint in taints if taint["effect"] in _KEEPING_AWAY)
+    return [taint for taint in away if not any(pod_settings.covers(toleration, taint) for toleration in tolerations)]
 
 
-def taint_text(taint: Mapping[str, str]) -> str:
-    """A taint as kubectl writes it: `nvidia.com/gpu=present:NoSchedule`."""
-    value = f"={taint['value']}" if taint["value"] else ""
-    return f"{taint['key']}{value}:{taint['effect']}"
+def _texts_of(taints: Iterable[Mapping[str, str]]) -> str:
+    """Taints as kubectl writes them, `nvidia.com/gpu=present:NoSchedule`, without those that repeat a condition."""
+    texts = (f"{taint['key']}{'=' * bool(taint['value'])}{taint['value']}:{taint['effect']}" for taint in taints)
+    return ", ".join(text for text in texts if not _REPEATED.match(text))
 
 
 def expected_of(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,11 +279,8 @@ def finding(
         return about
     have = gpus(description, settings, sku)
     tolerations = pod_settings.tolerations(settings, have.resource)
-    away = [
-        taint_text(taint) for taint in untolerated(description["taints"], tolerations) if taint["key"] not in _REPEATED
-    ]
-    if away:
-        return class_finding(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
+    if away := _texts_of(untolerated(description["taints"], tolerations)):
+        return class_finding(name, "tainted", f"no toleration covers its taint {away}")
     if sku == CPU or settings.resource == "":
         return ProbeFinding(REACHABLE, "")
     return _gpu_problem(name, description, have, sku, expected_gpus) or ProbeFinding(REACHABLE, "")
@@ -316,17 +300,13 @@ def _node_problem(name: str, description: Mapping[str, Any], settings: PodSettin
             return class_finding(name, "node_pressure", _condition(kind, condition))
     cordon = {"key": CORDONED, "value": "", "effect": "NoSchedule"}
     if description["unschedulable"] and untolerated([cordon], settings.tolerations):
-        other_taints = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
-        addition = f", and has the taint {', '.join(map(taint_text, other_taints))}" if other_taints else ""
+        addition = f", and has the taint {other_taints}" if (other_taints := _texts_of(description["taints"])) else ""
         return class_finding(name, "cordoned", f"it is cordoned: no pod is scheduled on it{addition}")
     if not description["hostname"]:
         return class_finding(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
     labels = description["labels"]
-    lacking = [f"{key}={value}" for key, value in settings.node_selector.items() if labels.get(key) != value]
-    if lacking:
-        return class_finding(
-            name, "not_selected", f"it lacks the label {', '.join(lacking)} of gpuval_pods.node_selector"
-        )
+    if lacking := ", ".join(f"{key}={text}" for key, text in settings.node_selector.items() if labels.get(key) != text):
+        return class_finding(name, "not_selected", f"it lacks the label {lacking} of gpuval_pods.node_selector")
     return None
 
 
@@ -343,17 +323,14 @@ def _gpu_problem(
     help_text = f"check that driver and device plugin run on the node ({_PODS_OF_NODE})"
     if vendor in _PLUGINS:
         tool, pods = _PLUGINS[vendor]
-        help_text = (
-            f"check the driver ({tool}) and the device plugin on the node ({_PODS_OF_NODE} | grep {pods}, then its log)"
-        )
+        seen = f"{_PODS_OF_NODE} | grep {pods}, then its log"
+        help_text = f"check the driver ({tool}) and the device plugin on the node ({seen})"
     help_text = f"{help_text}, {AGAIN}".replace("{node}", name)
     word = have.resource or "GPU resource"
     if not have.allocatable:
         if have.partitions:
-            partitions = some_of(have.partitions, 3)
-            return class_finding(
-                name, "gpus_partitioned", f"its GPUs are partitioned ({partitions}): it offers no whole one"
-            )
+            message = f"its GPUs are partitioned ({some_of(have.partitions, 3)}): it offers no whole one"
+            return class_finding(name, "gpus_partitioned", message)
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None
         if have.capacity:

@@ -251,11 +251,10 @@ class ClusterPlacement(JobPlacement):
 
     def _finding(self, name: str, order: PodOrder) -> dict[str, str] | None:
         """Why no pod can be placed on a node: failure class, message and remedy; None if one can."""
-        expected = (order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
-        finding = nodes.finding_for(name, self._nodes.get(name), *expected, self._devices)
-        if finding and self._devices:  # it may publish its GPUs by now
-            finding = nodes.finding_for(name, self._nodes.get(name), *expected, self._read_devices())
-        return finding
+        about = name, self._nodes.get(name), order.settings, order.sku, self._run["nodes"][name]["gpu_count"]
+        finding = nodes.finding_for(*about, self._devices)
+        # it may publish its GPUs by now
+        return nodes.finding_for(*about, self._read_devices()) if finding and self._devices else finding
 
     def _admit(self, name: str, like: str) -> None:
         """Add a node to the run that is no host of the play; `like`: the host whose variables it uses."""
@@ -665,7 +664,7 @@ class ClusterPlacement(JobPlacement):
             self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
 
     def unsettled(self) -> bool:
-        return any(self._is_unsettled(view) for view in self._views.values())
+        return any(map(self._is_unsettled, self._views.values()))
 
     def _is_unsettled(self, view: NodeView) -> bool:
         """Whether the node's runner was cancelled and the cluster has not reported the cause yet."""

@@ -137,9 +137,7 @@ class KubernetesScheduler(JobScheduler):
             of_cluster = [name for name, (of, _held_against) in expected.items() if of == cluster_of]
             with Cluster(ClusterAccess(*cluster_of)) as cluster:
                 listed[cluster_of] = list_named(cluster, of_cluster)
-                always_claims = any(
-                    held["settings"].always_claims for of, held in expected.values() if of == cluster_of
-                )
+                always_claims = any(expected[name][1]["settings"].always_claims for name in of_cluster)
                 if always_claims or not all(map(nodes.has_plugin, listed[cluster_of].values())):
                     published[cluster_of] = dra.read(cluster)
         findings, devices = {}, []
@@ -215,25 +213,17 @@ class KubernetesScheduler(JobScheduler):
             listed, published = cluster.list("Node")[0], dra.read(cluster)
         devices = dra.summary(nodes.devices_of(nodes.describe(node, published)) for node in listed)
         warning = "" if all(map(nodes.has_plugin, listed)) else published.warning
-        answer = (
-            f"the API server answers, {len(listed)} node(s)",
-            devices,
-            warning,
-            "`make prepare` checks permissions",
-        )
-        return "; ".join(filter(None, answer))
+        answers = f"the API server answers, {len(listed)} node(s)"
+        return "; ".join(filter(None, (answers, devices, warning, "`make prepare` checks permissions")))
 
     def mark(self) -> NodeVerdicts:
         try:
             with Cluster(self._options) as cluster:
                 return self._mark(cluster)
         except Forbidden as error:
-            is_of_status = any(request.subresource for request in error.asked)
-            what = (
-                "the condition of the nodes does not follow their marks"
-                if is_of_status
-                else "no verdict is changed on the nodes"
-            )
+            what = "no verdict is changed on the nodes"
+            if any(request.subresource for request in error.asked):
+                what = "the condition of the nodes does not follow their marks"
             raise AnsibleActionFail(f"{what}: {error}\n{permissions.BIND_MARKS}") from None
 
     def _mark(self, cluster: Cluster) -> NodeVerdicts:
@@ -241,33 +231,21 @@ class KubernetesScheduler(JobScheduler):
         if options.state == "absent":
             verdicts, noted = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial), 0
         else:
-            report = self._read_report()
-            nodes_by_name = marks.read_nodes(cluster, [node["name"] for node in report["nodes"]])
-            marks_by_name, open_checks = self._marks_and_open_checks(report, nodes_by_name)
-            noted = self._write_open_checks(
-                cluster, nodes_by_name, {name: checks for name, checks in open_checks.items() if checks}
-            )
-            verdicts = marks.set_marks(
-                cluster,
-                marks_by_name,
-                taint=options.taint,
-                nodes=nodes_by_name,
-                max_age_days=options.max_age_days,
-                trial=trial,
-            )
+            folder = self._action.folder(options)
+            report = run_folder.read_report(folder)
+            repairs.withhold_acceptance(report, folder, options.repairs, self._action.display.warning)
+            listed = marks.read_nodes(cluster, [node["name"] for node in report["nodes"]])
+            marks_by_name, open_checks = self._marks_and_open_checks(report, listed)
+            unsettled = {name: checks for name, checks in open_checks.items() if checks}
+            noted = self._write_open_checks(cluster, listed, unsettled)
+            settings: Any = {"taint": options.taint, "max_age_days": options.max_age_days, "trial": trial}
+            verdicts = marks.set_marks(cluster, marks_by_name, listed, **settings)
             settled = {name: checks for name, checks in open_checks.items() if not checks and name not in verdicts.busy}
-            noted += self._write_open_checks(cluster, nodes_by_name, settled)
+            noted += self._write_open_checks(cluster, listed, settled)
             verdicts.still = {name: open_checks[name] for name in verdicts.still}
         verdicts.problem = f"others keep changing {', '.join(verdicts.busy)}: run it again" if verdicts.busy else ""
         verdicts.noted = bool(noted)
         return verdicts
-
-    def _read_report(self) -> dict[str, Any]:
-        """The run's report, with the faults that nothing repaired."""
-        folder = self._action.folder(self._options)
-        report = run_folder.read_report(folder)
-        repairs.withhold_acceptance(report, folder, self._options.repairs, self._action.display.warning)
-        return report
 
     def _marks_and_open_checks(
         self, report: Mapping[str, Any], nodes_by_name: Mapping[str, Any]
@@ -279,7 +257,7 @@ class KubernetesScheduler(JobScheduler):
             if self._options.nodes and name not in self._options.nodes:
                 continue
             node = nodes_by_name.get(name)
-            failed = node is not None and marks.stays_failed(node, marks.Mark("", "", "", partial=True))
+            failed = node is not None and marks.has_failed(node)
             is_whole = failed_checks.is_whole(run, judged)
             decision = failed_checks.decide(_open_checks(node), judged, failed=failed, full=is_whole)
             verdict = failed_checks.verdict_after(judged, run, marks.verdict_of(node), failed=failed)

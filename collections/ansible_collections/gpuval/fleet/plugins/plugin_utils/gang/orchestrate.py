@@ -23,8 +23,10 @@ from . import document as gang_document
 from . import evidence, fabrics, forming, keys, report_section, rounds
 from .document import SEARCH_STAGES
 from .forming import Candidate
-from .search.fault_search import FaultSearch, SearchLimits, Topology
+from .search.fault_search import FaultSearch
 from .search.search_findings import counts_of
+from .search.search_limits import SearchLimits
+from .search.topology import Topology
 
 #: Versions that must be the same on all members of a gang.
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")

@@ -4,13 +4,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import first_lines, some_of
 from ..records.documents import Record
-from ..runs.folder import RunError, RunFolder, known_runs
+from ..runs.folder import RunError, known_runs
 from . import fabrics
 from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH, stage_of
 from .forming import LEAST
@@ -150,7 +151,7 @@ def result_of(
     if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
         silent = [node for node, record in by_node.items() if record is None or record["finished_at"] is None]
         reason = f"no result from {', '.join(silent)}" if silent else "it did not finish"
-        return GroupResult("missing", message=reason, culprits=tuple(silent) if len(silent) < len(members) else ())
+        return GroupResult("missing", message=reason)
     reported = {node: record for node, record in by_node.items() if record is not None}
     states = {record["state"] for record in reported.values()}
     message = next((record["message"] for record in reported.values() if record["state"] != "success"), "")
@@ -159,16 +160,13 @@ def result_of(
     if states == {"success"}:
         unchecked = [node for node, record in reported.items() if figure(record, ERRORS) is None]
         if unchecked:
-            return GroupResult(
-                "missing", message=f"{', '.join(unchecked)} did not report whether the elements are right"
-            )
+            message = f"{', '.join(unchecked)} did not report whether the elements are right"
+            return GroupResult("missing", message=message)
         size = size_of(members, records)
         if size and usual_bytes and size != usual_bytes:
-            return GroupResult(
-                "missing",
-                message=f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}: free device memory "
-                "differs; end the processes that occupy it",
-            )
+            message = f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}"
+            message += ": free device memory differs; end the processes that occupy it"
+            return GroupResult("missing", message=message)
         buses = [figure(record, BUS, NVLINK_BUS) for record in reported.values()]
         waits = [figure(record, LATENCY, NVLINK_LATENCY) for record in reported.values()]
         return GroupResult(
@@ -182,11 +180,12 @@ def result_of(
         for node, record in reported.items()
         if record["state"] != "success" and _part_of(record, "gang").get("joined") is not True
     ]
-    if absent or any(OCCUPIED.search(record["message"]) for record in reported.values()):
-        reason = f"the work did not begin: {message}" if absent else message
-        return GroupResult("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
-    state = "timeout" if "timeout" in states else "crash"
-    return GroupResult(state, message=message, culprits=tuple(sorted(culprits(reported, members))))
+    if absent:
+        where = f" on {', '.join(absent)}" if len(absent) < len(members) else ""
+        return GroupResult("missing", message=f"the work did not begin{where}: {message}")
+    if any(OCCUPIED.search(record["message"]) for record in reported.values()):
+        return GroupResult("missing", message=message)
+    return GroupResult("timeout" if "timeout" in states else "crash", message=message)
 
 
 def lost(record: Mapping[str, Any]) -> bool:
@@ -218,12 +217,6 @@ def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[s
         return []
     names = some_of(named, MAX_NAMES)
     return [f"not over the expected network: {names}: {one_line(messages[named[0]], MAX_LINE)}"[:MAX_LINE]]
-
-
-def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
-    """Members that the gang's own programs name as the cause, which is a hint and no proof."""
-    names = (_part_of(record, "gang").get("stopped_by") for record in records.values())
-    return {name for name in names if isinstance(name, str) and name in members}
 
 
 def members_to_rerun(
@@ -391,23 +384,15 @@ def check_run_id(results: Path, run: Mapping[str, Any]) -> None:
     has_gangs = _has_gangs(run)
     for folder in known_runs(results, imported=True):
         rival = folder.path.name
-        if rival != run_id and _is_round_of(run_id, rival) and _may_have_gangs(folder):
-            raise RunError(
-                f"gpuval_run_id {run_id!r} is also the id of a gang round of run {rival} on nodes and in the cluster: "
-                "choose another one"
-            )
+        problem = ""
         if rival != run_id and has_gangs and _is_round_of(rival, run_id):
-            raise RunError(
-                f"gpuval_run_id {run_id!r}: a gang round would have the id of run {rival} on nodes and in the "
-                "cluster: choose another one"
-            )
-
-
-def _may_have_gangs(folder: RunFolder) -> bool:
-    try:
-        return _has_gangs(folder.read_run())
-    except RunError:  # an unreadable run may have rounds
-        return True
+            problem = f": a gang round would have the id of run {rival}"
+        elif rival != run_id and _is_round_of(run_id, rival):
+            with suppress(RunError):  # an unreadable run may have rounds
+                problem = f" is also the id of a gang round of run {rival}"
+                problem = problem if _has_gangs(folder.read_run()) else ""
+        if problem:
+            raise RunError(f"gpuval_run_id {run_id!r}{problem} on nodes and in the cluster: choose another one")
 
 
 def _is_round_of(run_id: str, run: str) -> bool:

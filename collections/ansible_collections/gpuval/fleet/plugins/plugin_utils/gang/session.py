@@ -10,6 +10,7 @@ from ..core.escape import one_line
 from ..judge import baseline, judging, subjects
 from ..judge.check import FACTS, Check
 from ..records import environment
+from ..records.documents import EvidenceProblem
 from ..runs import applied_criteria
 from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
@@ -49,10 +50,13 @@ def ensure_valid(settings: GangSettings) -> None:
 def begin(folder: RunFolder, settings: GangSettings) -> None:
     """Record the time limit of a search for other commands, and remove problems of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
-    problems = folder.read_problems()
-    lasting = [problem for problem in problems if not problem["reason"].startswith(gang_document.ABORTED)]
-    if lasting != problems:
-        run_folder.write_json(folder.problems_file, lasting)
+    if folder.read_problems():
+        run_folder.write_json(folder.problems_file, _lasting_problems(folder))
+
+
+def _lasting_problems(folder: RunFolder) -> list[EvidenceProblem]:
+    """The run's problems without those of an aborted attempt."""
+    return [one for one in folder.read_problems() if not one["reason"].startswith(gang_document.ABORTED)]
 
 
 def abort(folder: RunFolder, message: str) -> str:
@@ -72,8 +76,7 @@ def abort(folder: RunFolder, message: str) -> str:
             final = last.get(name)
             if final is None or not gang_document.round_folder(folder, final).evidence_file(name, stage).exists():
                 problems.append({"node": name, "stage": stage, "reason": reason})
-    earlier = [problem for problem in folder.read_problems() if not problem["reason"].startswith(gang_document.ABORTED)]
-    run_folder.write_json(folder.problems_file, [*problems, *earlier])
+    run_folder.write_json(folder.problems_file, [*problems, *_lasting_problems(folder)])
     return reason
 
 
@@ -82,11 +85,8 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
     Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
     """
-    members = {}
-    host_names = set(hosts)
-    for name in nodes:
-        if name not in host_names:
-            continue
+    members, host_names = {}, set(hosts)
+    for name in filter(host_names.__contains__, nodes):
         values = hostvars[name]
         in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # the node's name may not resolve
         in_slurm = (values.get("slurm_node") or {}).get("address")

@@ -245,26 +245,25 @@ def _chosen_id(options: RunInClusterOptions) -> str:
 def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> ControllerOrder:
     """What to apply, with all files and settings. Raises PodSettingsError."""
     inventory = origin.folder_name(action.inventory)
-    name = controller.recurring_name(inventory) if options.schedule else run_id or opening.new_run_id()
+    # The Jobs of a CronJob, whose names are up to eleven characters longer, name its runs.
+    name = f"recurring-{names.host_name(inventory)}" if options.schedule else run_id or opening.new_run_id()
     hosts = action.task_vars["ansible_play_hosts_all"]
     pod = step_options.group_of(ControllerPodOptions, options.controller)
     public, secret, hidden, named = _settings(action, options, pod)
     collected = ControllerFiles(hidden, file_loader(action).get_text_file_contents)
     sources = collected.add_inventory(action.task_vars["ansible_inventory_sources"])
-    public |= collected.add_settings(named)
-    collected.add("settings.json", compact_json(public).encode())
-    if secret:
-        collected.add("secrets.json", compact_json(secret).encode(), is_secret=True)
     arguments = [word for source in sources for word in ("-i", source)]
-    for file in ("settings.json", *(["secrets.json"] if secret else [])):
-        arguments += ["-e", f"@{controller.PROJECT}/{file}"]
+    for file, values in (("settings.json", public | collected.add_settings(named)), ("secrets.json", secret)):
+        if values:
+            collected.add(file, compact_json(values).encode(), is_secret=values is secret)
+            arguments += ["-e", f"@{controller.PROJECT}/{file}"]
     described = (action.task_vars["hostvars"][node].get(VARIABLE) or {} for node in hosts)
     avoided = sorted(node.get("hostname") or name for name, node in zip(hosts, described, strict=True))
     order = ControllerOrder(
         name=name,
         namespace=options.namespace,
         pod=pod,
-        files=collected.result(),
+        files={kind: files for kind, files in collected.by_kind.items() if files},
         arguments=[*arguments, *_choices(action.task_vars)],
         avoided=avoided,
         inventory=inventory,

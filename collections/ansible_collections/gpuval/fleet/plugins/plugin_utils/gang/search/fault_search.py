@@ -17,24 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
 from ...core import schemas
-from .pair_explanation import PairExplanation, PairMeasurement, TopologyBoundary, explain
+from .pair_explanation import PairExplanation, PairMeasurement, explain
 from .pair_noise import FAILED, GroupResult, percent
 from .round_plan import RoundPlan, SearchGroup
 from .search_findings import HEALTHY, NodeFindings, SearchFindings, classify, conclude
-from .search_limits import DEFAULT, SearchLimits, SearchTuning
+from .search_limits import TUNING, SearchLimits
 from .topology import Topology, count_pair_rounds, pair_rounds
-
-__all__ = [
-    "FaultSearch",
-    "GroupResult",
-    "SearchFindings",
-    "SearchGroup",
-    "SearchLimits",
-    "SearchRound",
-    "SearchTuning",
-    "Topology",
-    "TopologyBoundary",
-]
 
 SCHEMA = "gpuval.localisation/1"
 BUS, LATENCY = "bus_bytes_per_second", "latency_seconds"
@@ -60,20 +48,15 @@ class FaultSearch:
     results: list[Optional[dict[str, GroupResult]]] = field(default_factory=list)
     seconds: float = 0.0
     stopped: str = ""
-    tuning: SearchTuning = DEFAULT
-    _cache: tuple[int, Any] = (-1, None)
+    _cache: Optional[tuple[PairExplanation, NodeFindings]] = None
 
     @classmethod
     def start(
-        cls,
-        nodes: Sequence[str],
-        topology: Topology | None = None,
-        limits: SearchLimits | None = None,
-        tuning: SearchTuning = DEFAULT,
+        cls, nodes: Sequence[str], topology: Topology | None = None, limits: SearchLimits | None = None
     ) -> FaultSearch:
         """Begin a search among these nodes, whose order does not matter."""
         topology = topology or Topology()
-        return cls(topology.line(nodes), topology, limits or SearchLimits(), tuning=tuning)
+        return cls(topology.line(nodes), topology, limits or SearchLimits())
 
     # What runs next
 
@@ -97,8 +80,7 @@ class FaultSearch:
         `seconds`: duration of the round; without it the whole deadline counts.
         """
         self.results[-1] = {
-            group.id: results.get(group.id, GroupResult("missing")).cleaned(group.nodes)
-            for group in self.rounds[-1].groups
+            group.id: results.get(group.id, GroupResult("missing")).cleaned() for group in self.rounds[-1].groups
         }
         self.seconds += self.rounds[-1].deadline_seconds if seconds is None else max(0.0, seconds)
 
@@ -125,10 +107,10 @@ class FaultSearch:
         if tests:
             return tests
         whole_gang, fault = self._whole_gang(explanation, states)
-        paired_rounds = every if len(self.line) <= self.tuning.small_gang else paired_rounds
+        paired_rounds = every if len(self.line) <= TUNING.small_gang else paired_rounds
         if whole_gang and paired < paired_rounds:  # measure links outside the ring
             return self._pairs(paired)
-        if fault and paired < paired_rounds + self.tuning.partners:  # the fault may be newer than the pairs' results
+        if fault and paired < paired_rounds + TUNING.partners:  # the fault may be newer than the pairs' results
             return self._pairs(paired % every)
         return whole_gang
 
@@ -141,23 +123,19 @@ class FaultSearch:
     # What the results mean
 
     def _state(self) -> tuple[PairExplanation, NodeFindings]:
-        complete = sum(result is not None for result in self.results)
-        if self._cache[0] != complete:
+        pairs = [part for part in self._with_results() if len(part[1].nodes) == 2]
+        if self._cache is None or len(pairs) != self._cache[0].count:
             figure = self._figure()
             measurements = [
                 PairMeasurement(
-                    number, group.nodes[0], group.nodes[1], group.purpose, *_reading(result, figure),
-                    group.tested, result.message,
+                    number, one, two, group.purpose, *_reading(result, figure), group.tested, result.message
                 )
-                for number, group, result in self._with_results()
-                if len(group.nodes) == 2
-            ]  # fmt: skip
-            cached = self._cache[1]
-            if cached is None or len(measurements) != cached[0].count:  # otherwise only larger groups ran since
-                explanation = explain(self.line, self.topology, self.limits, measurements, self.tuning)
-                cached = explanation, classify(explanation)
-            self._cache = complete, cached
-        return self._cache[1]
+                for number, group, result in pairs
+                for one, two in [group.nodes]
+            ]
+            explanation = explain(self.line, self.topology, self.limits, measurements)
+            self._cache = explanation, classify(explanation)
+        return self._cache
 
     def _with_results(self) -> Iterator[tuple[int, SearchGroup, GroupResult]]:
         """Index of the round, group and its result, of all complete rounds."""
@@ -180,10 +158,10 @@ class FaultSearch:
         """
         is_faulty = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
         is_fine = all(states.nodes[node].name == HEALTHY for node in self.line)
-        if not self.limits.climb or is_faulty or not is_fine or len(self.line) <= self.tuning.partners:
+        if not self.limits.climb or is_faulty or not is_fine or len(self.line) <= TUNING.partners:
             return [], ""
         usual = explanation.centre or 0.0
-        least = usual - self.tuning.gross - self.limits.margin_ratio * math.log2(len(self.line) / 2)
+        least = usual - TUNING.gross - self.limits.margin_ratio * math.log2(len(self.line) / 2)
         readings = [
             _reading(result, self._figure())
             for _, group, result in self._with_results()
@@ -194,7 +172,7 @@ class FaultSearch:
             for state, value in readings
             if (value is None and state != "ok") or (value is not None and value < least)
         ]
-        if len(bad) == len(readings) < self.tuning.partners:
+        if len(bad) == len(readings) < TUNING.partners:
             return [SearchGroup(tuple(self.line), "climb", tuple(self.line))], ""
         if len(bad) < len(readings) and FAILED.isdisjoint(bad):
             return [], ""
@@ -250,7 +228,8 @@ class FaultSearch:
                 for group in saved["groups"]
             )
             results = saved["results"] and {
-                group.id: GroupResult(**saved["results"][group.id]).cleaned(group.nodes) for group in groups
+                name: GroupResult(**{key: value for key, value in result.items() if key != "culprits"}).cleaned()
+                for name, result in saved["results"].items()  # older releases kept hints of nodes as `culprits`
             }
             search.rounds.append(SearchRound(saved["number"], groups, saved["deadline_seconds"]))
             search.results.append(results)

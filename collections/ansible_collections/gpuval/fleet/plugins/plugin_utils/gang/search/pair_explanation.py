@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 from ...core.grouping import values_by_key
 from .pair_noise import FAILED, HARD, PairNoise, deviation, middle
-from .search_limits import DEFAULT, SearchLimits, SearchTuning
+from .search_limits import TUNING, SearchLimits
 from .topology import LEVELS, Topology
 
 Link = tuple[str, str]
@@ -96,7 +96,6 @@ class PairExplanation:
     """
 
     limits: SearchLimits
-    tuning: SearchTuning
     nodes: Sequence[str]
     measurements: Sequence[PairMeasurement]
     missing: Sequence[PairMeasurement]
@@ -113,7 +112,7 @@ class PairExplanation:
     def __post_init__(self) -> None:
         self.margin = self.limits.margin_ratio
         #: Relative figure below which a node must be found slow.
-        self.surely_slow = math.log(1 - min(0.9, self.tuning.surely_margins * self.margin))
+        self.surely_slow = math.log(1 - min(0.9, TUNING.surely_margins * self.margin))
         self.by_node: dict[str, list[PairMeasurement]] = {node: [] for node in self.nodes}
         for item in self.measurements:
             self.by_node[item.one].append(item)
@@ -139,7 +138,7 @@ class PairExplanation:
 
     def faster(self) -> int:
         """Number of pairs that are faster than noise explains: the usual speed is then unclear."""
-        return sum(item.relative > self.tuning.gross for item in self.measurements)
+        return sum(item.relative > TUNING.gross for item in self.measurements)
 
     def residuals(self, centre: float | None, shifts: Mapping[int, float]) -> tuple[list[float], int]:
         """The differences of figures around this centre from the mean that explains them, and the number of means.
@@ -163,14 +162,27 @@ class PairExplanation:
         means = [(statistics.fmean(values), values) for values in by_cause.values() if len(values) > 1]
         return [*residuals, *(value - mean for mean, values in means for value in values)], 1 + len(means)
 
+    def is_centred(self) -> bool:
+        """Whether most nodes with figures reach the usual speed, or a few are fast with each other, and all others far
+        slower with every partner. (Where near pairs are faster by nature, every node has a fast partner.)"""
+        timed = {node: [item for item in items if item.value is not None] for node, items in self.by_node.items()}
+        reached = sum(
+            node not in self.implicated and not all(item.is_low for item in items) for node, items in timed.items()
+        )
+        if reached >= TUNING.most * sum(map(bool, timed.values())):
+            return True
+        slow, near = (node for node in self.nodes if node not in self.good), -TUNING.several * self.margin
+        is_near = any(item.relative >= near for node in slow for item in self.by_node[node])
+        return len(self.good) >= TUNING.several and not is_near
+
     def most_tests(self) -> int:
         """Number of fresh tests after which a node stays suspect; three nodes leave no rounds for more."""
-        is_small = self.tuning.several < len(self.nodes) <= self.tuning.small_gang
-        return self.tuning.small_gang_tests if is_small else self.tuning.tests
+        is_small = TUNING.several < len(self.nodes) <= TUNING.small_gang
+        return TUNING.small_gang_tests if is_small else TUNING.tests
 
     def is_too_low(self, values: Sequence[float], pair_count: int) -> bool:
         """Whether the mean of the values is further below `pair_count` good pairs than chance explains."""
-        return self.noise.score(values, pair_count) <= -self.noise.bar(self.tuning.score)
+        return self.noise.score(values, pair_count) <= -self.noise.bar(TUNING.score)
 
     def attribute(self, topology: Topology) -> None:
         """Fill in boundaries, links, implicated and good nodes."""
@@ -182,7 +194,6 @@ class PairExplanation:
 
     def _find_boundaries(self, topology: Topology, level: str) -> None:
         """Find boundaries that are low between nodes which are fine elsewhere: around a group, then between two."""
-        tuning = self.tuning
         crossing: dict[TopologyBoundary, list[PairMeasurement]] = defaultdict(list)
         for item in self.unexplained():
             first, second = sorted(topology.place(node, level) for node in item.pair)
@@ -206,7 +217,7 @@ class PairExplanation:
             low = [item for item in clear if item.is_low]
             ends = {node for item in low for node in item.pair}
             inside = sum(topology.place(node, level) == boundary.names[0] for node in ends)
-            if len(low) >= max(tuning.several, tuning.share * len(clear)) and 2 <= inside <= len(ends) - 2:
+            if len(low) >= max(TUNING.several, TUNING.share * len(clear)) and 2 <= inside <= len(ends) - 2:
                 self.boundaries[boundary] = items
                 self.explained.update(item for item in items if item.is_low)
 
@@ -217,7 +228,7 @@ class PairExplanation:
         slower: noise elsewhere must not turn such a link into a bad node. A node with two such pairs, or with failures
         in others, is slow with some partners only, or intermittent.
         """
-        tuning, of_pair = self.tuning, by_pair(self.unexplained())
+        of_pair = by_pair(self.unexplained())
         failing = Counter(node for pair, items in of_pair.items() for node in pair if any(i.has_failed for i in items))
         means: dict[str, dict[Link, float]] = defaultdict(dict)
         for pair, items in of_pair.items():
@@ -226,19 +237,19 @@ class PairExplanation:
         far = []
         for pair, items in of_pair.items():
             partners = [[mean for other, mean in means[node].items() if other != pair] for node in pair]
-            if min(map(len, partners)) < tuning.partners:
+            if min(map(len, partners)) < TUNING.partners:
                 continue
             explained = sum(min(0.0, middle(of_node)) for of_node in partners)
             again = sorted(item.relative - explained for item in items if item.purpose == "link")
             has_failed = sum(item.has_failed for item in items if item.purpose == "link")
             if has_failed == len(again):
-                is_bad = has_failed >= tuning.several
+                is_bad = has_failed >= TUNING.several
             else:  # a single result may be slow by chance
-                is_bad = not has_failed and len(again) > tuning.partners and self._is_low(again[1:], len(items))
+                is_bad = not has_failed and len(again) > TUNING.partners and self._is_low(again[1:], len(items))
             if is_bad and explained > HARD / 2:
                 self.bad_links[pair] = items
                 self.explained.update(items)
-            elif max(item.relative for item in items) - explained < -tuning.gross and not any(
+            elif max(item.relative for item in items) - explained < -TUNING.gross and not any(
                 failing[node] > any(item.has_failed for item in items) for node in pair
             ):
                 far.append(pair)
@@ -269,7 +280,7 @@ class PairExplanation:
                         else:
                             del candidates[partner]
         right = {node: sum(not item.is_low for item in items) for node, items in live.items()}
-        self.good = {node for node in live if right[node] >= self.tuning.partners} - set(self.implicated)
+        self.good = {node for node in live if right[node] >= TUNING.partners} - set(self.implicated)
 
     def _badness(self, node: str, items: Sequence[PairMeasurement]) -> tuple[float, ...] | None:
         """The sort key of an implicated node: share of partners that saw it low, then how low; None for other nodes."""
@@ -280,7 +291,7 @@ class PairExplanation:
         partners = by_partner(items, node).values()
         means = [statistics.fmean(values) for values in partners]
         failing = sum(min(values) == HARD for values in partners)
-        if (where := middle(means)) >= -self.margin and failing < self.tuning.partners:
+        if (where := middle(means)) >= -self.margin and failing < TUNING.partners:
             return None
         share = sum(mean < -self.margin for mean in means) / len(means)
         return share, float(len(means)), -where
@@ -289,11 +300,11 @@ class PairExplanation:
         """Whether all fresh results together show that the node is not slow; a failed node is never cleared."""
         fresh = [item.relative for item in items if item.is_test_of(node)]
         has_failed = any(item.has_failed for item in items)
-        return len(fresh) >= self.tuning.tests and not has_failed and statistics.fmean(fresh) >= -self.margin
+        return len(fresh) >= TUNING.tests and not has_failed and statistics.fmean(fresh) >= -self.margin
 
     def _find_open_links(self) -> None:
         """Find low pairs of nodes that are both fine: a bad link, chance, or an intermittent node."""
-        bound = max(self.margin, self.tuning.link_deviations * self.noise.sigma)
+        bound = max(self.margin, TUNING.link_deviations * self.noise.sigma)
         bounds = {"link": self.margin, "control": 2 * bound}
         apart = [
             item for item in self.unexplained() if item in self.outliers or set(item.pair).isdisjoint(self.implicated)
@@ -306,11 +317,7 @@ class PairExplanation:
 
 
 def explain(
-    nodes: Sequence[str],
-    topology: Topology,
-    limits: SearchLimits,
-    measurements: Sequence[PairMeasurement],
-    tuning: SearchTuning = DEFAULT,
+    nodes: Sequence[str], topology: Topology, limits: SearchLimits, measurements: Sequence[PairMeasurement]
 ) -> PairExplanation:
     """Explain all measured pairs; `nodes` in the order of the ring."""
     for level in LEVELS:
@@ -319,16 +326,16 @@ def explain(
         within = _speeds(item for item in timed if group[item.one] == group[item.two])
         across = {item for item in timed if group[item.one] != group[item.two]}
         borders = {frozenset(map(group.__getitem__, item.pair)) for item in across}
-        if min(len(within), len(borders)) < tuning.several:
+        if min(len(within), len(borders)) < TUNING.several:
             continue
         usual, offset = statistics.median(within), statistics.median(_speeds(across)) - statistics.median(within)
-        if sum(value - usual < -limits.margin_ratio for value in _speeds(across)) < tuning.share * len(across):
+        if sum(value - usual < -limits.margin_ratio for value in _speeds(across)) < TUNING.share * len(across):
             continue
         flat = [
             item._replace(value=item.value - offset) if item.value is not None and item in across else item
             for item in measurements
         ]
-        explanation = _PairExplainer(nodes, topology, limits, flat, tuning).explain()
+        explanation = _explain_level(nodes, topology, limits, flat)
         if not limits.tapered:
             boundary = TopologyBoundary(level, tuple(topology.groups(level, nodes)), "apart")
             explanation.boundaries[boundary] = [
@@ -337,7 +344,7 @@ def explain(
                 if item.value is not None and frozenset(map(group.__getitem__, item.pair)) in borders
             ]
         return explanation
-    return _PairExplainer(nodes, topology, limits, measurements, tuning).explain()
+    return _explain_level(nodes, topology, limits, measurements)
 
 
 def _speeds(items: Iterable[PairMeasurement]) -> list[float]:
@@ -345,81 +352,59 @@ def _speeds(items: Iterable[PairMeasurement]) -> list[float]:
     return [item.value for item in items if item.value is not None]
 
 
-@dataclass(frozen=True)
-class _PairExplainer:
-    nodes: Sequence[str]
-    topology: Topology
-    limits: SearchLimits
-    measurements: Sequence[PairMeasurement]
-    tuning: SearchTuning
+def _explain_level(
+    nodes: Sequence[str], topology: Topology, limits: SearchLimits, measurements: Sequence[PairMeasurement]
+) -> PairExplanation:
+    """Compare with the highest speed that most nodes reach: where many nodes are slow, the median is slow too."""
+    timed = by_pair(item for item in measurements if item.value is not None)
+    medians = sorted(statistics.median(_speeds(items)) for items in timed.values())
+    # Of three nodes with a slow one, a single pair has the usual speed.
+    high = 1.0 if len(nodes) <= TUNING.several else 0.9
+    for share in (high, 0.7, 0.5):
+        centre = medians[int(share * (len(medians) - 1))] if medians else None
+        explanation = _explain_from(nodes, topology, limits, measurements, centre)
+        if centre is None or explanation.is_centred():
+            break
+    return explanation
 
-    def explain(self) -> PairExplanation:
-        """Compare with the highest speed that most nodes reach: where many nodes are slow, the median is slow too.
 
-        A speed that fewer nodes reach counts if no other node reaches it with any partner. (Where near pairs are faster
-        by nature, every node has a fast partner.)
-        """
-        timed = by_pair(item for item in self.measurements if item.value is not None)
-        if not timed:
-            return self._explain_from(None)
-        medians = sorted(statistics.median(_speeds(items)) for items in timed.values())
-        # Of three nodes with a slow one, a single pair has the usual speed.
-        high = 1.0 if len(self.nodes) <= self.tuning.several else 0.9
-        for share in (high, 0.7, 0.5):
-            explanation = self._explain_from(medians[int(share * (len(medians) - 1))])
-            if self._is_usual(explanation) or self._is_isolated(explanation):
-                break
-        return explanation
-
-    def _is_usual(self, explanation: PairExplanation) -> bool:
-        """Whether most nodes with figures reach this usual speed."""
-        timed = [[item for item in items if item.value is not None] for items in explanation.by_node.values()]
-        reached = sum(
-            node not in explanation.implicated and not all(item.is_low for item in items)
-            for node, items in zip(self.nodes, timed)
-        )
-        return reached >= self.tuning.most * sum(map(bool, timed))
-
-    def _is_isolated(self, explanation: PairExplanation) -> bool:
-        """Whether a few nodes are fast with each other, and all others are far slower with every partner."""
-        several, slow = self.tuning.several, (node for node in self.nodes if node not in explanation.good)
-        near = -several * self.limits.margin_ratio
-        return len(explanation.good) >= several and not any(
-            item.relative >= near for node in slow for item in explanation.by_node[node]
-        )
-
-    def _explain_from(self, centre: float | None) -> PairExplanation:
-        """Compute good nodes from the centre, and the centre from good nodes, until both are stable."""
-        shifts: dict[int, float] = {}
-        limits, tuning = self.limits, self.tuning
-        explanation: PairExplanation | None = None
-        residuals: list[float] = []
-        means = 1
-        missing = [item for item in self.measurements if item.state == "missing"]
-        for turn in range(tuning.iterations):
-            measured = [
-                item._replace(relative=item.relative_to(centre, shifts), margin=limits.margin_ratio)
-                for item in self.measurements
-                if item.state != "missing"
-            ]
-            # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
-            if explanation:
-                residuals, means = explanation.residuals(centre, shifts)
-            sigma = deviation(residuals, limits.noise_ratio, means, tuning)
-            noise = PairNoise(sigma, max(0, len(residuals) - means), limits.noise_ratio, tuning)
-            explanation = PairExplanation(limits, tuning, self.nodes, measured, missing, noise, centre)
-            explanation.attribute(self.topology)
-            good = [(item.round, item.value) for item in explanation.among_good() if item.value is not None]
-            if centre is None or not good:
-                break
-            moved = statistics.median(value - shifts.get(number, 0.0) for number, value in good)
-            # How much faster or slower each round was as a whole.
-            rounds = values_by_key((number, value - moved) for number, value in good)
-            least = tuning.round_pairs
-            new_shifts = {n: statistics.median(values) for n, values in rounds.items() if len(values) >= least}
-            settled = (moved, shifts) == (centre, new_shifts)
-            centre, shifts = moved, new_shifts
-            if turn > 0 and settled:
-                break
-        assert explanation  # the loop runs at least once
-        return explanation
+def _explain_from(
+    nodes: Sequence[str],
+    topology: Topology,
+    limits: SearchLimits,
+    measurements: Sequence[PairMeasurement],
+    centre: float | None,
+) -> PairExplanation:
+    """Compute good nodes from the centre, and the centre from good nodes, until both are stable."""
+    shifts: dict[int, float] = {}
+    explanation: PairExplanation | None = None
+    residuals: list[float] = []
+    means = 1
+    missing = [item for item in measurements if item.state == "missing"]
+    for turn in range(TUNING.iterations):
+        measured = [
+            item._replace(relative=item.relative_to(centre, shifts), margin=limits.margin_ratio)
+            for item in measurements
+            if item.state != "missing"
+        ]
+        # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
+        if explanation:
+            residuals, means = explanation.residuals(centre, shifts)
+        sigma = deviation(residuals, limits.noise_ratio, means)
+        noise = PairNoise(sigma, max(0, len(residuals) - means), limits.noise_ratio)
+        explanation = PairExplanation(limits, nodes, measured, missing, noise, centre)
+        explanation.attribute(topology)
+        good = [(item.round, item.value) for item in explanation.among_good() if item.value is not None]
+        if centre is None or not good:
+            break
+        moved = statistics.median(value - shifts.get(number, 0.0) for number, value in good)
+        # How much faster or slower each round was as a whole.
+        rounds = values_by_key((number, value - moved) for number, value in good)
+        least = TUNING.round_pairs
+        new_shifts = {n: statistics.median(values) for n, values in rounds.items() if len(values) >= least}
+        settled = (moved, shifts) == (centre, new_shifts)
+        centre, shifts = moved, new_shifts
+        if turn > 0 and settled:
+            break
+    assert explanation  # the loop runs at least once
+    return explanation

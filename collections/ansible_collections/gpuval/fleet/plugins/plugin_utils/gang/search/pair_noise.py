@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ...core.escape import one_line
-from .search_limits import DEFAULT, SearchTuning
+from .search_limits import TUNING
 
 #: States that noise cannot explain: the work did not end with a right result.
 FAILED = frozenset({"wrong", "timeout", "crash"})
@@ -20,23 +20,17 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class GroupResult:
-    """The outcome of one group: ok, slow (by the run's own judgement), wrong, timeout, crash, missing (no answer).
-
-    `culprits`: nodes that the run's own programs name, such as that of the rank that hung. Kept for readers of
-    gangs.json: a report from a node is no proof, and decides nothing.
-    """
+    """The outcome of one group: ok, slow (by the run's own judgement), wrong, timeout, crash, missing (no answer)."""
 
     state: str
     bus_bytes_per_second: Optional[float] = None
     latency_seconds: Optional[float] = None
     message: str = ""
-    culprits: tuple[str, ...] = ()
 
-    def cleaned(self, nodes: Sequence[str]) -> "GroupResult":
-        """The group's result without impossible values, which a node may have sent. `nodes`: the group's members."""
+    def cleaned(self) -> "GroupResult":
+        """The group's result without impossible values, which a node may have sent."""
         bus, latency = _positive_figure(self.bus_bytes_per_second), _positive_figure(self.latency_seconds)
-        named = tuple(name for name in nodes if name in self.culprits)
-        return GroupResult(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS), named)
+        return GroupResult(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS))
 
 
 def _positive_figure(value: Any) -> float | None:
@@ -50,12 +44,12 @@ def middle(values: Sequence[float]) -> float:
     return max(values) if len(values) == 2 else statistics.median(values)
 
 
-def deviation(residuals: Sequence[float], expected: float, means: int = 1, tuning: SearchTuning = DEFAULT) -> float:
+def deviation(residuals: Sequence[float], expected: float, means: int = 1) -> float:
     """The noise of one measurement (robust standard deviation), from residuals around this number of means.
 
     All but the farthest count. The noise is at least the expected noise, since few residuals show too little.
     """
-    count, prior = len(residuals), tuning.prior
+    count, prior = len(residuals), TUNING.prior
     freedom = count - means
     if freedom < 1:
         return expected
@@ -79,7 +73,6 @@ class PairNoise:
     sigma: float
     known: int
     expected: float
-    tuning: SearchTuning = DEFAULT
 
     def bar(self, score: float) -> float:
         """The score to exceed instead of ``score``: higher if few measurements show the noise.
@@ -87,7 +80,7 @@ class PairNoise:
         It is the quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library
         has none. Where few measurements are far noisier than expected, the noise may be higher yet.
         """
-        freedom, z = self.known + self.tuning.prior / 4, score
+        freedom, z = self.known + TUNING.prior / 4, score
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
     def score(self, values: Sequence[float], pair_count: int) -> float:

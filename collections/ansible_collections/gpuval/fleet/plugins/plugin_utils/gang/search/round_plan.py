@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .pair_explanation import Link, PairExplanation
 from .search_findings import NodeFindings
+from .search_limits import TUNING
 from .topology import Topology
 
 #: With three nodes, no two pairs can run at the same time.
@@ -39,7 +40,7 @@ class RoundPlan:
     tests: list[SearchGroup] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        explanation, self.tuning = self.explanation, self.explanation.tuning
+        explanation = self.explanation
         good = explanation.good - {node for pair in explanation.open_links for node in pair}
         self._good = [node for node in self.line if node in good]
         self._place = {node: place for place, node in enumerate(self.line)}
@@ -62,7 +63,7 @@ class RoundPlan:
             self._test_nodes()
             self._repeat_missing()
             self._vouch()
-            for _ in range(self.tuning.round_pairs if self.tests else 0):  # add pairs of good nodes without a test
+            for _ in range(TUNING.round_pairs if self.tests else 0):  # add pairs of good nodes without a test
                 node = next((node for node in self._good if node in self._free), None)
                 if node is None or not self._pair_up(node, self._good, "control", 1, names_tested=False):
                     break
@@ -72,7 +73,7 @@ class RoundPlan:
         """Run the pairs of three nodes in turn: the pair without the slow node is the reference, and noisy too."""
         states, explanation = self.states, self.explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
-        if not unclear and all(self._count_runs(*pair) >= self.tuning.tests for pair in explanation.open_links):
+        if not unclear and all(self._count_runs(*pair) >= TUNING.tests for pair in explanation.open_links):
             return
         first, second, third = self.line
         pairs = [(first, second), (first, third), (second, third)]
@@ -91,12 +92,11 @@ class RoundPlan:
 
     def _test_links(self) -> None:
         """Test open links again, and each end with other partners, since one end may be the cause."""
-        tuning = self.tuning
         for pair in self.explanation.open_links:
-            for node in pair if self._asked["link", pair] >= tuning.partners else ():
-                self._run_with_good(node, "confirm", tuning.partners + 1)
+            for node in pair if self._asked["link", pair] >= TUNING.partners else ():
+                self._run_with_good(node, "confirm", TUNING.partners + 1)
         for pair, low in self.explanation.open_links.items():
-            limit = tuning.several if any(item.has_failed for item in low) else tuning.tests
+            limit = TUNING.several if any(item.has_failed for item in low) else TUNING.tests
             if self._asked["link", pair] < limit:
                 self._add(*pair, "link", *pair)
 
@@ -109,7 +109,7 @@ class RoundPlan:
             begun = 0
             for node in inside:
                 partner = self._partner(node, outside, begun, across=True)
-                if partner is not None and begun < self.tuning.several:
+                if partner is not None and begun < TUNING.several:
                     begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _test_nodes(self) -> None:
@@ -127,17 +127,17 @@ class RoundPlan:
 
     def _repeat_missing(self) -> None:
         for pair in self.states.missing:
-            if self._asked["repeat", pair] < self.tuning.partners:
+            if self._asked["repeat", pair] < TUNING.partners:
                 self._add(*pair, "repeat", *pair)
         for node in self.states.silent:
-            self._run_with_good(node, "silent", self.tuning.partners)
+            self._run_with_good(node, "silent", TUNING.partners)
 
     def _vouch(self) -> None:
         """Add results for nodes with too few to be healthy, or too few for the noise."""
         explanation = self.explanation
         fine = [node for node in self.line if not all(item.has_failed for item in explanation.by_node[node])]
         for node in self.states.unvouched:
-            is_due = self._asked["vouch", (node,)] < self.tuning.tests // 2
+            is_due = self._asked["vouch", (node,)] < TUNING.tests // 2
             if is_due and not self._pair_up(node, self._good, "vouch", 0):
                 self._pair_up(node, set(fine) - set(explanation.implicated), "vouch", 0)
         for node in self.states.unsure:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from ...core.text import some_of
 from .pair_explanation import Link, PairExplanation, PairMeasurement, TopologyBoundary, by_partner
 from .pair_noise import percent
+from .search_limits import TUNING
 from .topology import LEVELS, Topology
 
 HEALTHY, BAD, SUSPECT, UNTESTED = CLASSES = "healthy", "bad", "suspect", "untested"
@@ -81,7 +82,7 @@ class SearchFindings:
 
 def classify(explanation: PairExplanation) -> NodeFindings:
     """The class of every node and boundary."""
-    by_node, needed = explanation.by_node, explanation.tuning.partners
+    by_node, needed = explanation.by_node, TUNING.partners
     answered = {node for node, items in by_node.items() if items}
     boundaries = {boundary: _classify_boundary(explanation, boundary) for boundary in explanation.boundaries}
     states = NodeFindings(
@@ -106,16 +107,16 @@ def classify(explanation: PairExplanation) -> NodeFindings:
 
 def _find_unsure(explanation: PairExplanation, healthy: Sequence[str]) -> list[str]:
     """Healthy nodes with too few results for the noise: a slow node may look like them."""
-    tuning, good = explanation.tuning, explanation.among_good()
+    good = explanation.among_good()
     total, all_good = sum(item.relative for item in good), set(good)
     counts = {}
     for node in healthy:
         speeds = [item.relative for item in explanation.by_node[node] if item in all_good]
         peers = len(good) - len(speeds)
-        if not speeds or not peers or len(speeds) >= tuning.small_gang_tests:
+        if not speeds or not peers or len(speeds) >= TUNING.small_gang_tests:
             continue
         offset = statistics.fmean(speeds) - (total - sum(speeds)) / peers
-        if offset - tuning.sure_score * explanation.noise.error(len(speeds), peers) < explanation.surely_slow:
+        if offset - TUNING.sure_score * explanation.noise.error(len(speeds), peers) < explanation.surely_slow:
             counts[node] = len(speeds)
     return sorted(counts, key=counts.__getitem__)
 
@@ -147,7 +148,7 @@ def _messages(items: Iterable[PairMeasurement]) -> str:
 
 
 def _classify_implicated(explanation: PairExplanation, node: str) -> NodeFinding:
-    tuning, measured = explanation.tuning, explanation.by_node[node]
+    measured = explanation.by_node[node]
     crossing = [items for boundary, items in explanation.boundaries.items() if boundary.scope != "apart"]
     elsewhere = explanation.outliers.union(*explanation.bad_links.values(), *crossing)
     apart = [item for item in measured if item not in elsewhere and item.other(node) in explanation.good]
@@ -165,12 +166,12 @@ def _classify_implicated(explanation: PairExplanation, node: str) -> NodeFinding
         {item.other(node) for item in items}
         for items in (lows, [item for item in lows if item.has_failed], [item for item in fresh if item.is_low])
     )
-    enough = len(confirmed) >= min(tuning.partners, len(explanation.good))
-    if right and len(failed) >= tuning.several and len(fresh) >= tuning.partners:
+    enough = len(confirmed) >= min(TUNING.partners, len(explanation.good))
+    if right and len(failed) >= TUNING.several and len(fresh) >= TUNING.partners:
         return NodeFinding(BAD, f"{reason}; right {right} time(s): intermittent")
-    if failed and not right and min(len(failed), sum(item.is_low for item in fresh)) >= tuning.partners and enough:
+    if failed and not right and min(len(failed), sum(item.is_low for item in fresh)) >= TUNING.partners and enough:
         return NodeFinding(BAD, reason)
-    if not failed and len(partners) >= tuning.partners and enough and _is_slow(explanation, node, apart, fresh):
+    if not failed and len(partners) >= TUNING.partners and enough and _is_slow(explanation, node, apart, fresh):
         if 2 * len(explanation.good) >= sum(map(bool, explanation.by_node.values())):
             return NodeFinding(BAD, reason)
         return NodeFinding(SUSPECT, f"{reason}; most of the gang is as slow: compare with the hardware's specification")
@@ -189,13 +190,13 @@ def _is_slow(
     The mean of good pairs is itself uncertain, which is included. The link to the worst partner may be bad; at least
     two partners must remain.
     """
-    tuning, margin = explanation.tuning, explanation.margin
+    margin = explanation.margin
     usual, pair_count = explanation.usual()
     ranked = sorted(by_partner(apart, node).values(), key=statistics.fmean)
-    trimmed = [value for values in ranked[len(ranked) > tuning.partners :] for value in values]
+    trimmed = [value for values in ranked[len(ranked) > TUNING.partners :] for value in values]
     relatives, new = ([item.relative for item in items] for items in (apart, fresh))
-    is_near = statistics.median(relatives) - usual > -2 * tuning.surely_margins * margin
-    if is_near and len(explanation.nodes) <= tuning.small_gang and len(fresh) < tuning.tests:
+    is_near = statistics.median(relatives) - usual > -2 * TUNING.surely_margins * margin
+    if is_near and len(explanation.nodes) <= TUNING.small_gang and len(fresh) < TUNING.tests:
         return False  # too few results show the noise
     is_low = all(statistics.fmean(values) - usual <= -margin for values in (relatives, new, trimmed))
     return is_low and explanation.is_too_low([value - usual for value in relatives], pair_count)
@@ -227,12 +228,12 @@ def _classify_other(
     unclear = [item for item in measured if item.is_low and item.other(node) not in bad]
     if unclear and not right:
         return NodeFinding(SUSPECT, f"{sentence(unclear, node)}; inconclusive: either node", open=True)
-    needed = explanation.tuning.partners
+    needed = TUNING.partners
     return NodeFinding(UNTESTED, f"too few right results without another explanation: {right}, {needed} needed{tail}")
 
 
 def _classify_boundary(explanation: PairExplanation, boundary: TopologyBoundary) -> NodeFinding:
-    tuning, items = explanation.tuning, explanation.boundaries[boundary]
+    items = explanation.boundaries[boundary]
     soft = [item.relative for item in items if not item.has_failed]
     speed = f"are {percent(statistics.median(soft))} than good pairs" if soft else "fail"
     reason = f"{len(items)} pairs across it {speed} in {_rounds(items)}; each side is healthy by itself"
@@ -240,10 +241,10 @@ def _classify_boundary(explanation: PairExplanation, boundary: TopologyBoundary)
         return NodeFinding(SUSPECT, f"{reason}; by design, or a fault of what connects them")
     fresh = [item for item in items if item.purpose == "boundary"]
     low, rounds = [item for item in fresh if item.is_low], {item.round for item in fresh}
-    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.several, len(items) // 2)
+    enough = len(rounds) >= TUNING.partners and len(low) >= min(TUNING.several, len(items) // 2)
     if enough and explanation.is_too_low([item.relative for item in fresh], explanation.usual()[1]):
         return NodeFinding(BAD, reason)
-    return NodeFinding(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < tuning.tests)
+    return NodeFinding(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < TUNING.tests)
 
 
 def conclude(
@@ -251,11 +252,11 @@ def conclude(
 ) -> SearchFindings:
     """The findings of a search from its explanation. `floor`: the speed in bytes/s that two good nodes should reach."""
     nodes, boundaries, bad = dict(states.nodes), dict(states.boundaries), set(states.of_class(BAD))
-    tuning, good = explanation.tuning, explanation.good
+    good = explanation.good
     # If all nodes of a rack are bad, suspect the rack instead of each node.
     for level in LEVELS:
         for name, members in topology.groups(level, line).items():
-            if tuning.several <= len(members) <= len(line) / 2 and bad.issuperset(members):
+            if TUNING.several <= len(members) <= len(line) / 2 and bad.issuperset(members):
                 reason = f"all {len(members)} nodes of {level} {name} are bad: check what they share first"
                 boundaries[TopologyBoundary(level, (name,), "inside")] = NodeFinding(BAD, reason)
                 nodes |= {node: NodeFinding(SUSPECT, f"{reason}. {nodes[node].reason}") for node in members}
@@ -290,9 +291,9 @@ def conclude(
 
 def _faults_of_gang(explanation: PairExplanation) -> list[str]:
     faults = []
-    if (faster := explanation.faster()) >= explanation.tuning.several:
+    if (faster := explanation.faster()) >= TUNING.several:
         faults.append(
-            f"{faster} pairs are at least {100 * explanation.tuning.gross:g} % faster than usual, so most of the gang "
+            f"{faster} pairs are at least {100 * TUNING.gross:g} % faster than usual, so most of the gang "
             "may be slow: declare racks, or set gpuval_gang_expected_bytes_per_second"
         )
     answered, implicated = sum(map(bool, explanation.by_node.values())), len(explanation.implicated)
@@ -308,9 +309,9 @@ def _compare_with_floor(explanation: PairExplanation, floor: float | None) -> st
     """The fault that all pairs are slower than `floor` in bytes/s; empty if they are not."""
     if explanation.centre is None or not floor:
         return ""
-    tuning, change = explanation.tuning, explanation.centre - math.log(floor)
-    doubt = tuning.score * explanation.noise.sigma / math.sqrt(max(1, explanation.usual()[1]))
-    if change >= -max(explanation.margin, min(doubt, tuning.gross)):
+    change = explanation.centre - math.log(floor)
+    doubt = TUNING.score * explanation.noise.sigma / math.sqrt(max(1, explanation.usual()[1]))
+    if change >= -max(explanation.margin, min(doubt, TUNING.gross)):
         return ""
     speed = math.exp(explanation.centre)
     return f"good pairs reach {speed:.4g} bytes/s, {percent(change)} than expected ({floor:.4g})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchTuning:
     #: Number of independent results: right ones for a healthy node, good partners that see a bad node low in a fresh
     #: test, attempts for a missing result, runs of the whole gang.
@@ -48,8 +48,8 @@ class SearchTuning:
     prior: int = 8
 
 
-#: The values that ship.
-DEFAULT = SearchTuning()
+#: The values in use; only benchmarks change them.
+TUNING = SearchTuning()
 
 
 @dataclass(frozen=True)
