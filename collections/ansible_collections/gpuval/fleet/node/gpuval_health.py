@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether a node may work, by its last verdict in a gpuval.health/1 file or URL. Reads that file, changes nothing.
+"""Whether a node may work, by its last verdict in a gpuval.health/1 file or URL. Reads that file, changes nothing;
+Python 3.9 or newer.
 
-Ends with 0 if the node may work, 1 if not. Without evidence (no file, no entry, an old one, a mistyped option) it ends
-with 0, since a Prolog that ends otherwise drains its node; --strict makes that 1. Stands alone: Python 3.9 or newer.
+Ends with 0 if the node may work, 1 if not; without evidence with 0, since a Prolog that ends otherwise drains its node
+(--strict: 1).
 """
 
 import argparse

@@ -39,13 +39,10 @@ def clean(
     remove_images: bool = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Stop the run and remove its node directory; the model cache too when no other run is on the node.
-
-    Models that were there before the first run stay. `remove_images` also removes the images that this run brought. A
-    second call finds nothing. In the result, `left` names what could not be removed or ended, and why. With `dry_run`
-    nothing is changed, and `killed` names what would be ended.
-    Raises ``RunnerError`` when the directory is not a run's.
-    """
+    """Stop the run and remove its node directory; the model cache too when no other run is on the node, except models
+    that were there before the first run. `remove_images`: also the images that this run brought. In the result, `left`
+    names what could not be removed or ended, and why. With `dry_run` nothing is changed, and `killed` names what would
+    be ended. Raises ``RunnerError`` when the directory is not a run's."""
     removed: list[str] = []
     root = directory.root
     if root.is_symlink():

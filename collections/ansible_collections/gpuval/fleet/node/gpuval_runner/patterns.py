@@ -1,9 +1,6 @@
-"""Metrics and curves read from a stage's output, for workloads that write no result file: by patterns, and by the
-labels that known programs print: ``lm loss: 2.31E+00``.
-
-Output is untrusted: a label is plain text, the work on a line is bounded by its length, and the memory by
-``MAX_CURVES`` times ``MAX_POINTS`` however long the program runs.
-"""
+"""Metrics and curves read from a stage's output: by patterns, and by labels that known programs print: ``lm loss:
+2.31E+00``. Output is untrusted: the work on a line is bounded by its length, the memory by ``MAX_CURVES`` times
+``MAX_POINTS``."""
 
 from __future__ import annotations
 

@@ -50,14 +50,11 @@ RULES = b" \t=-*_#"
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage's run needs from the runner.
-
-    `halt` returns why the stage must stop: cancel, deadline or a signal to the runner; the state ``interrupted`` leaves
-    the record running, so that a later runner resumes the stage. `started` gets the pid of the stage's first process.
-    `stays`, called once with the final record, returns whether a stage that is done may keep its process; `superseded`
-    returns whether a later plan waits. `disturbed` returns what explains a stage's end, given whether the stage failed;
-    `beside` returns the other users of the accelerators at the end.
-    """
+    """What a stage's run needs from the runner. `halt` returns why the stage must stop; the state ``interrupted``
+    leaves the record running, so that a later runner resumes the stage. `started` gets the pid of the stage's first
+    process. `stays`, called once with the final record, returns whether a stage that is done may keep its process;
+    `superseded` whether a later plan waits. `disturbed` returns what explains a stage's end, given whether the stage
+    failed; `beside` the other users of the accelerators at the end."""
 
     plan: NodePlan
     directory: NodeDirectory

@@ -1,8 +1,6 @@
-"""Gathers evidence to investigate a node: state of the machine, of its accelerators, and of one run on it.
-
-Every command has limits of time and size, all together have a deadline, and the archive has a maximum size.
-Environment variables and arguments of processes are never read; secrets are redacted in the rest.
-"""
+"""Gathers evidence to investigate a node: state of the machine, of its accelerators, and of one run on it, within
+limits of time and size. Environment variables and arguments of processes are never read; secrets are redacted in the
+rest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The launch on the node: writes a run's files, unless other work is active, and starts the runner.
-
-The launch arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which
-costs less than a module, or as a module (step `launch_plan`) if a connection or an escalation accepts no such input.
-"""
+"""The launch on the node: writes a run's files, unless other work is active, and starts the runner. It arrives in the
+runner's zip application over the standard input of a Python (`main`), which costs less than a module, or as a module
+(step `launch_plan`) where a connection or an escalation accepts no such input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The redactor: hides secrets in text: known secrets in every usual encoding, and text that looks like a secret.
-
-It also redacts the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose
-Python is too old for the runner.
-"""
+"""The redactor: hides secrets in text: known secrets in every usual encoding, and text that looks like a secret. Also
+packed into the runner, and run on nodes whose Python is too old for the runner."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Tries modules and programs that stages need, by import or start, in the workloads' Python and environment.
-
-Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
-each with ``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts.
-"""
+"""Tries modules and programs that stages need, by import or start, in any Python 3: ``python -c SOURCE DOCUMENT``.
+DOCUMENT is a JSON list of needs, each with ``import`` or ``start``; the last line printed is a JSON list: why each need
+is not met, or empty texts."""
 
 import glob
 import importlib

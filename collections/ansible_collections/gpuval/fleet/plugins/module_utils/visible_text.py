@@ -1,7 +1,5 @@
-"""Reduces a text to what a reader sees, in which secrets are searched, on nodes and on the controller.
-
-Also packed into the runner, as the package `gpuval_node`.
-"""
+"""Reduces a text to what a reader sees, in which secrets are searched, on nodes (also packed into the runner) and on
+the controller."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids.
-
-One run at a time brings images to a node, so that an image of two runs is downloaded and loaded once.
-"""
+"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids. One run at a
+time, so that an image of two runs is downloaded and loaded once."""
 
 from __future__ import annotations
 

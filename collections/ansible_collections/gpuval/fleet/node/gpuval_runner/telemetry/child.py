@@ -1,8 +1,8 @@
 """The telemetry helper process: reads sources that may hang in a driver, and reports to the runner by lines of JSON.
 
-A line of settings begins a stage, the next line ends it. The process ends at the end of its standard input, and after a
-stage whose source failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of
-its own: a call that never returns stops neither the host's readings nor the kernel's log; it is not waited for.
+A line of settings begins a stage, the next line ends it; the end of standard input, or a stage whose source failed or
+hangs, ends the process. A source of GPU readings has a thread of its own, so that a call that never returns stops no
+other source.
 """
 
 from __future__ import annotations

@@ -177,11 +177,9 @@ class GpuFigures:
 
 
 class TelemetryComparison:
-    """Compares the GPUs before and after a stage: new errors by GPU, lost GPUs, changes in words.
-
-    GPUs are matched by UUID, else PCI address, else index. A GPU that an earlier stage saw, or that the driver counts
-    and has lost, is lost to this stage as well.
-    """
+    """Compares the GPUs before and after a stage, matched by UUID, else PCI address, else index: new errors by GPU,
+    lost GPUs, changes in words. A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to
+    this stage, too."""
 
     def __init__(
         self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = (), seconds: Optional[float] = None

@@ -246,11 +246,8 @@ def _file_bytes(work: Path, limit: float) -> int:
 
 
 def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
-    """Write the file for the disk part; return the fio engine that works and the measurement. With a problem in the
-    measurement, the disk is left out.
-
-    Raises ``WorkloadFailure`` for an error of the disk.
-    """
+    """Write the file for the disk part; return the fio engine that works and the measurement, with a problem in which
+    the disk is left out. Raises ``WorkloadFailure`` for an error of the disk."""
     engine, measurement = fio.choose_engine(fio.find() or "fio", file, size)
     if measurement.problem:
         with suppress(OSError):

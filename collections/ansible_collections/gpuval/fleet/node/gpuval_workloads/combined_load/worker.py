@@ -1,7 +1,7 @@
 """A process that loads one part of the node: ``python -m gpuval_workloads.combined_load.worker KIND INDEX LOAD``.
 
-The process reads the orders ``run`` and ``pause`` on standard input and ends at its end. It prints ``ready`` first,
-then, while it works, JSON lists: monotonic time, amount of work so far, number of wrong results.
+It reads the orders ``run`` and ``pause`` on standard input and ends at its end; it prints ``ready``, then JSON lists:
+monotonic time, amount of work so far, number of wrong results.
 """
 
 from __future__ import annotations

@@ -53,11 +53,9 @@ _DRAIN_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program ended.
-
-    ``code`` is the exit code, negative for a signal, None if the program never started (``problem`` says why).
-    ``output`` is its standard output and error; beyond 4 MiB the middle, of ``lost_bytes``, is left out.
-    """
+    """How a program ended. ``code`` is the exit code, negative for a signal, None if the program never started
+    (``problem`` says why). ``output`` is its standard output and error without the middle, of ``lost_bytes``, beyond 4
+    MiB."""
 
     code: int | None
     output: str
@@ -88,11 +86,8 @@ def run(
     stopped: Callable[[], bool] = lambda: False,
 ) -> ProgramEnd:
     """Run a program for at most ``seconds``, or until ``stopped`` returns True; then end its process group by TERM and
-    KILL. Never raises for a failure of the program.
-
-    ``echo`` gets the program's output lines, at most 2 MiB; ``say`` gets a line now and then while the program is
-    silent. Leftover processes of its group are killed when it has ended, or when this call is interrupted.
-    """
+    KILL, which also ends leftovers. Never raises for a failure of the program. ``echo`` gets the output lines, at most
+    2 MiB; ``say`` a line now and then while the program is silent."""
     start = time.monotonic()
     try:
         process = subprocess.Popen(

@@ -1,7 +1,5 @@
-"""Chooses the devices for the work: ``GPUVAL_ACCELERATOR``, checked against the devices that PyTorch sees.
-
-A CPU never replaces a GPU: if a GPU is expected and PyTorch sees none, the node or the image is at fault.
-"""
+"""Chooses the devices for the work: ``GPUVAL_ACCELERATOR``, checked against the devices that PyTorch sees. A CPU never
+replaces a GPU."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ CPU = TorchDevices("cpu", 0, "gloo")
 
 
 def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
-    """Return the devices to use: ``GPUVAL_GPU_COUNT`` if set, else all that PyTorch sees.
-
-    Raises ``WorkloadFailure``, naming the expected and the visible devices, if expected devices are missing.
-    """
+    """Return the devices to use: ``GPUVAL_GPU_COUNT`` if set, else all that PyTorch sees. Raises ``WorkloadFailure`` if
+    expected devices are missing."""
     expected = environ.get("GPUVAL_ACCELERATOR") or "auto"
     if expected not in ACCELERATORS:
         raise WorkloadFailure(f"GPUVAL_ACCELERATOR is {expected!r}: use one of {', '.join(ACCELERATORS)}")

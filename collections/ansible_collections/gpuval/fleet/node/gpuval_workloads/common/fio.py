@@ -129,10 +129,8 @@ def _side(sides: list[dict]) -> FioDirection | None:
 
 
 def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | None:
-    """Write a file of ``size_bytes`` into a folder, then read it, for at most ``seconds`` in all; None without fio.
-
-    Bypasses the page cache if the file system allows it. Removes the file.
-    """
+    """Write a file of ``size_bytes`` into a folder, read and remove it, for at most ``seconds`` in all; None without
+    fio. Bypasses the page cache if the file system allows it."""
     fio = find()
     if fio is None:
         return None

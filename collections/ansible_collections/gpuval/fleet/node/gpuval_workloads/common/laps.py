@@ -1,8 +1,6 @@
-"""Speed of repeated work ("laps"): total work over total time, median and other statistics; percentiles, and samples
-and curves of bounded size.
-
-This is revision 2 of the definition of a speed. Revision 1 was the median of the laps, now a separate figure.
-"""
+"""Speed of repeated work ("laps"): total work over total time, median and other statistics; samples and curves of
+bounded size. This is revision 2 of the definition of a speed; revision 1 was the median of the laps, now a separate
+figure."""
 
 from __future__ import annotations
 
@@ -34,10 +32,8 @@ def median_of(name: str) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the percentile with linear interpolation between the closest ranks (numpy's default method).
-
-    Raises ``ValueError`` for an empty sample or a percent outside 0..100.
-    """
+    """Return the percentile with linear interpolation between the closest ranks (numpy's default method). Raises
+    ``ValueError`` for an empty sample or a percent outside 0..100."""
     if not values:
         raise ValueError("percentile of an empty sample")
     if not 0 <= percent <= 100:
@@ -69,11 +65,9 @@ class ThinnedSample:
 
 
 class StepCurve:
-    """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches of steps.
-
-    A stretch is one step; its length doubles when there would be more than ``points`` (even) stretches. ``at`` has the
-    values of the steps in ``kept_steps``.
-    """
+    """The values of steps 1, 2, 3 ...: the first, the latest, and the means of equal stretches of steps. A stretch is
+    one step; its length doubles when there would be more than ``points`` (even) stretches. ``at``: values of the
+    ``kept_steps``."""
 
     def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
         self.at: dict[int, float] = {}
@@ -117,12 +111,10 @@ class StepCurve:
         return ends, [total / (end - start) for total, start, end in zip(self._sums, [0, *ends], ends)]
 
     def first_and_last(self) -> tuple[float, float]:
-        """Return the first value of a training curve, and the mean of its noisy end.
-
-        The first value is that of the untrained model. A mean of several would hide most of the fall of a large model,
-        which learns the frequencies of tokens within five steps and then stagnates for fifty. The end is a tenth of the
-        points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an empty curve.
-        """
+        """Return the first value of a training curve, that of the untrained model, and the mean of its noisy end: a
+        tenth of the points, at least 3, at most 20, and never more than half. (A mean of several first ones would hide
+        most of the fall: a large model learns the frequencies of tokens within five steps.) Raises ``ValueError`` for
+        an empty curve."""
         if not self._count:
             raise ValueError("first and last of an empty curve")
         count = max(1, min(max(3, self._count // 10), _END_POINTS, self._count // 2))
@@ -130,13 +122,11 @@ class StepCurve:
 
 
 class LapSummary(NamedTuple):
-    """Seconds of a lap, and ratios; None for a figure that needs more laps.
-
-    ``seconds``: mean of all laps. ``slowest_hundredth_ratio``: speed of the slowest hundredth over that of the median
-    lap. ``lost_ratio``: share of the time beyond what the laps would take at the pace of the fastest tenth.
-    ``busy_ratio``: the laps' share of the time from the first to the last. ``uncertainty_ratio``: relative standard
-    error of the mean, widened by Student's t for few batches.
-    """
+    """Seconds of a lap, and ratios; None for a figure that needs more laps. ``seconds``: mean of all laps.
+    ``slowest_hundredth_ratio``: speed of the slowest hundredth over that of the median lap. ``lost_ratio``: share of
+    the time beyond what the laps would take at the pace of the fastest tenth. ``busy_ratio``: the laps' share of the
+    time from the first to the last. ``uncertainty_ratio``: relative standard error of the mean, widened by Student's t
+    for few batches."""
 
     seconds: float
     median_seconds: float
@@ -198,10 +188,8 @@ class LapStatistics:
 
 
 def uncertainty(blocks: Sequence[float]) -> Optional[float]:
-    """Return the relative standard error of the mean of successive values, by the method of batch means.
-
-    None for fewer values than 20 batches of five correlation times each.
-    """
+    """Return the relative standard error of the mean of successive values, by the method of batch means; None for fewer
+    values than 20 batches of five correlation times each."""
     size = math.ceil(CORRELATION_TIMES * correlation_time(blocks)) if len(blocks) >= 2 else 1
     count = len(blocks) // size
     if count < LEAST_BATCHES:

@@ -1,8 +1,5 @@
-"""Starts one process (rank) per device by torchrun, and reads why it ended.
-
-Calls torchrun's ``run`` in this process: one Python less to start, and a failed rank is reported as data (exit code,
-signal) instead of text. All traffic stays on the loopback interface.
-"""
+"""Starts one process (rank) per device by torchrun, over the loopback interface, and reads why it ended. Calling
+torchrun's ``run`` in this process saves a Python, and reports a failed rank as data instead of text."""
 
 from __future__ import annotations
 
@@ -52,10 +49,8 @@ def available_cores() -> int:
 
 
 def process_count(accelerator: TorchDevices, requested: int | None = None) -> int:
-    """Return how many processes to start: one per GPU; on a CPU ``requested``, else 2 if there are 2 cores.
-
-    Raises ``WorkloadFailure`` when more processes are requested than there are GPUs.
-    """
+    """Return how many processes to start: one per GPU; on a CPU ``requested``, else 2 if there are 2 cores. Raises
+    ``WorkloadFailure`` when more are requested than there are GPUs."""
     if not accelerator.is_gpu:
         return requested or min(2, available_cores())
     if requested and requested > accelerator.count:
@@ -72,12 +67,9 @@ def alone() -> list[str]:
 def run_ranks(
     result: WorkloadResult, module: str, arguments: Sequence[str], accelerator: TorchDevices, processes: int
 ) -> None:
-    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's result.
-
-    Raises ``WorkloadFailure`` with the message of a rank that failed, ``WorkloadCrash`` naming a rank that crashed,
-    with its signal or exit code, or a rank that stalled while the others waited (``stall.py``). SIGTERM and SIGINT end
-    all ranks, then this process (exit code 128 + n).
-    """
+    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's result. Raises
+    ``WorkloadFailure`` with the message of a rank that failed, ``WorkloadCrash`` naming a rank that crashed or stalled
+    while the others waited (``stall.py``). SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n)."""
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(rank_environment(os.environ, accelerator, processes))
         os.environ.update({RANK_DIRECTORY_VARIABLE: directory, LAUNCHER_VARIABLE: str(os.getpid())})
@@ -125,11 +117,9 @@ def torchrun(
     directory: Path,
     watcher: Any,
 ) -> None:
-    """Run ``processes`` ranks of a module; ``rendezvous`` are the options for the address of other nodes' ranks.
-    ``watcher``, a context manager, watches the ranks; its ``verdict`` is why it ended them, None if it did not.
-
-    Raises ``StallError`` if the watcher ended the ranks, and ``WorkloadCrash`` naming the rank that crashed first.
-    """
+    """Run ``processes`` ranks of a module; ``rendezvous``: options for the address of other nodes' ranks. ``watcher``,
+    a context manager, watches them; its ``verdict`` is why it ended them, None if it did not. Raises ``StallError`` if
+    it did, and ``WorkloadCrash`` naming the rank that crashed first."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -176,12 +166,10 @@ def describe_end(
 def first_end(
     ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]]
 ) -> tuple[int, int, int, float]:
-    """Return the entry of the rank that crashed first; ``ends`` has rank, pid, exit code and time of each crashed rank.
-
-    ``exceptions`` has time and text of the ranks' exceptions. Ranks that lose a peer fail, too, and torchrun terminates
-    the rest; its times are whole seconds. So of ranks that ended together, a killed rank comes first, then one that
-    ended by another signal than torchrun's SIGTERM, the one that raised first, one with only an exit code.
-    """
+    """Return the entry of the rank that crashed first; ``ends`` has rank, pid, exit code and time of each crashed rank,
+    ``exceptions`` time and text of the ranks' exceptions. Ranks that lose a peer fail, too, and torchrun terminates the
+    rest; its times are whole seconds. So of ranks that ended together, a killed rank comes first, then one that ended
+    by another signal than torchrun's SIGTERM, the one that raised first, one with only an exit code."""
 
     def order(end: tuple[int, int, int, float]) -> tuple[int, float, int]:
         rank, _, code, _ = end

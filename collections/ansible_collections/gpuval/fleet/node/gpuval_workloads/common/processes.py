@@ -1,7 +1,5 @@
-"""Finds descendants of processes, or processes with a mark in their environment, in ``/proc``; states; ends them.
-
-Also finds a free TCP port for a server on this node.
-"""
+"""Finds descendants of processes, or processes with a mark in their environment, in ``/proc``, and ends them; free
+ports."""
 
 from __future__ import annotations
 

@@ -123,10 +123,8 @@ class Ranks:
         return self.progress.patience(seconds) if self.progress else nullcontext()
 
     def gather(self, item: object) -> list:
-        """Return every rank's item, in order, on every rank.
-
-        Between nodes, items are sent as JSON (tuples become lists): to unpickle another node's data would run its code.
-        """
+        """Return every rank's item, in order, on every rank. Between nodes, items are sent as JSON (tuples become
+        lists): to unpickle another node's data would run its code."""
         self.tick()
         if len(self.of_node) < self.world_size:
             data = json.dumps(item).encode()
@@ -179,10 +177,8 @@ class Clock:
 
 
 class Stopwatch:
-    """Measures lap times without making the device wait; starts when it is created.
-
-    On a GPU, each lap records an event in the current stream. :meth:`laps` waits for the last event.
-    """
+    """Measures lap times without making the device wait: on a GPU, each lap records an event in the current stream, and
+    :meth:`laps` waits for the last one."""
 
     def __init__(self, accelerator: TorchDevices) -> None:
         self._clock = Clock(accelerator)
@@ -199,12 +195,9 @@ class Stopwatch:
 
 
 def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
-    """Run one rank's part of a workload and return its exit code.
-
-    When ``main`` returns, the result of the node's first rank is written as the outcome. ``WorkloadFailure`` and a lack
-    of device memory are written to a file for the launcher, which ends the other ranks. Other exceptions are a crash of
-    this rank and leave a note, too: it tells the rank that failed first from ranks that lost a peer.
-    """
+    """Run one rank's part of a workload and return its exit code. The result of the node's first rank is the outcome.
+    ``WorkloadFailure`` and a lack of device memory are written to a file for the launcher, which ends the other ranks;
+    other exceptions leave a note, too, which tells the rank that failed first from ranks that lost a peer."""
     die_with_parent()  # torchrun is the parent: this process has its own session
     launcher = os.environ.get(LAUNCHER_VARIABLE)  # DeepSpeed's launcher, a separate process, has none
     if launcher and os.getppid() != int(launcher):
@@ -243,11 +236,9 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a rank's process with this exit code, after its work is reported, without Python's shutdown.
-
-    A thread that returns from PyTorch's code during the shutdown (gloo's, or a heartbeat that queries a device) would
-    abort the process, and a good node would count as crashed. For gloo's threads see pytorch/pytorch#179291.
-    """
+    """End a rank's process with this exit code, after its work is reported, without Python's shutdown: a thread that
+    returns from PyTorch's code meanwhile (gloo's: pytorch/pytorch#179291) would abort the process, a crash of a good
+    node."""
     try:
         atexit._run_exitfuncs()  # ends helper processes of the compiler
         sys.stdout.flush()
@@ -333,11 +324,9 @@ def _memory_account(ranks: Ranks) -> str:
 
 
 def others_on(uuid: str, own_pid: int | None = None) -> list[str]:
-    """Return a description of each other process on an NVIDIA GPU, as far as ``nvidia-smi`` shows them.
-
-    ``uuid`` has a prefix ``GPU-`` or not. The tool hides the memory of other users' processes ("[N/A]"); in a container
-    it may show the host's pids, or no processes.
-    """
+    """Return a description of each other process on an NVIDIA GPU (``uuid`` with or without ``GPU-``), as far as
+    ``nvidia-smi`` shows them: it hides the memory of other users' processes ("[N/A]"), and in a container it may show
+    the host's pids, or none."""
     tool = shutil.which("nvidia-smi")
     ended = command.run([tool, *GPU_PROCESSES], GPU_PROCESSES_SECONDS) if tool else None
     descriptions = []

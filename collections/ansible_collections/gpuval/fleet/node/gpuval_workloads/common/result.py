@@ -1,9 +1,5 @@
-"""The result file, in which a workload reports its findings to the runner.
-
-The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`WorkloadResult` as JSON. It is replaced in one
-step, so readers never see a partial file. State ``running`` marks preliminary figures; ``success`` and ``failure`` are
-final.
-"""
+"""The result file, ``GPUVAL_RESULT_FILE``, in which a workload reports its findings to the runner: the fields of
+:class:`WorkloadResult` as JSON, replaced in one step. Figures of the state ``running`` are preliminary."""
 
 from __future__ import annotations
 
@@ -36,11 +32,9 @@ Number = Union[int, float]
 
 
 class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
-    """The workload ran and rejects the node. The message is for the operator and says what to do next.
-
-    ``ranks`` are the ranks at fault, if other ranks raise the failure as well; empty for the raising rank. ``fault`` is
-    the failure class of a cause outside the node (failures/*.yml), for the result's environment; else empty.
-    """
+    """The workload ran and rejects the node. The message is for the operator and says what to do next. ``ranks``: the
+    ranks at fault, if others raise the failure as well; empty for the raising rank. ``fault``: the failure class of a
+    cause outside the node (failures/*.yml), for the result's environment; else empty."""
 
     fault = ""
 
@@ -56,12 +50,9 @@ class WorkloadCrash(Exception):  # noqa: N818 - as above
 
 @dataclass
 class WorkloadResult:
-    """The result that a workload reports.
-
-    ``state`` is ``running``, ``success`` or ``failure``. ``metrics`` and ``series`` are filled by :meth:`add_metric`
-    and :meth:`add_series`; ``environment`` describes hardware and software, ``fingerprints`` are short texts that are
-    compared between nodes, ``artifacts`` are paths below the stage's scratch directory.
-    """
+    """The result that a workload reports. ``state``: ``running``, ``success`` or ``failure``. ``environment`` describes
+    hardware and software, ``fingerprints`` are short texts that are compared between nodes, ``artifacts`` paths below
+    the stage's scratch directory."""
 
     state: str = "running"
     message: str = ""
@@ -72,11 +63,9 @@ class WorkloadResult:
     artifacts: list[str] = field(default_factory=list)
 
     def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node", revision: int = 1) -> None:
-        """Add one figure; it replaces an earlier figure of the same name and scope.
-
-        ``revision`` numbers the figure's definition: figures of different revisions are not compared. A value that is
-        not finite becomes null: measured, but no number. Raises ``ValueError`` for a malformed name or scope.
-        """
+        """Add one figure; it replaces an earlier one of the same name and scope. ``revision``: of the figure's
+        definition, of which only equal ones are compared. A value that is not finite becomes null: measured, but no
+        number. Raises ``ValueError`` for a malformed name or scope."""
         _check(name, scope)
         metric = {"name": name, "value": finite_or_none(value), "unit": unit, "scope": scope}
         metric.update({"revision": revision} if revision > 1 else {})
@@ -93,11 +82,9 @@ class WorkloadResult:
         x_unit: str = "step",
         scope: str = "node",
     ) -> None:
-        """Add one curve; it replaces an earlier curve of the same name and scope.
-
-        Values of ``y`` that are not finite become null. Raises ``ValueError`` when ``x`` and ``y`` differ in length,
-        hold more than 20,000 points, ``x`` is not finite, or a name is malformed.
-        """
+        """Add one curve; it replaces an earlier one of the same name and scope. Values of ``y`` that are not finite
+        become null. Raises ``ValueError`` when ``x`` and ``y`` differ in length, hold more than 20,000 points, ``x`` is
+        not finite, or a name is malformed."""
         _check(name, scope)
         x, y = list(x), [finite_or_none(value) for value in y]
         if x_unit not in X_UNITS:

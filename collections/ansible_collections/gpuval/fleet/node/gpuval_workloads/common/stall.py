@@ -39,9 +39,7 @@ GONE = frozenset("ZX?")
 @dataclass(frozen=True)
 class Beat:
     """One heartbeat: its number, the counted progress, the place of the main thread (as a number and in words).
-
-    ``device_done`` counts the marks that the device has passed; 0 if the work records none.
-    """
+    ``device_done``: marks that the device has passed; 0 if the work records none."""
 
     pid: int
     number: int

@@ -37,11 +37,9 @@ SetUp = tuple[Fill, Fill, Callable[[], int]]
 @dataclass(frozen=True)
 class Collective:
     """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and its set-up.
-
-    ``set_up(ranks, elements, dtype)`` returns three functions: one spoils the output (or renews the input if both share
-    memory), one runs the collective, one counts wrong elements. The size in bytes is as in nccl-tests: of the whole
-    buffer, over all ranks for gathers and scatters.
-    """
+    ``set_up(ranks, elements, dtype)`` returns three functions: one spoils the output (or renews a shared input), one
+    runs the collective, one counts wrong elements. The size in bytes is that of the whole buffer, over all ranks for
+    gathers and scatters."""
 
     name: str
     bus_factor: Callable[[int], float]
@@ -60,9 +58,7 @@ def collectives(
     on_wrong: Callable[[int], object] = lambda _errors: None,
 ) -> None:
     """Run every collective at every size; add bus bandwidth, latency, a curve over sizes each, and wrong elements.
-
-    ``on_wrong`` gets the number of wrong elements on this rank so far, after each collective with wrong elements.
-    """
+    After each collective with some, ``on_wrong`` gets the number of wrong elements on this rank so far."""
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0

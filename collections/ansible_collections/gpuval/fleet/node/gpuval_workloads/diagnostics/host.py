@@ -27,10 +27,8 @@ MOST_THREADS = 16
 
 
 def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure copies in the host's memory and products on its cores, with all ranks' threads at once.
-
-    Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's figures are sums over its ranks.
-    """
+    """Measure copies in the host's memory and products on its cores, with all ranks' threads at once: add this rank's
+    bytes per second (read and written) and fp32 TFLOP/s, whose sums are the node's."""
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     a = torch.randn(MATRIX, MATRIX)
@@ -58,10 +56,8 @@ def numa_nodes(system: Path = NUMA_NODES, usable: frozenset[int] | None = None) 
 
 
 def triad(cpus: list[int], seconds: float) -> float:
-    """Run STREAM's triad, a = b + 3 c, in threads on these CPUs; return bytes per second, read and written.
-
-    A thread's memory is on its NUMA node, because the thread writes it first. Affinity ends with the threads.
-    """
+    """Run STREAM's triad, a = b + 3 c, in threads on these CPUs; return bytes per second, read and written. A thread's
+    memory is on its NUMA node, because the thread writes it first."""
     threads = min(len(cpus), MOST_THREADS)
     ready, rates = threading.Barrier(threads), [0.0] * threads
     before = torch.get_num_threads()
@@ -90,10 +86,8 @@ def triad(cpus: list[int], seconds: float) -> float:
 
 
 def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure the triad on each NUMA node in turn, on rank 0 alone.
-
-    Adds the bytes per second of the slowest NUMA node, and if there are several, their share of the fastest one's.
-    """
+    """Measure the triad on each NUMA node in turn, on rank 0 alone: add the bytes per second of the slowest one, and of
+    several its share of the fastest one's."""
     cpus_by_node = numa_nodes() if ranks.is_first else {}
     if not cpus_by_node:
         return
@@ -117,11 +111,9 @@ def cpu_model() -> str | None:
 
 
 def disk(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Write a file to the stage's scratch directory and read it back, bypassing the page cache, on rank 0 alone.
-
-    Uses fio if installed, else plain writes and ``fsync``. A disk that cannot be used is left out, with the reason:
-    this is no fault of a GPU.
-    """
+    """Write a file to the stage's scratch directory and read it back, bypassing the page cache, on rank 0 alone: by
+    fio, else by plain writes and ``fsync``. A disk that cannot be used is left out with the reason: no fault of a
+    GPU."""
     if not ranks.is_first:
         return
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")

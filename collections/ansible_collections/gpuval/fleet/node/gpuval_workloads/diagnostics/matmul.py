@@ -87,13 +87,10 @@ def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
 
 
 def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> None:
-    """Measure products of square matrices on all ranks at once, two thirds of the time in the first precision.
-
-    Adds TFLOP/s, spread and error of each precision. The error is the greater of the first and the last product's, over
-    sampled rows, against the same rows in float64 on the host, from the host's copy of the rounded factors: a device
-    must not check itself. A precision other than the first that this PyTorch does not support on any rank is left out
-    on all.
-    """
+    """Measure products of square matrices on all ranks at once, two thirds of the time in the first precision; add
+    TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled rows,
+    against float64 on the host from its copy of the rounded factors: a device must not check itself. A further
+    precision that this PyTorch does not support on any rank is left out on all."""
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
     meter.left_out.update(left_out)
@@ -156,11 +153,8 @@ class TimedProduct:
 
 
 def error_ratio(rows: Tensor, reference: Tensor) -> float:
-    """Return the maximum error of a row relative to its norm, or of an element, divided by ``ELEMENT_ROOM``, if
-    greater.
-
-    The norm of a row of thousands would hide one wrong element. NaN if a result is NaN.
-    """
+    """Return the maximum error of a row relative to its norm, or, if greater, of an element, which a row of thousands
+    would hide, divided by ``ELEMENT_ROOM``. NaN if a result is NaN."""
     off = rows - reference
     norms = reference.norm(dim=1)
     usual = (norms / reference.shape[1] ** 0.5).unsqueeze(1)

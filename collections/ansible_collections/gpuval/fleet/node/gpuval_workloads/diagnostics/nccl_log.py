@@ -1,8 +1,5 @@
-"""Reads from the logs of NCCL or RCCL which transport is used between the devices of a node.
-
-Channel lines are of `src/transport/p2p.cc`, `shm.cc` and `net.cc` (NCCL 2.18 to 2.28; RCCL prints the same):
-``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``.
-"""
+"""Reads from the logs of NCCL or RCCL which transport is used between the devices of a node. Lines are of
+`src/transport/p2p.cc`, `shm.cc` and `net.cc` (2.18 to 2.28): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``."""
 
 from __future__ import annotations
 
@@ -29,20 +26,16 @@ NAME = "nccl.%h.%p.log"
 
 
 def ask(environ: MutableMapping[str, str], directory: Path) -> None:
-    """Set the variables by which the library writes its log to files in ``directory``, replacing the site's values.
-
-    Criteria require the transport between the GPUs: with a site's quieter NCCL_DEBUG, a good node would lack it.
-    """
+    """Set the variables by which the library writes its log to files in ``directory``, replacing the site's values:
+    with a quieter NCCL_DEBUG a good node would lack the transport that criteria require."""
     environ["NCCL_DEBUG"] = "INFO"
     environ["NCCL_DEBUG_SUBSYS"] = "INIT,NVLS,P2P,SHM,NET,GRAPH,ENV"
     environ["NCCL_DEBUG_FILE"] = str(directory / NAME)
 
 
 def read(environ: Mapping[str, str]) -> str:
-    """Return the text of all logs that :func:`ask` requested, of each the first megabytes; empty without logs.
-
-    Prints the names of logs that are longer.
-    """
+    """Return the text of all logs that :func:`ask` requested, of each the first megabytes; empty without logs. Prints
+    the names of longer ones."""
     texts = []
     for path in logs(environ):
         with path.open("rb") as file:
@@ -60,10 +53,8 @@ def logs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def print_logs(environ: Mapping[str, str]) -> None:
-    """Print the logs' lines of trouble, and their ends, in bounded size and printable lines.
-
-    For use after a failure: the log files are removed with the scratch directory.
-    """
+    """Print the logs' lines of trouble, and their ends, in bounded size and printable lines, after a failure: the files
+    are removed with the scratch directory."""
     paths = logs(environ)
     for path in paths[:MAX_LOGS]:
         name = _printable(path.name)

@@ -30,11 +30,8 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
 
 def overlap(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure matrix products during an all-reduce, as in training.
-
-    Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products take about as
-    long as the all-reduce.
-    """
+    """Measure matrix products during an all-reduce that takes about as long, as in training: add the time of both
+    together over that of the longer one alone; 1 is perfect overlap."""
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32
     size = GPU_MATRIX if is_gpu else CPU_MATRIX

@@ -1,7 +1,5 @@
-"""Measures the all-reduce again with P2P between GPUs turned off: over the node's NICs, else the host's memory.
-
-NCCL reads its settings once in a process, so new ranks are started.
-"""
+"""Measures the all-reduce again with P2P between GPUs turned off, over the node's NICs, else the host's memory; by new
+ranks, since NCCL reads its settings once in a process."""
 
 from __future__ import annotations
 

@@ -61,10 +61,8 @@ BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collect
 def run_parts(
     ranks: Ranks, result: WorkloadResult, seconds: float, parts: tuple[DiagnosticsPart, ...] = PARTS
 ) -> list[list[RankFigure]]:
-    """Run the parts for about ``seconds`` in all; add the metrics to rank 0's result, return every rank's figures.
-
-    The result is written after each part, so that figures survive a part that hangs.
-    """
+    """Run the parts for about ``seconds`` in all; add the metrics to rank 0's result, written after each part so that
+    they survive a part that hangs. Returns every rank's figures."""
     total_share = sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
@@ -97,11 +95,8 @@ def run_parts(
 
 
 def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankFigure]]) -> None:
-    """Add every rank's figures to the result: those of GPUs and links as they are, those of the node combined.
-
-    The node's throughput and errors are sums over its ranks. Other figures of the node, times of collectives and the
-    disk, are equal on all ranks or only on the first.
-    """
+    """Add every rank's figures to the result: those of GPUs and links as they are; of the node's, throughput and errors
+    as sums over its ranks, others, equal on all ranks or only on the first, once."""
     node: dict[str, list[RankFigure]] = {}
     links = 0
     for rank, figures in enumerate(everyone):

@@ -20,11 +20,8 @@ DIRECTIONS = ("host_to_device", "device_to_host")
 
 
 def transfers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Copy pinned host memory to the device and back; add bytes per second of each direction, alone and all at once,
-    and of both directions together.
-
-    Compares the data that came back with the data sent.
-    """
+    """Copy pinned host memory to the device and back, and compare; add bytes per second of each direction, alone and
+    all at once, and of both directions together."""
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
     back = torch.zeros_like(host)
@@ -100,10 +97,8 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def peers(ranks: Ranks, meter: Meter, seconds: float) -> None:
-    """Measure transfers between all pairs of devices, in rounds of disjoint pairs, one direction at a time.
-
-    The receiver measures and compares: adds bytes per second and wrong words of every link to this rank.
-    """
+    """Measure transfers between all pairs of devices, in rounds of disjoint pairs, one direction at a time. The
+    receiver measures and compares: this adds bytes per second and wrong words of every link to this rank."""
     if ranks.world_size < 2:
         return
     words = (GPU_PEER_BYTES if ranks.accelerator.is_gpu else CPU_PEER_BYTES) // 4

@@ -87,12 +87,10 @@ class Recorder:
         return tuple(torch.stack(self._sums).tolist())
 
     def digest(self, tensor: Tensor) -> Tensor:
-        """Return a 64-bit digest of the tensor's bits, as a scalar on its device or on the host.
-
-        The digest is the sum of the 8-byte words, each times an odd factor of its own, modulo 2^64. Sums of integers do
-        not depend on their order, so the digest is exact on any device. Odd factors have an inverse, so a change of one
-        word always changes the digest, any other change except with a probability of about 2^-64.
-        """
+        """Return a 64-bit digest of the tensor's bits, as a scalar on its device or on the host: the sum of the 8-byte
+        words, each times an odd factor of its own, modulo 2^64. Sums of integers do not depend on their order, so it is
+        exact on any device. Odd factors have an inverse: a change of one word always changes the digest, any other
+        change except with a probability of about 2^-64."""
         data = tensor.detach().to(self._device).contiguous().view(-1).view(torch.uint8)
         aligned = data.numel() // _WORD * _WORD
         total = torch.zeros((), dtype=torch.int64, device=self._device)
@@ -154,12 +152,8 @@ def empty_model(shape: LlamaShape) -> Llama:
 
 
 def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> Iterator[tuple[str, Tensor]]:
-    """Run one step of plain gradient descent; yield name and tensor of the loss and every gradient, then update
-    weights.
-
-    An optimizer with a normalised step would not do: the rounding error of a gradient near 0 would decide the step's
-    sign.
-    """
+    """Run one step of plain gradient descent, without a normalisation in which the rounding error of a gradient near 0
+    would decide the step's sign; yield name and tensor of the loss and every gradient, then update weights."""
     loss = model(inputs, targets)
     loss.backward()
     yield "loss", loss.detach()

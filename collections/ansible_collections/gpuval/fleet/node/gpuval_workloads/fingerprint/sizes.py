@@ -1,7 +1,5 @@
-"""The settings of the fingerprint stage, and the sizes of its work, as data.
-
-A change of a size changes every fingerprint: raise ``SEQUENCE`` with it.
-"""
+"""The settings of the fingerprint stage, and the sizes of its work. A change of a size changes every fingerprint: raise
+``SEQUENCE`` with it."""
 
 from __future__ import annotations
 
@@ -25,12 +23,9 @@ loss shows beside its rounding, yet above the last bits that an update could rou
 
 @dataclass(frozen=True)
 class ProductSize:
-    """A product of integer matrices up to ``magnitude``, (rows x inner) times (inner x columns), repeated ``times``.
-
-    If ``magnitude``^2 x inner is below 2^22, all partial sums are exact in fp32 in any order, with two bits to spare:
-    the result is known to the last bit on any device. Else it depends on the order of sums and is equal on like
-    devices only.
-    """
+    """A product of integer matrices up to ``magnitude``, (rows x inner) times (inner x columns), repeated ``times``. If
+    ``magnitude``^2 x inner is below 2^22, all partial sums are exact in fp32 in any order; else the result is equal on
+    like devices only."""
 
     precision: str
     rows: int

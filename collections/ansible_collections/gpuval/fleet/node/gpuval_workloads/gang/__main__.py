@@ -181,11 +181,8 @@ def _end_by_signal(number: int, _frame: object) -> None:
 
 
 def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_failure: Mapping | None) -> None:
-    """Report why this member ends and which node is at fault; ``rank_failure``: note of the rank that failed first
-    here.
-
-    If all ranks raise a failure about one rank, its node is at fault; no node if it is about ranks of several nodes.
-    """
+    """Report why this member ends and which node is at fault: that of the rank about which all failures are, no node if
+    they are about several. ``rank_failure``: note of the rank that failed first here."""
     node: str | None = OWN
     message, weight = str(error), EFFECT
     if rank_failure:
@@ -329,9 +326,7 @@ class _OverSsh(_RankLauncher):
 
 class _ByMpi(_RankLauncher):
     """Runs nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all by SSH.
-
-    If they give no valid answer, ``otherwise`` measures, unless only nccl-tests were requested.
-    """
+    Without a valid answer ``otherwise`` measures, unless only nccl-tests were requested."""
 
     OTHERWISE_FILE = "otherwise.txt"
 

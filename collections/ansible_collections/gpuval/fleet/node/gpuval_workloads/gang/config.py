@@ -49,12 +49,9 @@ class GangTrainingConfig(GangConfig):
 
 @dataclass(frozen=True)
 class CollectivesConfig(GangConfig):
-    """Settings of collectives: all, or those in ``only``, at sizes up to ``most_bytes``; ``expect_network`` has names
-    as in NCCL's log.
-
-    ``tool`` auto is nccl-tests under MPI if every member has them, else torch. ``fabric`` nvlink measures within the
-    NVLink clique of this node; auto the network between members with a clique, else what NCCL chooses.
-    """
+    """Settings of collectives: all, or those in ``only``, at sizes up to ``most_bytes``; ``expect_network``: names in
+    NCCL's log. ``tool`` auto: nccl-tests under MPI if every member has them, else torch. ``fabric`` nvlink: within the
+    NVLink clique of this node; auto: the network between members with a clique, else what NCCL chooses."""
 
     seconds: float = 60.0
     only: tuple[str, ...] = ()

@@ -75,10 +75,8 @@ class ChannelLimits:
 
 @dataclass(frozen=True)
 class GangStop:
-    """Why the gang ended before its work was done; ``node`` names the member at fault, None if unknown.
-
-    ``lost``: the member no longer answers; otherwise it has reported a failure.
-    """
+    """Why the gang ended before its work was done; ``node``: the member at fault, None if unknown. ``lost``: the member
+    no longer answers; otherwise it has reported a failure."""
 
     node: str | None
     message: str
@@ -86,10 +84,8 @@ class GangStop:
 
 
 class Beginning:
-    """Finds members whose ranks do not start although other members' ranks have. Pure.
-
-    A rank without a first heartbeat does not count as stalled: no other check would find it.
-    """
+    """Finds members whose ranks do not start although other members' ranks have; only a rank with a heartbeat can
+    stall. Pure."""
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
         self._slots, self._limit = slots, limit_seconds
@@ -105,10 +101,8 @@ class Beginning:
 
 
 class ControlChannel:
-    """This member's end of the channel. Enter it, ``join``, work, ``end``.
-
-    ``on_stop`` is called once, from another thread, when another member ends the gang early, or a rank stalls.
-    """
+    """This member's end of the channel. Enter it, ``join``, work, ``end``. ``on_stop`` is called once, from another
+    thread, when another member ends the gang early, or a rank stalls."""
 
     def __init__(
         self,
@@ -173,11 +167,9 @@ class ControlChannel:
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
         """Report that this member is done (None) or failed, and wait until all are done, for at most ``seconds``.
-
         ``weight``: CAUSE if the failure is not a consequence of another member's, SHARED if all members end for the
-        same reason and none is at fault. ``node``: the member at fault if it is not this one, None for no member.
-        Raises ``StoppedError`` if the gang ended for another reason than this member.
-        """
+        same reason. ``node``: the member at fault if it is not this one. Raises ``StoppedError`` if the gang ended for
+        another reason."""
         if not self._loop.is_closed():
             self._run(self._report({"kind": "end", "message": message, "weight": weight, "node": node}))
         if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:

@@ -36,10 +36,8 @@ OUTPUT_FOLDER = "ranks"
 
 
 class Stopper:
-    """Ends this member's ranks when the control channel reports a stop; ``verdict`` is the reason, for ``torchrun``.
-
-    ``end`` is the function that ends them: torchrun ends its ranks at TERM.
-    """
+    """Ends this member's ranks by ``end`` when the control channel reports a stop; ``verdict`` is the reason, for
+    ``torchrun``."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.verdict: str | None = None
@@ -132,10 +130,8 @@ class DeepSpeedLauncher:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, module: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the module on all members; return the launcher's process.
-
-        Raises ``WorkloadFailure`` if a program that the launcher needs is missing.
-        """
+        """Start the module on all members; return the launcher's process. Raises ``WorkloadFailure`` if a program is
+        missing."""
         if not shutil.which("pdsh"):
             raise WorkloadFailure(
                 "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"
@@ -169,10 +165,8 @@ class DeepSpeedLauncher:
         return self._process.poll() if self._process else None
 
     def end(self) -> None:
-        """End the launcher, pdsh and ssh; each member ends its own ranks.
-
-        Uses KILL: at TERM, the launcher would kill processes by name on all nodes, also those of others.
-        """
+        """End the launcher, pdsh and ssh, by KILL: at TERM, the launcher would kill processes by name on all nodes,
+        also those of others. Each member ends its own ranks."""
         if self._process and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -16,10 +16,8 @@ MAX_BYTES = 8 << 20
 @dataclass(frozen=True)
 class GangMember:
     """One node of a gang: its name in the inventory, its address for the others, its number of processes (``slots``).
-
-    ``labels``: the inventory's labels by which a job may order its nodes. ``clique``: ClusterUUID and CliqueId of its
-    GPUs in an NVLink domain of several nodes; None for a node of another kind.
-    """
+    ``labels``: those by which a job may order its nodes. ``clique``: ClusterUUID and CliqueId of its GPUs in an NVLink
+    domain of several nodes; None for a node of another kind."""
 
     node: str
     address: str
@@ -30,10 +28,8 @@ class GangMember:
 
 @dataclass(frozen=True)
 class Gang:
-    """All members in the order of their ranks; the first is the leader. ``index`` is that of this node.
-
-    ``port`` is for PyTorch's rendezvous, the next port for the control channel, ``ssh_port`` for the SSH servers.
-    """
+    """All members in the order of their ranks; the first is the leader, ``index`` is that of this node. ``port``:
+    PyTorch's rendezvous, the next one is the control channel's; ``ssh_port``: the SSH servers'."""
 
     name: str
     members: tuple[GangMember, ...]

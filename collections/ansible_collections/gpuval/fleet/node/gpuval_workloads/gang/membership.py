@@ -117,10 +117,8 @@ def user() -> str:
 
 
 def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
-    """Raise ``WorkloadFailure`` for a locked user: sshd without PAM refuses the keys of such a user.
-
-    If this user may not read the file, sshd may not either, and then refuses no user.
-    """
+    """Raise ``WorkloadFailure`` for a locked user, whose keys sshd without PAM refuses; not if sshd, like this user,
+    may not read the file."""
     try:
         lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -137,21 +135,16 @@ def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
 
 
 def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a member's environment that its sshd can pass to the ranks, and the names of the others.
-
-    The others are values with quotes, backslashes or unprintable characters, which versions of sshd read differently.
-    """
+    """Return the variables of a member's environment that its sshd can pass to the ranks, and the names of the others:
+    quotes, backslashes or unprintable characters in a value are read differently by versions of sshd."""
     candidates = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
     able = {n: v for n, v in candidates.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
     return able, sorted(candidates.keys() - able.keys())
 
 
 def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
-    """Return options of ssh for exactly this key and these hosts, without prompts.
-
-    ``brought`` is the key's file, which is copied to a file that only this user can read, as ssh requires. Raises
-    ``WorkloadFailure`` if it cannot be read.
-    """
+    """Return options of ssh for exactly this key and these hosts, without prompts. ``brought``: the key's file, copied
+    to a file that only this user can read. Raises ``WorkloadFailure`` if it cannot be read."""
     key, known_hosts = folder / brought.name, folder / "known_hosts"
     try:
         key.touch(mode=0o600)
@@ -222,10 +215,8 @@ def join(channel: ControlChannel, gang: Gang) -> list[Any]:
 
 
 def meet(channel: ControlChannel, name: str, word: str, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Wait until all members reach the meeting ``name``; return the word of each.
-
-    ``check`` is called again and again meanwhile, and at the end. Raises what it raises, and ``StoppedError``.
-    """
+    """Wait until all members reach the meeting ``name``; return the word of each. ``check`` is called again and again
+    meanwhile, and at the end. Raises what it raises, and ``StoppedError``."""
     channel.arrive(name, word)
     begun = reported = time.monotonic()
     while True:
@@ -266,10 +257,8 @@ def keys_folder(environ: Mapping[str, str]) -> Path:
 
 
 def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServer:
-    """Start the member's SSH server; closing ``stack`` ends the server and all that it started.
-
-    Raises ``WorkloadFailure`` if a program or key is missing.
-    """
+    """Start the member's SSH server, which ends when ``stack`` closes. Raises ``WorkloadFailure`` if a program or key
+    is missing."""
     check_blanks(folder, keys, sys.executable)
     processes.adopt_orphans()
     os.environ[PATH_VARIABLE] = os.environ.get("PYTHONPATH", "")
@@ -298,10 +287,8 @@ MAX_MESSAGE = 500
 
 
 class MemberRecords:
-    """Reads the members' records of this stage from the store: they show the leader why members have not joined.
-
-    The leader reads them by signed URL. Empty on nodes without these URLs.
-    """
+    """Reads the members' records of this stage from the store, which show the leader why members have not joined; empty
+    on nodes without the signed URLs."""
 
     def __init__(self, urls: Mapping[str, str], authority: str = "", attempt: int = 1) -> None:
         self._urls, self._authority, self._attempt = urls, authority, attempt
@@ -347,11 +334,8 @@ LOOK_UP_SECONDS = 1.0
 
 
 def resolved(address: str, seconds: float) -> str:
-    """Return the IP address of a name; an IP address is returned as it is.
-
-    A pod's name is known shortly after the pod's start. Raises ``WorkloadCrash`` if the name is unknown for
-    ``seconds``.
-    """
+    """Return the IP address of a name (or IP address); a pod's name is known shortly after its start. Raises
+    ``WorkloadCrash`` if the name is unknown for ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -366,12 +350,8 @@ def resolved(address: str, seconds: float) -> str:
 
 
 def own_address(gang: Gang, seconds: float) -> str:
-    """Return this member's IP address.
-
-    Many hosts resolve their own name to 127.0.1.1, which others cannot reach: then the source address of packets to
-    another member is used.
-    Raises ``WorkloadCrash`` as :func:`resolved`.
-    """
+    """Return this member's IP address: where its name means 127.0.1.1, the source address of packets to another member.
+    Raises ``WorkloadCrash`` as :func:`resolved`."""
     address = resolved(gang.own.address, seconds)
     other_addresses = [member.address for member in gang.members if member is not gang.own]
     if address != gang.own.address and other_addresses and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
@@ -397,10 +377,8 @@ def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[
 
 def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
     """Return the network of an address of this host, as ``10.0.0.0/24``, widened until it contains the others'
-    addresses.
-
-    None for names, IPv6, the loopback interface, an address that no interface has, or a network wider than /16.
-    """
+    addresses. None for names, IPv6, the loopback interface, an address that no interface has, or a network wider than
+    /16."""
     interface = _interface_with(address)
     try:
         ip_addresses = [ipaddress.IPv4Address(member_address) for member_address in addresses_of_others]

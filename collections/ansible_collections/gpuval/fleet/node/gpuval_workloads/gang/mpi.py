@@ -91,11 +91,9 @@ def differing(brought: Sequence[Mapping], gang: Gang) -> str:
 
 
 def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str]) -> list[str]:
-    """Return mpirun's command for a process per slot of every member, without program and arguments.
-
-    The leader starts every daemon itself (no tree), since other members cannot log in to each other. Open MPI 5 has
-    other names for these settings, plm_ssh: see :func:`environment`.
-    """
+    """Return mpirun's command for a process per slot of every member, without program and arguments. The leader starts
+    every daemon itself (no tree): other members cannot log in to each other. For Open MPI 5's names see
+    :func:`environment`."""
     settings = {
         "plm_rsh_agent": "ssh",
         "plm_rsh_args": _ssh_arguments(gang, ssh_options),
@@ -140,11 +138,8 @@ def measure(
     tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool],
     seconds: float, most_bytes: int | None,
 ) -> tuple[WorkloadResult | None, str]:  # fmt: skip
-    """Measure all collectives; return the result, or None and the reason why there is no valid answer.
-
-    Wrong elements are a valid answer, whatever else is wrong. ``seconds`` is for all together, without their start.
-    ``stopped`` returns whether the gang has ended.
-    """
+    """Measure all collectives in ``seconds`` altogether; return the result, or None and the reason why there is no
+    valid answer. Wrong elements are a valid answer, whatever else is wrong. ``stopped``: whether the gang has ended."""
     sizes = [most_bytes] if most_bytes else []
     sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
     answers: dict[str, ToolAnswer] = {}

@@ -88,10 +88,8 @@ PRINT_SECONDS = 30.0
 
 
 def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
-    """Return the progress of a member's ranks in words, by their heartbeats.
-
-    The text changes only while the slowest rank advances: a stalled rank must not look alive.
-    """
+    """Return the progress of a member's ranks in words; it changes only while the slowest rank advances, so that a
+    stalled rank does not look alive."""
     if len(beats) < slots:
         return f"{len(beats)} of {slots} ranks have begun"
     ticks, device_done = (

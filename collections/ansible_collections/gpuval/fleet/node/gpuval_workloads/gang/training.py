@@ -108,11 +108,8 @@ def _distributed(name: str, config: GangTrainingConfig, ranks: Ranks, group: dis
 
 
 def _train_sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
-    """Train by ZeRO; return losses and times, and the final spread of the ranks' losses on one batch.
-
-    The spread is the maximum minus the minimum loss of all ranks on rank 0's next batch, as a ratio: 0 for equal
-    weights.
-    """
+    """Train by ZeRO; return losses and times, and as a ratio the maximum minus the minimum loss of all ranks on rank
+    0's next batch: 0 for equal weights."""
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
     engine = make_engine(task, config.zero, optimizer, ranks)
 
@@ -186,10 +183,8 @@ class TrainingPhase:
 
 
 def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
-    """Run steps for ``seconds`` after a warm-up. Raises ``WorkloadFailure`` for a loss that is not finite.
-
-    All ranks raise it at once, and the node's first rank notes it: a retry never turns such a failure into PASS.
-    """
+    """Run steps for ``seconds`` after a warm-up. Raises ``WorkloadFailure`` on all ranks at once for a loss that is not
+    finite, which the node's first rank notes: a retry never turns it into PASS."""
     phase, recent, reported = TrainingPhase(name), 0.0, time.perf_counter()
     _window(phase, ranks, step, 1)  # the first step may build kernels
     _window(phase, ranks, step, WARMUP_STEPS - 1)

@@ -37,10 +37,8 @@ def networks(text: str) -> set[str]:
 
 
 def largest_clique(text: str) -> int:
-    """Return the number of ranks that reach each other over NVLink, by NCCL's lines on MNNVL; 0 without such a line.
-
-    A pair of ranks may have a communicator of its own, with a line of its own.
-    """
+    """Return the number of ranks that reach each other over NVLink, by NCCL's lines on MNNVL, of which each
+    communicator has its own; 0 without such a line."""
     return max((int(match[1]) for match in _CLIQUE.finditer(text)), default=0)
 
 
@@ -89,12 +87,10 @@ def complaint(
     driverless: Sequence[str] = (),
     fabric: str = AUTO,
 ) -> str | None:
-    """Return what is wrong with the networks in use, empty if nothing; None if the log names no network.
-
-    ``expected`` are names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA
-    port, whatever its state, or an InfiniBand controller without a driver (``driverless``): a fabric that is down does
-    not excuse sockets. With a ``fabric`` it is wrong to use the other one: NVLink excuses no network, nor the reverse.
-    """
+    """Return what is wrong with the networks in use, empty if nothing; None if the log names no network. ``expected``:
+    names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA port, whatever
+    its state, or an InfiniBand controller without a driver (``driverless``). With a ``fabric`` it is wrong to use the
+    other one: NVLink excuses no network, nor the reverse."""
     if not networks:
         return None
     used = " and ".join(networks)

@@ -1,7 +1,5 @@
-"""Notes of ranks on wrong values, written at once: the work may crash, or be ended, before its result is written.
-
-Without a note, wrong values before a crash would look like a crash alone, which may be retried.
-"""
+"""Notes of ranks on wrong values, written at once: without one, wrong values before a crash would look like a crash
+alone, which may be retried."""
 
 from __future__ import annotations
 

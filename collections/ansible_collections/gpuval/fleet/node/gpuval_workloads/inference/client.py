@@ -169,10 +169,8 @@ def get(endpoint: Endpoint, path: str, timeout: float = 5.0) -> tuple[int, bytes
 
 
 def prompt(index: int, tokens: int) -> str:
-    """Return the prompt of request `index`, of roughly `tokens` tokens (the exact number depends on the tokenizer).
-
-    The prompt begins with the index, so that a server's prefix cache cannot save the work.
-    """
+    """Return the prompt of request `index`, of roughly `tokens` tokens; the index begins it, so that a server's prefix
+    cache cannot save the work."""
     count = max(1, round(tokens / TOKENS_PER_WORD) - 3)
     start = index * 37 % len(_WORDS)
     words = [_WORDS[(start + offset) % len(_WORDS)] for offset in range(count)]

@@ -54,10 +54,8 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class Session:
-    """A running server: its process and endpoint, the options of requests, the event that ends the measurement.
-
-    ``ends_at`` is the deadline on the monotonic clock, None without one.
-    """
+    """A running server: its process and endpoint, the options of requests, the event that ends the measurement, and its
+    deadline on the monotonic clock (``ends_at``)."""
 
     process: ServerProcess
     endpoint: Endpoint
@@ -95,11 +93,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
-    """Run the whole measurement and fill `result`.
-
-    Raises ``WorkloadFailure`` when model or server program are missing, the server does not become healthy in time or
-    dies, or no request succeeds. In any case, the server and all its processes are stopped first.
-    """
+    """Run the whole measurement, fill `result`, and stop the server with all its processes. Raises ``WorkloadFailure``
+    when model or server program are missing, the server does not become healthy in time or dies, or no request
+    succeeds."""
     ends_at, seconds_left = None, environ.get("GPUVAL_SECONDS_LEFT")
     if options.until_stopped and seconds_left:  # early enough to stop the server and report before the deadline
         reserve = min(RESERVE_SECONDS, float(seconds_left) * RESERVE_SHARE)

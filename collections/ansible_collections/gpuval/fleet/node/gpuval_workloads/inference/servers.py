@@ -1,8 +1,6 @@
-"""The inference servers: how each is started and stopped, and the form of its requests.
-
-Commands are data: ``{name}`` is replaced. Servers start workers that leave the process group or lose their parent. All
-inherit an environment variable with a value of this start, by which they are found in /proc.
-"""
+"""The inference servers: how each is started and stopped, and the form of its requests. Commands are data: ``{name}``
+is replaced. A variable that all processes of a start inherit finds them in /proc, whatever group or parent they
+have."""
 
 from __future__ import annotations
 
@@ -145,10 +143,8 @@ def server_environment(
     server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices, concurrency: int
 ) -> dict[str, str]:
     """Return the server's environment: inherited without gpuval's variables, offline, without GPUs on a CPU node.
-
-    ``concurrency``: requests at the same time. transformers answers each in a thread, which on a CPU node gets its
-    share of the cores: threads of all for each wait for each other, and take ten times as long.
-    """
+    ``concurrency``: requests at once; transformers answers each in a thread, which on a CPU node gets its share of the
+    cores, as more would take ten times as long."""
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
     environment.update(dict.fromkeys(OFFLINE, "1"))
     for key, value in server.environment.items():
@@ -173,11 +169,8 @@ def model_config(folder: Path) -> dict[str, Any]:
 
 
 def tensor_parallel_size(config: Mapping[str, Any], gpu_count: int) -> int:
-    """Return the number of GPUs over which the model can be split: its attention heads must divide evenly.
-
-    Keys and values may have fewer heads, which are then copied to several GPUs. A model without a number of heads gets
-    all GPUs.
-    """
+    """Return the number of GPUs over which the model can be split: its attention heads must divide evenly (keys and
+    values may be fewer, and are copied). A model without a number of heads gets all GPUs."""
     text = config.get("text_config")
     inner = text if isinstance(text, Mapping) else config
     heads, kv_heads = inner.get("num_attention_heads"), inner.get("num_key_value_heads")
@@ -257,11 +250,8 @@ class ServerProcess:
         return f"{ending} ({self._first_error})" if self._first_error else ending
 
     def stop(self) -> list[int]:
-        """Stop the server and all its processes; return the pids that remain, normally none.
-
-        The server alone gets TERM first: it ends its workers and releases shared memory. Processes that remain get
-        TERM, then KILL.
-        """
+        """Stop the server and all its processes; return the pids that remain. The server alone gets TERM first: it ends
+        its workers and releases shared memory. The rest gets TERM, then KILL."""
         if self.exit_code() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -53,10 +53,8 @@ POLL_SECONDS = 0.2
 
 
 def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
-    """Return the gang as a job requests it: order of members, their maximum number, processes on each.
-
-    Members that are not needed get an index of at least the number of needed ones. Raises ``ValueError``.
-    """
+    """Return the gang as a job requests it: order of members, their maximum number, processes on each; members beyond
+    it have higher indices. Raises ``ValueError``."""
     members = list(gang.members)
     if request["order"] != "inventory":
         groups: dict[str, list[int]] = {}

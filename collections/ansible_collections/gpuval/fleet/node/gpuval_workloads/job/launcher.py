@@ -1,8 +1,5 @@
-"""The program of $GPUVAL_LAUNCHER: runs mpirun, which runs a step's command once for each process of all nodes.
-
-A step's script runs this file with any PYTHONPATH, so it needs only the standard library. All processes get the
-script's folder and variables.
-"""
+"""The program of $GPUVAL_LAUNCHER: runs mpirun, which runs a step's command once for each process of all nodes, with
+the script's folder and variables. Standard library only: a step's script runs this file with any PYTHONPATH."""
 
 import json
 import os

@@ -1,8 +1,6 @@
-"""Runs the steps of a job, which the controller packed, one after the other.
-
-The steps' output is the stage's; the first step that fails ends the stage. Figures come from the steps' results, their
-output, or a CSV file with the columns ``model`` (or ``models``), ``performance`` and ``metric``.
-"""
+"""Runs the steps of a job, which the controller packed, one after the other; the first that fails ends the stage.
+Figures come from the steps' results, their output, or a CSV file with the columns ``model`` (or ``models``),
+``performance`` and ``metric``."""
 
 from __future__ import annotations
 
@@ -359,11 +357,8 @@ class CsvError(ValueError):
 
 
 def read_csv(path: Path) -> tuple[list[tuple[str, str, str]], str]:
-    """Return name, value and unit of each row, and a note on ignored rows. Raises ``CsvError``.
-
-    If a model has several rows, the name includes the metric. Rows whose performance is no number, as after a failure,
-    are ignored.
-    """
+    """Return name, value and unit of each row, and a note on ignored rows, whose performance is no number, as after a
+    failure. If a model has several rows, the name includes the metric. Raises ``CsvError``."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_CSV_BYTES + 1)

@@ -1,7 +1,5 @@
-"""``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits>  <path>`` a line. Its presence marks the model as whole.
-
-Also computes SHA-256 of many files at once, and finds what damaged a file on its way from the store to the disk.
-"""
+"""``SHA256SUMS``, as sha256sum writes it: ``<64 hex digits> <path>`` a line. Its presence marks the model as whole.
+Also SHA-256 of many files at once, and what damaged a file on its way from the store to the disk."""
 
 from __future__ import annotations
 
@@ -33,11 +31,9 @@ class ModelManifestError(ValueError):
 
 
 def parse(text: str) -> Mapping[str, str]:
-    """Return SHA-256 in lower-case hex by path, from a manifest's text.
-
-    Paths are relative to the model's folder, with ``/``. Raises ``ModelManifestError`` for an empty manifest, a
-    malformed or repeated line, and a path that leaves the folder: it comes over the network and names files to write.
-    """
+    """Return SHA-256 in lower-case hex by path, relative to the model's folder with ``/``, from a manifest's text.
+    Raises ``ModelManifestError`` for an empty manifest, a malformed or repeated line, and a path that leaves the
+    folder: it comes over the network and names files to write."""
     digests: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
@@ -59,10 +55,8 @@ def parse(text: str) -> Mapping[str, str]:
 
 
 def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) -> dict[str, str]:
-    """Return SHA-256 in hex by path of files under `root`; missing files are left out.
-
-    `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
-    """
+    """Return SHA-256 in hex by path of files under `root` that are there. `report` is called with the bytes hashed so
+    far at least every 5 s. Raises ``OSError`` when a file cannot be read."""
     counts: list[int] = []
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # hashlib releases the interpreter lock
         futures = {path: pool.submit(_hash_file, root / path, counts) for path in paths}
@@ -76,10 +70,8 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
 
 
 def drop_from_cache(handle: int) -> None:
-    """Drop an open file from the page cache, so that the next read is from the disk and not from memory.
-
-    Raises ``OSError`` when written data could not be stored.
-    """
+    """Drop an open file from the page cache, so that the next read is from the disk. Raises ``OSError`` when written
+    data could not be stored."""
     try:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -105,11 +97,9 @@ def _hash_file(path: Path, counts: list[int]) -> str | None:
 
 @dataclass(frozen=True)
 class FileDigests:
-    """Several SHA-256 of one file, to find what damaged it; None for a missing file.
-
-    ``announced`` is from the manifest, ``first`` from the file that did not match, ``read_again`` from a second read of
-    the same file. ``sent`` is of the store's data without the disk; ``second`` is of a second copy.
-    """
+    """Several SHA-256 of one file, to find what damaged it; None for a missing file. ``announced`` is from the
+    manifest, ``first`` from the file that did not match, ``read_again`` from a second read of it, ``sent`` of the
+    store's data without the disk, ``second`` of a second copy."""
 
     announced: str
     first: str | None

@@ -77,11 +77,9 @@ def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: Wo
 
 
 def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
-    """Load the model or dataset and fill `result`.
-
-    Raises ``WorkloadFailure`` for an empty or incomplete source, for wrong checksums and for faults of a volume of the
-    site, ``WorkloadCrash`` for a full disk, ``TransportError`` when the store cannot be read.
-    """
+    """Load the model or dataset and fill `result`. Raises ``WorkloadFailure`` for an empty or incomplete source, for
+    wrong checksums and for faults of a volume of the site, ``WorkloadCrash`` for a full disk, ``TransportError`` when
+    the store cannot be read."""
     if not _FOLDER_NAME.fullmatch(options.model_folder):
         raise WorkloadFailure(
             f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
@@ -256,11 +254,9 @@ class ModelLoad:
     def _load_again(
         self, wrong: Mapping[str, str | None], digests: Mapping[str, str], sizes: Mapping[str, int]
     ) -> list[str]:
-        """Copy files with a wrong digest again, to find what damaged them; return those that are right now.
-
-        Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for files that are wrong in
-        the store, ``TransportError`` if each try brings other bytes.
-        """
+        """Copy files with a wrong digest again, to find what damaged them; return those that are right now. Raises
+        ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for files that are wrong in the
+        store, ``TransportError`` if each try brings other bytes."""
         self.result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
         _, second_digests = self._hash([path for path, digest in wrong.items() if digest])
         sent = {path: self.rclone.digest(self.source, path) for path, digest in wrong.items() if digest}
@@ -315,11 +311,8 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
 
 
 def _allow_writing(folder: Path, *, allowed: bool) -> None:
-    """Make a dataset read-only for all users except root, or writable for its owner. Removes links, which datasets
-    lack.
-
-    Files of another user, or on a file system without modes, stay as they are.
-    """
+    """Make a dataset read-only for all users except root, or writable for its owner, and remove links. Files of another
+    user, or on a file system without modes, stay as they are."""
     for where, folders, names in os.walk(folder):
         with contextlib.suppress(OSError):
             Path(where).chmod(0o755 if allowed else 0o555)

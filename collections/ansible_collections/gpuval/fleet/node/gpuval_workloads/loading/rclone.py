@@ -170,10 +170,8 @@ class Rclone:
         report: Callable[[CopyProgress], None],
     ) -> int:
         """Copy the named files into `folder`, calling `report` about every 5 s; return the number of interruptions.
-
         Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up or the copy
-        stalls, ``WorkloadCrash`` when rclone is killed.
-        """
+        stalls, ``WorkloadCrash`` when rclone is killed."""
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
             listing.writelines(f"{path}\n" for path in paths)
         arguments = [

@@ -1,8 +1,6 @@
-"""The stage ``rdma_rails``: runs ib_write_bw between pairs of nodes, rail by rail, both directions at once.
-
-Each node measures with both neighbours in a ring; a slow node then measures with further nodes. After each round, the
-members of the gang exchange their measurements on the control channel.
-"""
+"""The stage ``rdma_rails``: runs ib_write_bw between pairs of nodes, rail by rail, both directions at once: each node
+with both neighbours in a ring, a slow node then with further nodes. Members exchange their measurements after each
+round."""
 
 from __future__ import annotations
 

@@ -22,10 +22,8 @@ GPU_OPTIONS = (("--use_cuda_bus_id", "address"), ("--use_cuda", "index"), ("--us
 
 @dataclass(frozen=True)
 class Rail:
-    """A port in use, with a GPU below the same PCIe switch (PCI address, and index in their order).
-
-    ``slot`` is the PCI address without the function: the ports of one card share the bandwidth of its slot.
-    """
+    """A port in use, with a GPU below the same PCIe switch (PCI address, and index in their order). ``slot``: the PCI
+    address without the function: the ports of one card share the bandwidth of its slot."""
 
     port: rdma.Port
     gpu_address: str | None = None
@@ -138,10 +136,8 @@ def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
 
 
 def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[PerftestMeasurement]:
-    """Return the tests: every port alone, then neighbours in a ring of like ports: a slow port shows in two pairs.
-
-    ``seconds`` are for all measurements of bandwidth together.
-    """
+    """Return the tests, in ``seconds`` of bandwidth altogether: every port alone, then neighbours in a ring of like
+    ports: a slow port shows in two pairs."""
     chosen: list[PerftestMeasurement] = []
     rings: dict[tuple[str | None, float | None], list[PerftestEnd]] = defaultdict(list)
     for rail in rails:

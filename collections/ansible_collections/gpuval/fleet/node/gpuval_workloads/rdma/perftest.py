@@ -1,8 +1,6 @@
-"""Runs the tools of perftest and parses their output and errors.
-
-Versions differ: a column for the message rate or none, MB/sec and MiB/sec for the same unit (2^20 bytes), warnings
-between header and row. So columns are found by name, and a row counts only if it has a number for each.
-"""
+"""Runs the tools of perftest and parses their output and errors, in which versions differ (a column for the message
+rate, MB/sec for MiB/sec, warnings within the table). So columns are found by name, and a row counts only if it has a
+number for each."""
 
 from __future__ import annotations
 

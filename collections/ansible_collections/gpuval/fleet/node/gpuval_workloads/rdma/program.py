@@ -159,10 +159,8 @@ def _run_all(
 
 
 def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], problems: dict[str, str]) -> None:
-    """Sort failed pairs. A pair is a fault if one end also fails alone, or if other pairs prove a common network.
-
-    Else its ends may be in two networks: then the pair, or a port that no pair reaches, counts as untested.
-    """
+    """Sort failed pairs. A pair is a fault if one end also fails alone, or if other pairs prove a common network; else
+    it, or a port that no pair reaches, counts as untested: its ends may be in two networks."""
     alone = {title.split()[1] for title in report.failed}
     networks = {end.name: {end.name} for test in tests for end in (test.client, test.server)}
     for test in tests:

@@ -292,10 +292,8 @@ Reading = tuple["health.Health | None", str]
 
 
 def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
-    """Add figures of disks whose health was read both before and after; name the others as not tested.
-
-    A disk that vanished is lost. If a disk's health can no longer be read, the count is left out: evidence is missing.
-    """
+    """Add figures of disks whose health was read both before and after; name the others as not tested. A disk that
+    vanished is lost. If a health can no longer be read, the count is left out: evidence is missing."""
     untested, lost, unread, count = {}, 0, 0, 0
     aspects = {"media": "media_errors", "power": "unsafe_shutdowns", "used": "used_ratio"}
     telling = dict.fromkeys(aspects, 0)  # not every kind of disk has every figure

@@ -61,10 +61,8 @@ def free_bytes(target: StorageTarget) -> tuple[int, int]:
 
 @contextmanager
 def place(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the file to write: in a folder of this run and node, which is removed afterwards, or the device itself.
-
-    The folder is listed first, so that the runner can remove it after a killed stage. Raises ``TargetError``.
-    """
+    """Yield the file to write: in a folder of this run and node, listed for the runner and removed afterwards, or the
+    device itself. Raises ``TargetError``."""
     if target.raw:
         yield target.path
         return

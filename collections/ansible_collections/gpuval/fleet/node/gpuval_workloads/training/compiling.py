@@ -1,8 +1,6 @@
-"""Compiles the model's layers within bounded time; if that fails, the training runs without and says so.
-
-Every rank alone runs a forward and backward pass before gradients are exchanged: a rank whose compiler fails or takes
-too long leaves no rank waiting in a collective, and all fall back together.
-"""
+"""Compiles the model's layers within bounded time; if that fails, the training runs without and says so. Every rank
+runs a pass alone before gradients are exchanged: if its compiler fails, no rank waits in a collective, and all fall
+back together."""
 
 from __future__ import annotations
 
@@ -27,11 +25,8 @@ class _Expired(BaseException):
 def compile_layers(
     model: nn.Module, next_loss: Callable[[], Tensor], ranks: Ranks, limit_seconds: float = COMPILE_LIMIT_SECONDS
 ) -> tuple[float, str]:
-    """Compile the layers on all ranks; return the seconds, and why compilation was given up ("" if it was not).
-
-    Layers are compiled one by one, so that gradients are exchanged during the backward pass. If compilation is given
-    up, the model is as before.
-    """
+    """Compile the layers one by one, so that gradients are exchanged during the backward pass; return the seconds, and
+    why all ranks gave up ("" if they did not), with the model as before."""
     ranks.say(f"compiling the layers, for {limit_seconds:.0f} s at most")
     started = time.perf_counter()
     problem = ""
@@ -67,10 +62,8 @@ def undo(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise ``_Expired`` in the main thread after ``seconds``, and again each second until it ends the work.
-
-    Python drops an exception in a finalizer or a weak reference's callback, which compilers use a lot.
-    """
+    """Raise ``_Expired`` in the main thread after ``seconds``, and again each second: Python drops an exception in a
+    finalizer or a weak reference's callback, which compilers use a lot."""
 
     def expire(*_: object) -> None:
         raise _Expired

@@ -78,10 +78,8 @@ def llama_size(config: TrainingConfig, is_gpu: bool, memory_bytes: int) -> str:
 
 
 def llama_batch_size(config: TrainingConfig, size: str, is_compiled: bool, memory_bytes: int) -> int:
-    """Return the configured number of sequences per step, or the fastest that fits into the device's memory.
-
-    A compiled 1b keeps less for its backward pass: 24 fit in 140 GB and gave 471 TFLOP/s against 450 with 8.
-    """
+    """Return the configured number of sequences per step, or the fastest that fits into the device's memory: a compiled
+    1b keeps less for its backward pass, 24 fit in 140 GB and gave 471 TFLOP/s against 450 with 8."""
     if config.batch_size:
         return config.batch_size
     return 24 if size == "1b" and is_compiled and memory_bytes >= 135 * _GB else SIZES[size].batch_size
@@ -130,10 +128,8 @@ def precision(config: TrainingConfig, is_gpu: bool) -> str:
 
 @dataclass(frozen=True)
 class TrainingBounds:
-    """Decides when a training ends, and the number of steps until the next decision; rank 0 decides for all.
-
-    The first limit counts: ``max_steps`` (with warm-up), or ``seconds`` after the warm-up. At least one is set.
-    """
+    """Decides when a training ends, and the number of steps until the next decision; rank 0 decides for all. The first
+    limit counts: ``max_steps`` (with warm-up), or ``seconds`` after the warm-up; at least one is set."""
 
     warmup_steps: int
     max_steps: int | None
@@ -148,11 +144,9 @@ class TrainingBounds:
         return cls(warmup if max_steps is None else min(warmup, max_steps - 1), max_steps, seconds)
 
     def next_window(self, steps_done: int, measured_seconds: float, step_seconds: float) -> int:
-        """Return the number of steps until all ranks exchange their losses again; 0 ends the training.
-
-        ``steps_done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a
-        recent step's time. At least one step follows the warm-up, however late it is.
-        """
+        """Return the number of steps until all ranks exchange their losses again; 0 ends the training, at least one
+        step after the warm-up. ``steps_done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up,
+        ``step_seconds`` is a recent step's time."""
         if steps_done < self.warmup_steps:
             # The first step may compile kernels for minutes: report after it.
             return self.warmup_steps - steps_done if steps_done else 1

@@ -1,7 +1,5 @@
-"""Training data: CIFAR-10 from its files, or generated data that a model learns fast.
-
-Every rank has its own shard, of equal length, and reads it in a new order in every epoch.
-"""
+"""Training data: CIFAR-10 from its files, or generated data that a model learns fast. Every rank has its own shard, of
+equal length, and reads it in a new order in every epoch."""
 
 from __future__ import annotations
 
@@ -60,11 +58,9 @@ class Shard:
 
 
 def markov_text(vocabulary: int, sequence_length: int, sequences: int, seed: int, rank: int) -> Shard:
-    """Return text of a random first-order Markov chain: every symbol has 4 likely followers.
-
-    The chain depends on the seed alone, the drawn text also on the rank. The loss starts at ln(vocabulary), falls to
-    ln(symbols) once a model knows which symbols occur, then towards ``MARKOV_ENTROPY`` (0.91) as it learns followers.
-    """
+    """Return text of a random first-order Markov chain of which every symbol has 4 likely followers, the same for all
+    ranks of a seed. The loss starts at ln(vocabulary), falls to ln(symbols) once a model knows which symbols occur,
+    then towards ``MARKOV_ENTROPY`` (0.91) as it learns followers."""
     symbols = min(vocabulary, MARKOV_SYMBOLS)
     chain, draw = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1 + rank)
     followers = torch.randint(symbols, (symbols, len(MARKOV_PROBABILITIES)), generator=chain)
@@ -94,11 +90,9 @@ def generated_images(count: int, seed: int, rank: int) -> Shard:
 
 
 def cifar10(directory: Path, rank: int, world_size: int) -> Shard:
-    """Return a rank's share of CIFAR-10's 50,000 training images, from its Python or its binary files.
-
-    ``directory`` is ``cifar-10-batches-py`` or ``cifar-10-batches-bin``, or holds one of them. Raises
-    ``WorkloadFailure`` when both are missing, or a file is malformed.
-    """
+    """Return a rank's share of CIFAR-10's 50,000 training images, from its Python or its binary files. ``directory`` is
+    ``cifar-10-batches-py`` or ``cifar-10-batches-bin``, or holds one of them. Raises ``WorkloadFailure`` when both are
+    missing, or a file is malformed."""
     forms = (("cifar-10-batches-py", "", read_pickle), ("cifar-10-batches-bin", ".bin", read_binary))
     for (folder, suffix, read), is_inside in product(forms, (True, False)):
         paths = [directory / (folder if is_inside else "") / f"{name}{suffix}" for name in TRAINING_BATCHES]
@@ -123,11 +117,9 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def read_pickle(path: Path) -> tuple[Tensor, Tensor]:
-    """Return images and labels of a pickled dictionary with ``data`` (a NumPy array of bytes) and ``labels``.
-
-    Nothing that the pickle names is imported or called: stand-ins replace the few names that CIFAR-10's files need.
-    Raises ``WorkloadFailure`` for any other name or a malformed pickle.
-    """
+    """Return images and labels of a pickled dictionary with ``data`` (a NumPy array of bytes) and ``labels``. Stand-ins
+    replace the few names that CIFAR-10's files need: nothing that the pickle names is imported or called. Raises
+    ``WorkloadFailure`` for any other name or a malformed pickle."""
     try:
         content = _CifarUnpickler(io.BytesIO(_read(path)), encoding="bytes").load()
         array, labels = content[b"data"], content[b"labels"]

@@ -63,11 +63,8 @@ class StepPace:
 
 
 def on_last_gradient(model: nn.Module, call: Callable[[], None]) -> RemovableHandle:
-    """Register ``call`` for every backward pass, when the model's last gradient is ready.
-
-    The first parameter is the first in the forward pass, so its gradient is the last. The hook runs once the gradient
-    is accumulated, before DistributedDataParallel's hook, which starts the exchange of the last bucket.
-    """
+    """Register ``call`` for every backward pass, when the model's last gradient, that of its first parameter, is
+    accumulated: before DistributedDataParallel's hook, which starts the exchange of the last bucket."""
     return next(model.parameters()).register_post_accumulate_grad_hook(lambda _: call())
 
 

@@ -1,8 +1,5 @@
-"""The task of a training: model, data, items and FLOPs of a step; and the update of weights.
-
-With warm-up of the learning rate and bounded gradients, the loss has the same course for the same seed. Otherwise the
-optimisation is chaotic: from the fifth step on it depends on the order of a device's sums (docs/design/loss.md).
-"""
+"""The task of a training: model, data, items and FLOPs of a step; and the update of weights, whose warm-up and bounded
+gradients give the loss the same course for the same seed (docs/design/loss.md)."""
 
 from __future__ import annotations
 
@@ -55,10 +52,8 @@ class Task:
 
 
 def build_task(config: TrainingConfig, ranks: Ranks, is_compiled: bool = False) -> Task:
-    """Return the task on this rank's device, with equal weights on every rank and the rank's own data.
-
-    ``is_compiled``: whether the model will be compiled, which determines the batch size.
-    """
+    """Return the task on this rank's device, with equal weights on every rank and the rank's own data. ``is_compiled``:
+    whether the model will be, which determines the batch size."""
     dtype = precision(config, ranks.accelerator.is_gpu)
     task = _llama(config, ranks, dtype, is_compiled) if config.model == "llama" else _resnet18(config, ranks, dtype)
     task.environment.update(

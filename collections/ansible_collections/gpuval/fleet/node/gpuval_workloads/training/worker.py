@@ -98,11 +98,9 @@ def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
 
 @dataclass
 class TrainingLoop:
-    """The training loop, with its losses, times and figures.
-
-    Steps run in windows of about a second. Within a window nothing waits for the device. At its end, the ranks exchange
-    their losses (the only copy to the host), and rank 0 sets the number of next steps, so that all stop together.
-    """
+    """The training loop, with its losses, times and figures. Steps run in windows of about a second, in which nothing
+    waits for the device. At its end the ranks exchange their losses (the only copy to the host), and rank 0 sets the
+    number of next steps, so that all stop together."""
 
     config: TrainingConfig
     ranks: Ranks

@@ -76,10 +76,8 @@ def scope_of(line: str) -> str:
 
 
 def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None = None) -> ToolAnswer:
-    """Return the answer, turned into a fail if the tool's output also reports a hardware error.
-
-    ``also`` matches the tool's own form of an error, which counts only beside complete results.
-    """
+    """Return the answer, turned into a fail if the tool's output also reports a hardware error. ``also``: the tool's
+    own form of an error, which counts only beside complete results."""
     lines = error_lines(output, complete=answer.verdict in (PASS, SKIPPED), also=also)
     if answer.verdict != FAIL and lines:
         answer.verdict, answer.faults = FAIL, [ToolFault(scope_of(line), line) for line in lines]

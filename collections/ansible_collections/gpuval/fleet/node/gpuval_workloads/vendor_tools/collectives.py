@@ -57,10 +57,8 @@ _REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class CollectiveMeasurement:
-    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted).
-
-    ``is_checked``: results were checked, by a count or the deviation that older versions print instead.
-    """
+    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted). ``is_checked``:
+    results were checked, by a count or the deviation that older versions print."""
 
     seconds: float | None
     bus_bytes_per_second: float | None

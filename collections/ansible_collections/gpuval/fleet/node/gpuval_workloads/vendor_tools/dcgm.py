@@ -77,10 +77,8 @@ class DcgmResult:
 
 
 def _read(text: str) -> tuple[list[DcgmResult], str]:
-    """Return the results and DCGM's version, other text before and after the JSON allowed.
-
-    Raises ``LookupError`` that says why there are no valid results.
-    """
+    """Return the results and DCGM's version, other text around the JSON allowed. Raises ``LookupError`` that says why
+    there are no valid results."""
     text = plain(text)
     documents = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
     document, layout = next(((document, layout) for document, layout in documents if document is not None), (None, ""))
@@ -150,10 +148,8 @@ def _status(result: dict) -> str:
 
 
 def judge(text: str, gpus: int | None, level: int = 2) -> ToolAnswer:
-    """Return the answer that the output of ``dcgmi diag -j`` proves; ``gpus`` is the expected number. Never raises.
-
-    Level 1 tests no hardware; at other levels, an output without a hardware test proves nothing.
-    """
+    """Return the answer that the output of ``dcgmi diag -j`` proves; ``gpus``: the expected number. Level 1 tests no
+    hardware; at other levels, an output without a hardware test proves nothing. Never raises."""
     try:
         findings, version = _read(text)
     except LookupError as error:

@@ -1,7 +1,5 @@
-"""Container engines: each is a class in a file of this folder, or in an extension's folder `engines`.
-
-Also packed into the runner, as part of the package `gpuval_node`, with the engines of the run's extensions.
-"""
+"""Container engines: each is a class in a file of this folder, or in an extension's folder `engines`. Also packed into
+the runner as `gpuval_node`, with the engines of the run's extensions."""
 
 from __future__ import annotations
 

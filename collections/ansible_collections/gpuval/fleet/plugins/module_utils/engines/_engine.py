@@ -1,7 +1,5 @@
-"""The base class of container engines: a command line like docker's. Every call has a time limit.
-
-Also packed into the runner, as part of the package `gpuval_node`.
-"""
+"""The base class of container engines: a command line like docker's; every call has a time limit. Also packed into the
+runner."""
 
 from __future__ import annotations
 

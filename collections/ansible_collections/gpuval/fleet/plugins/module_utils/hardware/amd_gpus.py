@@ -83,9 +83,7 @@ def find_json(output: str) -> Any:
 
 def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -> list[Gpu]:
     """Return the GPUs in the JSON of `amd-smi static`, `list`, `metric` and `version`; each document may be None.
-
-    Releases differ: a list of GPUs at the top or below `gpu_data`, bare numbers or `{"value", "unit"}`.
-    """
+    Releases differ: a list of GPUs at the top or below `gpu_data`, bare numbers or `{"value", "unit"}`."""
     views = {"static": by_index(static), "list": by_index(listing), "metric": by_index(metric)}
     release = version[0] if isinstance(version, list) and version else version
     rocm = values.version(_get(release, "rocm_version"))

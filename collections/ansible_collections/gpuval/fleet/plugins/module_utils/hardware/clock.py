@@ -1,8 +1,5 @@
-"""Whether the system clock is synchronised, and by which source.
-
-`chronyc` is asked first because it also gives the offset, then systemd, then the kernel (adjtimex(2)), whose flag every
-NTP client clears. A clock disciplined from outside the machine, by a hypervisor for example, leaves the flag set.
-"""
+"""Whether the system clock is synchronised, and by which source: by `chronyc`, which also gives the offset, systemd,
+then the kernel (adjtimex(2)), whose flag every NTP client clears, but no hypervisor that disciplines the clock."""
 
 from __future__ import annotations
 

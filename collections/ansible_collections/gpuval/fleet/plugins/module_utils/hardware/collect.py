@@ -42,11 +42,9 @@ REMEDIES = {
 
 
 def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
-    """Return the facts of the machine whose file tree is at `root`, in base units; None for unknown values.
-
-    `run` starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`.
-    Nothing is changed, and nothing is raised for hardware, tools or permissions that are missing.
-    """
+    """Return the facts of the machine whose file tree is at `root`, in base units; None for unknown values. `run`
+    starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`. Changes nothing,
+    and raises nothing for hardware, tools or permissions that are missing."""
     tree = Tree(root)
     run = run or toolbox(root)
     # Another machine's tree has no driver that this process could load.
@@ -85,18 +83,14 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
 
 def facts_result(root: str = "/", accelerator: str = "auto", run: Optional[Run] = None) -> dict[str, Any]:
     """Collect the facts and return the result of the `facts` stage: state, message, metrics and environment.
-
-    `accelerator` is what the node is declared to be: `auto`, `cpu`, `nvidia`, `amd` or `gaudi`.
-    """
+    `accelerator`: what the node is declared to be, `auto`, `cpu`, `nvidia`, `amd` or `gaudi`."""
     return judge(collect(root, run), accelerator)
 
 
 def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, Any]:
-    """Return the result of the `facts` stage from the facts that `collect` returned.
-
-    Failure: GPU hardware without a working driver, or no GPU of the declared vendor. A node declared `cpu` is tested as
-    one whatever hardware it has: the environment then says `cpu`, and still lists that hardware.
-    """
+    """Return the result of the `facts` stage from the facts that `collect` returned: a failure for GPU hardware without
+    a working driver, or no GPU of the declared vendor. A node declared `cpu` is tested as one: the environment then
+    says `cpu`, and still lists GPU hardware."""
 
     def result(state: str, message: str) -> dict[str, Any]:
         return {"state": state, "message": message, "metrics": metrics, "environment": environment}

@@ -1,7 +1,5 @@
-"""Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool).
-
-A property that a release does not know makes the whole query fail, so a short query that all releases know follows.
-"""
+"""Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool). A
+property that a release does not know fails the whole query, so a short one that all releases know follows."""
 
 from __future__ import annotations
 

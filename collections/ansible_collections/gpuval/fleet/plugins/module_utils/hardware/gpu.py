@@ -153,10 +153,8 @@ class Gpu:
 
     @property
     def faulty(self) -> bool:
-        """Whether the GPU's counters show broken memory, or its driver asks for a reset, reboot or drain.
-
-        A missing counter shows nothing.
-        """
+        """Whether the GPU's counters, those that it has, show broken memory, or its driver asks for a reset, reboot or
+        drain."""
         words = (self.recovery_action or "").lower().split()
         return any(getattr(self, name) for name in _FAULTS) or any(word in RECOVERY_ACTIONS for word in words)
 
@@ -190,10 +188,8 @@ class Gpu:
 
     @property
     def fabric_not_ready(self) -> bool:
-        """Whether the GPU's NVLink fabric is started but not joined, or is not healthy.
-
-        A GPU that reports no fabric is ready: whether it needs one depends on the SKU.
-        """
+        """Whether the GPU's NVLink fabric is started but not joined, or not healthy; whether a GPU without one needs it
+        depends on the SKU."""
         return self.fabric_state not in (None, COMPLETED, *NO_FABRIC) or bool(self.fabric_problem)
 
     @property
@@ -273,10 +269,8 @@ _METRICS = (
 
 
 def differing_fabrics(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs whose NVLink fabric differs from that of most of the node's GPUs of their model.
-
-    Without a majority these are all: the node is at fault, and which of its GPUs is open.
-    """
+    """Return the GPUs whose NVLink fabric differs from that of most of the node's GPUs of their model; without a
+    majority all: the node is at fault, and which of its GPUs is open."""
     differing = []
     by_model: dict[tuple[str, Optional[str]], list[Gpu]] = {}
     for gpu in gpus:
@@ -289,13 +283,10 @@ def differing_fabrics(gpus: Iterable[Gpu]) -> list[Gpu]:
 
 @dataclass
 class Detection:
-    """The usable accelerators that a vendor's tool lists, and why others are missing.
-
-    `problem` is None when the tool answered and every listed accelerator is usable. `lost` are the PCI addresses of
-    GPUs that the driver can no longer read; `unlisted` counts GPUs that the tool counts but does not list. `installed`
-    is False when the vendor's tools are absent. `hung`: a tool did not end in time. `unclear`: the tool reports neither
-    GPUs nor that there are none.
-    """
+    """The usable accelerators that a vendor's tool lists, and why others are missing. `problem` is None when the tool
+    answered and every listed accelerator is usable. `lost`: PCI addresses of GPUs that the driver can no longer read;
+    `unlisted` counts GPUs that the tool counts but does not list. `installed` is False when the vendor's tools are
+    absent. `hung`: a tool did not end in time. `unclear`: the tool reports neither GPUs nor that there are none."""
 
     vendor: str
     gpus: list[Gpu] = field(default_factory=list)

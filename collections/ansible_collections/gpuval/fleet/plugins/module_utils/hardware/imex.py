@@ -1,8 +1,5 @@
-"""Facts on IMEX, the service that shares GPU memory between the trays of an NVLink domain.
-
-Its daemon runs on the host (`nvidia-imex`) or, on Kubernetes, in a pod of a ComputeDomain. Without a domain it is idle
-or absent, which is no fault.
-"""
+"""Facts on IMEX, the service that shares GPU memory between the trays of an NVLink domain. Its daemon runs on the host
+(`nvidia-imex`) or in a pod of a ComputeDomain; without a domain it is idle or absent, which is no fault."""
 
 from __future__ import annotations
 
@@ -23,11 +20,9 @@ _DOMAIN = re.compile(r"Domain State: ([A-Z_]{1,40})")
 
 
 def facts(tree: Tree, run: Run, services_facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of IMEX; `services_facts` are the facts of systemd's services.
-
-    `service` (active, failed, inactive; None without systemd), `configured` (nodes in its file), `domain` (its state),
-    `nodes` (address, state, version) and `problem`, why domain and nodes are not known.
-    """
+    """Return what is known of IMEX: `service` (active, failed, inactive; None without systemd), `configured` (nodes in
+    its file), `domain` (its state), `nodes` (address, state, version) and `problem`, why domain and nodes are not
+    known. `services_facts`: those of systemd's services."""
     configured = [line.split("#")[0].strip() for line in (tree.read(CONFIGURATION) or "").splitlines()]
     answer = run("nvidia-imex-ctl", "-N")
     nodes, domain = parse(answer.stdout) if answer.ok else ([], None)

@@ -1,7 +1,5 @@
-"""NVIDIA GPUs by `nvidia-smi`: the XML log (`-q -x`) for facts, the rows of `--query-gpu` for telemetry.
-
-Each reading has one line in `FIELDS`, for both forms of output.
-"""
+"""NVIDIA GPUs by `nvidia-smi`: the XML log (`-q -x`) for facts, the rows of `--query-gpu` for telemetry. Each reading
+has one line in `FIELDS`, for both."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def detect(run: Run) -> Detection:
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:
     """Return the usable GPUs in the log of `nvidia-smi -q -x`, and the PCI addresses of GPUs that the driver lost.
-
-    Raises `xml.etree.ElementTree.ParseError` when the text is no XML.
-    """
+    Raises `xml.etree.ElementTree.ParseError` when the text is no XML."""
     log = ET.fromstring(_document(xml))  # noqa: S314 - this machine's own driver wrote it
     driver = values.version(log.findtext("driver_version"))
     cuda = values.version(log.findtext("cuda_version"))
@@ -132,10 +128,8 @@ def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
 
 
 def parse_rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of `--query-gpu=index,... --format=csv` by column name, without the units in brackets.
-
-    Lines with another number of cells than the header are left out.
-    """
+    """Return the rows of `--query-gpu=index,... --format=csv` by column name, without the units in brackets and lines
+    with another number of cells than the header."""
     lines = iter(csv.reader(text.splitlines(), skipinitialspace=True))
     header = next((line for line in lines if line and line[0] == "index"), [])
     names = [name.partition(" [")[0] for name in header]
@@ -232,10 +226,8 @@ def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
 
 
 class Field(NamedTuple):
-    """A reading: attribute of ``Gpu``, function that reads its text, columns of `--query-gpu`, paths in the log.
-
-    Columns and paths are separated by blanks, for different drivers: the first with a value counts.
-    """
+    """A reading: attribute of ``Gpu``, function that reads its text, columns of `--query-gpu`, paths in the log; of
+    several, separated by blanks for different drivers, the first with a value counts."""
 
     attribute: str
     read: Callable[[Any], Any]

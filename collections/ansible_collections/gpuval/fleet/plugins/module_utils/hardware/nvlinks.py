@@ -23,10 +23,8 @@ _RECOVERIES = {"Recovery Errors", "Total link recovery events"}
 
 
 def read_nvlinks(run: Run, gpus: Iterable[Gpu]) -> None:
-    """Add to each GPU its NVLinks: `link`, `is_up`, `bytes_per_second` in one direction, `errors`, `recoveries`.
-
-    A GPU without NVLink, or one that the tool does not list, keeps None; an empty list says that no link is up.
-    """
+    """Add to each GPU its NVLinks: `link`, `is_up`, `bytes_per_second` in one direction, `errors`, `recoveries`. A GPU
+    without NVLink, or one that the tool does not list, keeps None; an empty list says that no link is up."""
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.vendor == "nvidia"}
     if not by_uuid:
         return

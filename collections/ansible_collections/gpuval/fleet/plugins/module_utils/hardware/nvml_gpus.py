@@ -1,7 +1,5 @@
-"""Facts of NVIDIA GPUs by NVML, where nvidia-smi is missing or its release does not print the NVLink fabric.
-
-A call of the driver may hang, so a child process reads.
-"""
+"""Facts of NVIDIA GPUs by NVML, where nvidia-smi is missing or does not print the NVLink fabric; read by a child
+process, since a call of the driver may hang."""
 
 from __future__ import annotations
 

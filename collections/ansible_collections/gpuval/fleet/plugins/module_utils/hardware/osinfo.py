@@ -59,10 +59,8 @@ def _bmc_version(tree: Tree) -> Optional[str]:
 
 
 def machine_id(tree: Tree) -> Optional[str]:
-    """Return the machine's id; None in a container with the id of its image, which is the same in all its containers.
-
-    In a pod, the node's file is mounted.
-    """
+    """Return the machine's id, in a pod that of the node; None in a container with the id of its image, the same in all
+    its containers."""
     mounts = (line.split() for line in (tree.read("/proc/self/mountinfo") or "").splitlines())
     if container(tree) is not None and not any(fields[4:5] == [MACHINE_ID] for fields in mounts):
         return None

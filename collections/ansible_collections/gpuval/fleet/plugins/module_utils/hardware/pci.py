@@ -132,11 +132,8 @@ def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int])
 
 
 def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
-    """Whether the device is bound to the vendor's driver on the host, but not available in this container.
-
-    Containers see the whole PCI bus of their host, but only the device files (and NVIDIA's /proc entries) of their
-    own devices.
-    """
+    """Whether the device is bound to the vendor's driver on the host, but not available in this container: containers
+    see the whole PCI bus of their host, but only their own device files (and NVIDIA's /proc entries)."""
     if not device.bound:
         return False
     if device.vendor == "nvidia":

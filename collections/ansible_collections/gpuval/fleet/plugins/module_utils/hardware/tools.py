@@ -30,10 +30,8 @@ KILL_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of one call of a tool.
-
-    `returncode` is None when the tool is missing, could not be started or did not end in time.
-    """
+    """The result of one call of a tool. `returncode` is None when it is missing, could not be started or did not end in
+    time."""
 
     tool: str
     stdout: str = ""

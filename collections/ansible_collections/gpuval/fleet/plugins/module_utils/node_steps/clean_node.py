@@ -1,7 +1,5 @@
-"""Removes all that runs put on a node, and verifies that nothing is left.
-
-Only folders of this user, private, whose plan proves that they are a run's are removed.
-"""
+"""Removes all that runs put on a node, and verifies that nothing is left. Only private folders of this user whose plan
+proves that they are a run's are removed."""
 
 from __future__ import annotations
 

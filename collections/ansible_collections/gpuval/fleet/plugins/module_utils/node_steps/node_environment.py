@@ -1,8 +1,6 @@
-"""Installs on a node what workloads without an image need: a Python environment with PyTorch, and system packages.
-
-Each environment is a folder of its own, named by the digest of what it has, with a stamp that is written last. The link
-`environment` changes to a complete one at once: an installation that ends early leaves the former one in use.
-"""
+"""Installs on a node what workloads without an image need: a Python environment with PyTorch, and system packages. Each
+environment is a folder of its own, named by the digest of what it has, with a stamp that is written last; the link
+`environment` then changes at once, so an installation that ends early leaves the former one in use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The node condition `gpuval.io/Accepted`: a node's mark in the form that other controllers read. Pure.
-
-It follows the mark's label and annotations alone, so that one rule decides both. Only a PASS grows old.
-"""
+"""The node condition `gpuval.io/Accepted`: a node's mark (label and annotations alone) in the form that other
+controllers read. Only a PASS grows old. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone

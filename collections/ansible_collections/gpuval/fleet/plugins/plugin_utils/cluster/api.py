@@ -1,7 +1,5 @@
-"""The API of a Kubernetes cluster: JSON in, JSON out, each call with a deadline, errors that say what to do.
-
-The typed models of the library `kubernetes` are left alone: a thousand nodes as plain dicts fit into memory.
-"""
+"""The API of a Kubernetes cluster: JSON in, JSON out, each call with a deadline, errors that say what to do. Without
+the typed models of the library `kubernetes`, a thousand nodes fit into memory."""
 
 import contextlib
 import json
@@ -152,12 +150,9 @@ class Cluster:
     # Requests
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
-        """Create an object and return it.
-
-        If an object with the same name and labels exists, return that object trimmed: the answer to an earlier try was
-        lost, or the run is resumed. With `dry_run` the API server checks the object and creates nothing.
-        Raises ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace).
-        """
+        """Create an object and return it; or return, trimmed, one with the same name and labels that exists: the answer
+        to an earlier try was lost, or the run is resumed. With `dry_run` the API server checks the object and creates
+        nothing. Raises ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace)."""
         kind = KINDS[manifest["kind"]]
         query = {"dryRun": "All"} if dry_run else {}
         try:
@@ -218,10 +213,8 @@ class Cluster:
         self, kind: str, name: str, body: Mapping[str, Any], subresource: str = "", *, dry_run: bool = False
     ) -> Manifest:
         """Merge a patch (RFC 7386) into an object and return it, trimmed. The patch of a `subresource` is a strategic
-        one: lists are merged by their entries' keys. With `dry_run` nothing changes.
-
-        Raises ``Exists`` when the patch names a resource version that the object no longer has.
-        """
+        one: lists are merged by their entries' keys. With `dry_run` nothing changes. Raises ``Exists`` when the patch
+        names a resource version that the object no longer has."""
         merge = f"application/{'strategic-' if subresource else ''}merge-patch+json"
         path = f"{KINDS[kind].path(self.namespace)}/{name}"
         asked = KINDS[kind].asked("patch")
@@ -232,10 +225,8 @@ class Cluster:
         return trim(kind, _document(self._call(request)))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
-        """The output of a container, at most `limit_bytes`; empty before the container starts.
-
-        Raises ``ClusterError`` within `LOG_SECONDS` when the node's kubelet, which has the output, does not answer.
-        """
+        """The output of a container, at most `limit_bytes`; empty before the container starts. Raises ``ClusterError``
+        within `LOG_SECONDS` when the node's kubelet, which has the output, does not answer."""
         query = {"container": container, "limitBytes": str(limit_bytes)}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)

@@ -61,12 +61,9 @@ def clean(
     trial: bool = False,
     volumes: bool = False,
 ) -> Cleaned:
-    """Remove the objects of these runs from the cluster's namespace; without `run_ids` the objects of all runs.
-
-    Objects of their multi-node rounds are removed too. Objects are selected by the run's label, so other runs' stay. If
-    one kind may not be listed or deleted, the other kinds are removed all the same. `trial` removes nothing. Raises
-    ``ClusterError`` when the cluster does not answer.
-    """
+    """Remove the objects of these runs, and of their multi-node rounds, from the cluster's namespace; without `run_ids`
+    those of all runs. Objects are selected by the run's label; if one kind may not be listed or deleted, the others are
+    removed all the same. `trial` removes nothing. Raises ``ClusterError`` when the cluster does not answer."""
     ends, wait = time.monotonic() + deadline_seconds, FIRST_WAIT_SECONDS
     values = frozenset(names.label_value(run_id) for run_id in run_ids)
     result, names_by_kind = Cleaned(), {}

@@ -39,10 +39,8 @@ def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) 
 def plan_config_maps(
     run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
-    """Plans of many nodes in as few ConfigMaps as possible, and each plan's place by node and attempt.
-
-    The plans do not list members of gangs: see :func:`gang_config_maps`. Raises PodSettingsError for too large a plan.
-    """
+    """Plans of many nodes in as few ConfigMaps as possible, without members of gangs (:func:`gang_config_maps`), and
+    each plan's place by node and attempt. Raises PodSettingsError for too large a plan."""
     documents = []
     for plan in pod_plans:
         node, attempt = plan["node"], plan["attempt"]
@@ -58,11 +56,9 @@ def plan_key(node: str, attempt: int) -> str:
 def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of a gang share, in as few ConfigMaps as possible, and the place of each gang's part by its name.
-
-    `shared`: by name of the gang. Raises PodSettingsError for a gang that is too large: 2,000 members always fit, 6,000
-    with usual names do not.
-    """
+    """What all plans of a gang share (`shared`, by its name) in as few ConfigMaps as possible, and the place of each
+    gang's part. Raises PodSettingsError for a gang that is too large: 2,000 members always fit, 6,000 with usual names
+    do not."""
     documents = []
     for name, gang in shared.items():
         label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"

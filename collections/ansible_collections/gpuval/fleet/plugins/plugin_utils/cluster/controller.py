@@ -1,7 +1,5 @@
-"""The controller as a Job or CronJob of the cluster: its rights, files and pod. Pure.
-
-The image `validate` runs the playbook, and ends as the verdict does.
-"""
+"""The controller as a Job or CronJob of the cluster: its rights, files and pod, whose image, `validate`, runs the
+playbook and ends as the verdict does. Pure."""
 
 import math
 import re

@@ -1,7 +1,5 @@
 """GPUs by dynamic resource allocation (DRA): what nodes publish in ResourceSlices, and the claims by which pods get it.
-
-Pure but for `read`. Selectors of DeviceClasses (CEL) are not evaluated: names of drivers and types in them are read.
-"""
+Pure but for `read`. Of selectors of DeviceClasses (CEL) the names of drivers and types are read."""
 
 import json
 import re
@@ -34,12 +32,10 @@ _TYPE = re.compile(r"""\btype\s*==\s*["']([\w-]+)["']""")
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """The GPUs that a DRA driver publishes on one node; without a driver, there are none.
-
-    `count`: whole GPUs without a taint that keeps pods away. `kind`: their type. `device_class`: the DeviceClass that
-    selects them, `resource`: the extended resource that pods may request instead; empty: none. `partitions`: number of
-    devices that are no whole GPU. `shared`: a GPU may have several claims. `note`: what else limits their use.
-    """
+    """The GPUs that a DRA driver publishes on one node; without a driver, there are none. `count`: whole GPUs without a
+    taint that keeps pods away. `kind`: their type. `device_class`: the DeviceClass that selects them, `resource`: the
+    extended resource that pods may request instead; empty: none. `partitions`: number of devices that are no whole GPU.
+    `shared`: a GPU may have several claims. `note`: what else limits their use."""
 
     driver: str = ""
     vendor: str = ""
@@ -63,9 +59,7 @@ def requested(
     devices: NodeDevices, settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None
 ) -> NodeDevices | None:
     """The published GPUs that the node's pod requests; None if it requests those of a device plugin, or none.
-
-    `allocatable`: extended resources of the Node object, which has none of DRA.
-    """
+    `allocatable`: extended resources of the Node object, which has none of DRA."""
     if not devices.vendor or sku == CPU or settings.resource not in (None, devices.resource or None):
         return None
     if sku in RESOURCES and sku != devices.vendor:
@@ -81,11 +75,9 @@ def is_claimed(devices: NodeDevices, settings: PodSettings) -> bool:
 
 
 def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queued: bool) -> Manifest:
-    """The ResourceClaimTemplate of all whole GPUs of a node; equal nodes of a run share it.
-
-    Kueue counts devices before they are allocated: a queued pod requests a number, without selectors. So does a pod on
-    a node with tainted GPUs, which `All` would wait for.
-    """
+    """The ResourceClaimTemplate of all whole GPUs of a node; equal nodes of a run share it. Kueue counts devices before
+    they are allocated: a queued pod requests a number, without selectors. So does a pod beside tainted GPUs, which
+    `All` would wait for."""
     request: Manifest = {"deviceClassName": devices.device_class, "allocationMode": "All"}
     if is_queued or devices.tainted:
         request |= {"allocationMode": "ExactCount", "count": devices.count}

@@ -1,8 +1,6 @@
 """What the pods of a round of gangs have beside those of a node alone: names by which they find each other, keys, and
-their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits whole.
-
-A round is a run of its own below its run, and so are its objects; their labels name both.
-"""
+their queue: Jobs that Kueue admits, and the JobSet of a gang, which it admits whole. Labels of objects name the round,
+a run of its own, and its run."""
 
 import copy
 import json
@@ -78,10 +76,8 @@ def address(run_id: str, node: str, namespace: str) -> str:
 def member_address(
     run_id: str, node: str, namespace: str, settings: PodSettings, addresses: Mapping[str, str] | None = None
 ) -> str:
-    """The address of a member in the round's run.json: its pod's DNS name, or with host network the node's address.
-
-    `addresses`: the node's addresses by type, as in `kubernetes_node.addresses`. Raises PodSettingsError.
-    """
+    """The address of a member in the round's run.json: its pod's DNS name, or with host network the node's, out of its
+    `addresses` by type (`kubernetes_node.addresses`). Raises PodSettingsError."""
     if not for_gang(settings).host_network:
         return address(run_id, node, namespace)
     ip = (addresses or {}).get("InternalIP")

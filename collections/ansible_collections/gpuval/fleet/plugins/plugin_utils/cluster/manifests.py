@@ -1,8 +1,5 @@
-"""The objects of a run in a cluster, from settings, plans and signed URLs. Pure.
-
-Rendered manifests and applied objects come from the same functions. Labels are in `names`, tolerations and resources in
-`pod_settings`.
-"""
+"""The objects of a run in a cluster, applied or rendered, from settings, plans and signed URLs. Labels are in `names`,
+tolerations and resources in `pod_settings`. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +58,8 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class PodAttempt:
-    """One attempt on one node. `store`: the document store.json, empty where pods do not reach the store.
-
-    `earlier`: records of earlier attempts, which the new pod lacks. `secrets`: the jobs' secrets by stage and variable.
-    """
+    """One attempt on one node. `store`: the document store.json, empty where pods do not reach the store. `earlier`:
+    records of earlier attempts, which the new pod lacks. `secrets`: the jobs' secrets by stage and variable."""
 
     target: PodTarget
     settings: PodSettings
@@ -89,9 +84,7 @@ def target_of(name: str, description: Mapping[str, Any]) -> PodTarget:
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
     """The plan for a pod: every stage has an image and a Python interpreter, and no stage brings images to the node.
-
-    Raises PodSettingsError for options that pods do not have.
-    """
+    Raises PodSettingsError for options that pods do not have."""
     gang = plan.get("gang")
     if gang:
         settings = for_gang(settings)
@@ -246,10 +239,8 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
 def shared_by_round(
     run_id: str, namespace_name: str, round_keys: Mapping[str, str], shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """Objects that the members of a round share: each gang's list of members, the round's keys and Service.
-
-    `shared`: by name of the gang, what all its plans share. Also returned: the place of each gang's list.
-    """
+    """Objects that the members of a round share (`shared`, by name of the gang, what all its plans do): each gang's
+    list of members, with its place by gang, the round's keys and Service."""
     maps, places = config_maps.gang_config_maps(run_id, namespace_name, shared)
     ports = [gang["port"] for gang in shared.values()]
     if not ports:

@@ -27,10 +27,8 @@ ROUNDS = 4
 @dataclass(frozen=True)
 class Mark:
     """A verdict to write on a node. `at`: when the run was judged, RFC 3339 UTC. `partial`: the run accepts no nodes.
-
     `cleared`: the node has passed what it failed before, so its taint goes even if the node is not accepted yet.
-    `failure_class`: of a node that is not PASS.
-    """
+    `failure_class`: of a node that is not PASS."""
 
     verdict: str
     run_id: str
@@ -51,12 +49,9 @@ class NodeMarkChange:
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
-    """The patch that gives a Node this `mark`, or removes any mark if `mark` is None; None if nothing has to change.
-
-    With `taint` a node that failed gets the taint, a node that passed loses it, and INCOMPLETE leaves the taint as it
-    is. Without `taint` no taint changes. Removing the mark removes the taint too. A partial run leaves a failed node
-    as it is, unless the node fails again.
-    """
+    """The patch that gives a Node this `mark`, or removes any mark, with the taint, if `mark` is None; None if nothing
+    has to change. With `taint` a node that failed gets the taint, a node that passed loses it, INCOMPLETE leaves it;
+    without, no taint changes. A partial run leaves a failed node as it is, unless the node fails again."""
     if stays_failed(node, mark):
         return None
     meta, taints = node["metadata"], list((node.get("spec") or {}).get("taints") or ())

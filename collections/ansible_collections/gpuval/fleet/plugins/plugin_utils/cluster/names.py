@@ -96,11 +96,8 @@ def object_name(run_id: str, node: str, attempt: int) -> str:
 
 
 def host_name(node: str) -> str:
-    """The host name of a node's pod: a DNS label of at most 37 characters, different for each node.
-
-    Names of one pool's nodes are long and begin alike, so a long hash tells them apart: in 1,000 nodes, hashes of 6
-    digits would often collide.
-    """
+    """The host name of a node's pod: a DNS label of at most 37 characters, different for each node: of 1,000 long names
+    that begin alike, hashes of 6 digits would often collide."""
     readable = re.sub(r"[^a-z0-9]+", "-", node.lower())[:26].strip("-") or "node"
     return f"{readable}-{digest(node, 10)}"
 

@@ -35,11 +35,9 @@ def most_like(
 
 class Newcomers:
     """Takes each node's changes and returns those ready to join: of the SKU of a node of the run, and accepted.
-
     `matches` accepts nodes by name (it asks the API server); `skus` are those of the inventory, `ids` the customer's
     ids by name; `show` prints which nodes wait, once for each reason. `label_groups` maps labels of the cluster to
-    their names as labels of the run.
-    """
+    their names as labels of the run."""
 
     def __init__(
         self,
@@ -83,11 +81,8 @@ class Newcomers:
         devices_for: Callable[[Mapping[str, Any]], ClusterDevices | None] = lambda _node: None,
     ) -> dict[str, tuple[str, dict[str, Any]]]:
         """Nodes that join the run now, each returned once: by name, the most similar node of the run and what is
-        expected of the new node.
-
-        `describe_all` describes the run's nodes that the cluster has; `settings_of` gives a node's `gpuval_pods`,
-        `devices_for` what a cluster publishes by DRA, as far as its new Node needs it.
-        """
+        expected of the new node. `describe_all` describes the run's nodes that the cluster has; `settings_of` gives a
+        node's `gpuval_pods`, `devices_for` what a cluster publishes by DRA, as far as its new Node needs it."""
         if not self._news:
             return {}
         described, joined = list(describe_all()), {}

@@ -212,10 +212,8 @@ def product(labels: Mapping[str, str]) -> str:
 
 
 def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]]) -> str:
-    """The SKU of a node: the first of `rules` of which all patterns match, else made from its GPU model, else `auto`.
-
-    A rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither).
-    """
+    """The SKU of a node: the first of `rules` of which all patterns match, else made from its GPU model, else `auto`. A
+    rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither)."""
     model = product(description["labels"]) or devices_of(description).product.replace(" ", "-")
     for sku, patterns in rules.items():
         if patterns and all(_matches(description, model, key, pattern) for key, pattern in patterns.items()):
@@ -267,10 +265,8 @@ def finding(
     settings: PodSettings | None = None,
 ) -> ProbeFinding:
     """Whether a pod of gpuval can be placed on the node: `reachable`, or the failure class of the reason.
-
-    `description` is None for a node that the cluster does not have; `settings` is the node's `gpuval_pods`. A node with
-    fewer GPUs than expected is reachable, with a message: the verdict decides by the node's facts later.
-    """
+    `description`: None for a node that the cluster does not have; `settings`: the node's `gpuval_pods`. A node with
+    fewer GPUs than expected is reachable, with a message: the verdict decides by the node's facts later."""
     if description is None:
         return class_finding(name, "node_missing", f"the cluster has no node {name}")
     settings = settings or PodSettings()
@@ -408,11 +404,8 @@ def fleet(
     skus: Mapping[str, Mapping[str, str]] | None = None,
     label_groups: Mapping[str, str] | None = None,
 ) -> InventoryFleet:
-    """The hosts of an inventory, in the order of the list `expected`, or by name without a list.
-
-    `descriptions` come from `nodes.describe`. With a list, the hosts are the listed nodes, found in the cluster or not,
-    and those other nodes whose names are in `selected`.
-    """
+    """The hosts of an inventory, by name, or in the order of the list `expected`: then they are the listed nodes, found
+    in the cluster or not, and those others whose names are in `selected`. `descriptions`: from `nodes.describe`."""
     description_by_name = {str(description["name"]): description for description in descriptions}
     choice = choose(description_by_name, expected, selected)
     chosen = {name: description_by_name[name] for name in choice.names if name in description_by_name}
@@ -452,11 +445,9 @@ def fleet(
 
 
 def _usual_gpu_counts(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """For each node with GPUs, its group of similar nodes, and the largest number of GPUs on a node of this group.
-
-    A node that lost a GPU reports seven; similar nodes show that it should have eight. Similar nodes have the same
-    instance type; if several SKUs share one type, as in k3s, the same SKU, else the same GPU vendor.
-    """
+    """For each node with GPUs, its group of similar nodes, and the largest number of GPUs on a node of this group: a
+    node that lost a GPU reports seven, similar ones show eight. Similar nodes have the same instance type; if several
+    SKUs share one type, as in k3s, the same SKU, else the same GPU vendor."""
     like: dict[str, str] = {}
     skus_of_type: dict[str, set[str]] = {}
     for name, description in chosen.items():

@@ -463,10 +463,8 @@ class ClusterPlacement(JobPlacement):
         return items
 
     def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
-        """One more attempt for a node whose pod was evicted, lost or never started through no fault of its stages.
-
-        None in a round of gangs: the other members continued or ended without it.
-        """
+        """One more attempt for a node whose pod was evicted, lost or never started through no fault of its stages; none
+        in a round of gangs, whose other members continued or ended without it."""
         if self._round:
             return None
         attempt = view.attempt
@@ -628,10 +626,8 @@ class ClusterPlacement(JobPlacement):
             self._take_change(*event)
 
     def finish(self) -> None:
-        """Keep the digests that pods left. After a round of gangs, delete its waiting Jobs, which hold nodes.
-
-        All objects of a search's round are deleted: a search has many rounds, and the results have the evidence.
-        """
+        """Keep the digests that pods left. After a round of gangs, delete its waiting Jobs, which hold nodes; of a
+        search's round all objects: a search has many rounds, and the results have the evidence."""
         if self._round is None or not self._round.is_of_a_search:
             with contextlib.suppress(ClusterError):  # where the cluster does not answer, the store has to do
                 self._keep_digests("kubernetes", self._is_ending, self._follow)

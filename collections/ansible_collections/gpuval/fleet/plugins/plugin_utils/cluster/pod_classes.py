@@ -1,9 +1,5 @@
-"""Why a node of a cluster failed, as one word with a remedy, by texts of API server, scheduler, kubelet, controllers.
-
-The counterpart of `records.launch_errors` for SSH. A text without a match has no class: an unknown failure never counts
-as a known one. Patterns are tested with real texts of Kubernetes, containerd and the device plugins
-(tests/unit/cluster/test_pods.py).
-"""
+"""Why a node of a cluster failed, as one word with a remedy, by texts of API server, scheduler, kubelet, controllers. A
+text without a match has no class. Patterns are tested with real texts (tests/unit/cluster/test_pods.py)."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -90,11 +86,9 @@ def without_pod_name(message: str) -> str:
 
 
 def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[str, str]:
-    """The failure class, and the scheduler's reason for the node `name` that a pod is pinned to.
-
-    The scheduler's message has the reasons for all nodes together. Reasons that do not fit the state of this node are
-    left out. `node`: None if the cluster does not have the node.
-    """
+    """The failure class, and the scheduler's reason for the node `name` that a pod is pinned to, out of the reasons for
+    all nodes in its message: those that do not fit this node's state are left out. `node`: None if the cluster lacks
+    it."""
     cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]

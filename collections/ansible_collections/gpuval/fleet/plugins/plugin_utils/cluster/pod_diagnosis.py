@@ -1,7 +1,5 @@
-"""What the state of a node's pod means for the user: what keeps it from running or ended it, and what to do. Pure.
-
-`diagnose` tries the rules of a table in order, so that a cause is found before its consequences.
-"""
+"""What the state of a node's pod means for the user: what keeps it from running or ended it, and what to do. `diagnose`
+tries the rules of a table in order: a cause is found before its consequences. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -92,11 +90,9 @@ _BACK_OFF = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: (?:ErrImagePull:
 
 @dataclass(frozen=True)
 class PodLimits:
-    """How long states may last that may resolve by themselves, in seconds; 0: without limit.
-
-    `start_seconds`: from the scheduling of a pod until a container runs, while no cause is reported (a large image).
-    `admission_seconds`: until a queue admits a Job.
-    """
+    """How long states may last that may resolve by themselves, in seconds; 0: without limit. `start_seconds`: from the
+    scheduling of a pod until a container runs, while no cause is reported (a large image). `admission_seconds`: until a
+    queue admits a Job."""
 
     patience_seconds: float = 300.0
     start_seconds: float = 1800.0
@@ -111,12 +107,10 @@ class PodLimits:
 @dataclass(frozen=True)
 class PodTrouble:
     """What keeps a pod from running, or ended it. `name`: the failure class. `family`: troubles of one family share one
-    time limit. `limit`: seconds the trouble may last, None: final. `evidence`: the trouble tells about the node, so the
-    stage counts as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`:
-    final, and the pod waits forever. `shared`: empty, or whose pods it applies to.
-
-    The tracker sets `remedy`, and `final`: the trouble does not resolve by itself, or did not in time.
-    """
+    time limit. `limit`: seconds the trouble may last, None: final. `evidence`: it tells about the node, so the stage
+    counts as crashed. `retryable`: another attempt may succeed. `quiet`: not reported before the limit. `stuck`: final,
+    and the pod waits forever. `shared`: empty, or whose pods it applies to. The tracker sets `remedy`, and `final`: it
+    does not resolve by itself, or did not in time."""
 
     name: str
     message: str
@@ -174,11 +168,8 @@ class NodeAttempt:
 
 @dataclass(frozen=True)
 class Case:
-    """All that a diagnosis of an attempt uses.
-
-    `host`: the Node that the pod is on; `named`: the Node with the name of the run's node. Events are by reason, those
-    of claims by claim first.
-    """
+    """All that a diagnosis of an attempt uses. `host`: the Node that the pod is on; `named`: the Node with the name of
+    the run's node. Events are by reason, those of claims by claim first."""
 
     attempt: NodeAttempt
     pod: Pod

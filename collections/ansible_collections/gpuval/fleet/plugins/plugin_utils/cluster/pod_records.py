@@ -1,12 +1,11 @@
-"""Records from what a pod left behind, when its runner could not bring them to the store. Pure.
+"""Records from what a pod left behind, when its runner could not bring them to the store; as untrusted as an upload.
+Pure.
 
-What comes out is as untrusted as what a node uploads: it goes through ``evidence.take_record``.
-
-Which stage of a dead pod gets a record of the controller's: one whose container ended by a fault that speaks about the
-node (out of memory, a signal, an exit code without a report, accelerators that its runtime could not provide) is a
-``crash``; one whose runner left a termination report has the state that it names, without figures. A pod
-that was evicted, disrupted, deleted or lost with its node, one that never got its image or its place, and one that the
-deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
+A stage of a dead pod gets a ``crash`` of the controller's if its container ended by a fault that speaks about the node
+(out of memory, a signal, an exit code without a report, accelerators that its runtime could not provide), and without
+figures the state that its runner's termination report names. Eviction, disruption, deletion, a lost node, a missing
+image or place, and the deadline prove nothing: the stages stay as they are, and missing evidence makes the node
+INCOMPLETE.
 """
 
 import re
@@ -34,11 +33,9 @@ _MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})----
 
 @dataclass(frozen=True)
 class Owed:
-    """Records for the stages that an ended pod left open.
-
-    records: documents of gpuval.record/1. cut_off: stages that were at work and whose end proves nothing. not_run:
-    stages whose container never ran. Another attempt runs the last two, and the stages that retry.py names.
-    """
+    """Records for the stages that an ended pod left open. records: documents of gpuval.record/1. cut_off: stages that
+    were at work and whose end proves nothing. not_run: stages whose container never ran. Another attempt runs the last
+    two, and the stages that retry.py names."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     cut_off: list[str] = field(default_factory=list)
@@ -83,11 +80,9 @@ def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch of a node, updated by the status of its pod.
-
-    `failed` with class, message and remedy if the pod never ran and will not. `started` if the pod ran, with the reason
-    of its end as ``contact``, which explains missing records. Else unchanged apart from the pod's phase.
-    """
+    """The launch of a node, updated by the status of its pod: `failed` with class, message and remedy if the pod never
+    ran and will not; `started` if it ran, with the reason of its end as ``contact``, which explains missing records;
+    else unchanged apart from the pod's phase."""
     trouble = status.trouble
     reason = trouble.reason if trouble else {}
     kept_keys = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
@@ -101,11 +96,8 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[str, bytes], str]:
-    """Split a container's output (see the runner's pod.py) into records by stage, and the text around the records.
-
-    Returns the last complete record of each of these `stages`, unchecked. Records that are cut off or too large are
-    left out.
-    """
+    """Split a container's output (see the runner's pod.py) into the last complete record of each of these `stages`,
+    unchecked, and the text around the records. Records that are cut off or too large are left out."""
     data_by_stage: dict[str, bytes] = {}
     inside = ""
     lines: list[str] = []
@@ -136,10 +128,8 @@ class PodStageEnd:
     before: Mapping[str, Any] | None = None
 
     def reported(self) -> dict[str, Any] | None:
-        """The stage's record, made from its termination report; None without a report.
-
-        Success counts only with exit code 0, or 1 for the last container when another stage failed.
-        """
+        """The stage's record, made from its termination report; None without one. Success counts only with exit code 0,
+        or 1 for the last container when another stage failed."""
         container = self.container
         report = termination_report(self.stage, container) if container else None
         if container is None or report is None or (report.state == "success" and container.exit_code not in (0, 1)):

@@ -1,8 +1,5 @@
-"""What the objects of a cluster say: pods with their containers, nodes and events, as far as a run needs them. Pure.
-
-Times inside the objects are the cluster's, RFC 3339; they are only shown or compared with each other. Texts of the
-cluster are cleaned here, once.
-"""
+"""What the objects of a cluster say: pods with their containers, nodes and events, as far as a run needs them. Texts
+are cleaned here, once; times are the cluster's, RFC 3339, only shown or compared with each other. Pure."""
 
 import json
 import re
@@ -128,9 +125,8 @@ class Pod:
 
     def follow(self, before: "Pod | None") -> None:
         """Copy what an earlier state of the pod showed: the API server changes the deletion time at the pod's removal.
-
-        If a failure and the deletion appear in one update, their times decide which was first; the clocks may differ.
-        """
+        If a failure and the deletion appear in one update, their times decide which was first; the clocks may
+        differ."""
         failed = {
             stage: container
             for stage, container in self.stages.items()
@@ -312,10 +308,8 @@ class TerminationReport:
 
 
 def termination_report(stage: str, container: ContainerState) -> TerminationReport | None:
-    """The stage's state as its runner wrote it to the container's termination message; None without a valid message.
-
-    The content is untrusted: the node wrote it.
-    """
+    """The stage's state as its runner, on the node and so untrusted, wrote it to the container's termination message;
+    None without a valid one."""
     if container.state != "ended" or len(container.message) > MAX_TERMINATION_CHARACTERS:
         return None
     try:

@@ -1,7 +1,5 @@
-"""Follows the pods of a run's nodes: takes the objects that the watch brings, and gives each node's `PodStatus`. Pure.
-
-Times are seconds of the caller's monotonic clock.
-"""
+"""Follows the pods of a run's nodes: takes the objects that the watch brings, and gives each node's `PodStatus`. Times
+are seconds of the caller's monotonic clock. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -25,11 +25,9 @@ JOINED_LATE = "in no gang: the node joined the run after gangs were formed"
 
 
 def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run, with multi-node stages added to its nodes' stages, and those of searches for every node searched.
-
-    A node that alone has its SKU is exempt from multi-node stages, with a reason by stage in ``exempt``. If this holds
-    for all nodes, none is exempt: such a run has tested no gang.
-    """
+    """The run, with multi-node stages added to its nodes' stages, and those of searches for every node searched. A node
+    that alone has its SKU is exempt from multi-node stages, with a reason by stage in ``exempt``; if this holds for all
+    nodes, none is: such a run has tested no gang."""
     alone = set(document["alone"]) if document and document["gangs"] else set()
     findings = (document or {}).get("findings", {}).values()
     searched = {(node, gang_document.stage_of(finding)) for finding in findings for node in finding["nodes"]}
@@ -192,10 +190,8 @@ def _take_earlier(
     repeated: Collection[str],
 ) -> None:
     """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
-
-    ``of_round`` marks such an attempt. It is ``unrelated`` if the round was not ``repeated`` for this stage: a pass
-    with other members is a different measurement, and a pass after a pass cures nothing. Neither makes the node flaky.
-    """
+    ``of_round`` marks such an attempt, ``unrelated`` one whose round was not ``repeated`` for this stage: a pass with
+    other members is a different measurement, and a pass after a pass cures nothing. Neither makes the node flaky."""
     if collected is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {round_name}")
         return
@@ -261,10 +257,8 @@ def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
 
 
 def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Copy the evidence of gangs beside that of the nodes' own stages, where users and reports expect it.
-
-    Files that belong neither to a node's last round nor to a search are removed: an earlier judgement left them.
-    """
+    """Copy the evidence of gangs beside that of the nodes' own stages, where users and reports expect it, and remove
+    what belongs neither to a node's last round nor to a search: an earlier judgement left it."""
     last = last_rounds(document) if document else {}
     fabric_records = _fabric_records(run, document)
     for name, node in run["nodes"].items():

@@ -1,7 +1,5 @@
-"""NVLink domains of several nodes (GB200, GB300, VR200 NVL72): which nodes share a clique, and what runs over NVLink.
-
-Nodes of a domain run stages over the network, with NCCL's MNNVL off, and over NVLink within each clique.
-"""
+"""NVLink domains of several nodes (GB200, GB300, VR200 NVL72): which nodes share a clique, and what runs over NVLink
+within it, beside stages over the network with NCCL's MNNVL off."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -13,11 +13,8 @@ JOINED = "joined the run late and is not a host of this command: validate it wit
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that may join a gang, after its own stages.
-
-    ``software``: versions that must be the same on all members, by component; an empty one is unknown. ``labels``:
-    those of the inventory (rack, ...), and ``sku``.
-    """
+    """A node that may join a gang, after its own stages. ``software``: versions that must be the same on all members,
+    by component; an empty one is unknown. ``labels``: those of the inventory (rack, ...), and ``sku``."""
 
     node: str
     verdict: str
@@ -44,10 +41,8 @@ class Formation:
 
 def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str] = ("sku",)) -> Formation:
     """Form gangs of ``size`` nodes (0: of all that are alike), each of nodes with the same labels of ``group_by``.
-
-    Raises ``ValueError`` for a size of 1 or below 0. Nodes with other software than most of their group are left out;
-    if no version has more than half of the nodes, it is unknown which is right, and the group has no gang.
-    """
+    Nodes with other software than most of their group are left out; if no version has more than half of the nodes, it
+    is unknown which is right, and the group has no gang. Raises ``ValueError`` for a size of 1 or below 0."""
     if size < 0 or size == 1:
         raise ValueError(f"gangs of {size}: a gang has {LEAST} nodes or more; 0 takes all")
     formation = Formation()
@@ -72,12 +67,10 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
 
 
 def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -> list[str]:
-    """Names of nodes that alone have their SKU, whatever their verdicts: no multi-node test is expected of them.
-
-    Other labels exempt no node: with a missing or mistyped label a node would pass without any test of its network. Nor
-    is a node exempt where SKUs work together (``group_by`` without ``sku``), or while the SKU of a failed node is
-    unknown (unreachable, or with broken accelerators): it may be the same.
-    """
+    """Names of nodes that alone have their SKU, whatever their verdicts: no multi-node test is expected of them. Other
+    labels exempt no node: with a mistyped label a node would pass without any test of its network. Nor is a node exempt
+    where SKUs work together (``group_by`` without ``sku``), or while the SKU of a failed node is unknown: it may be the
+    same."""
     if "sku" not in group_by or any(one.verdict != "PASS" and not one.proven for one in candidates):
         return []
     counted = Counter(one.labels.get("sku", "") for one in candidates)

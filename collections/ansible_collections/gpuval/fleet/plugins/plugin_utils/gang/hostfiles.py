@@ -1,7 +1,5 @@
-"""Hostfiles: stale ones of earlier gangs are removed so that no job starts with them.
-
-`results/.hostfiles.json` has the path and digest of each; other files, and changed ones, are never touched.
-"""
+"""Hostfiles: stale ones of earlier gangs, by path and digest in `results/.hostfiles.json`, are removed so that no job
+starts with them; other files, and changed ones, are never touched."""
 
 import hashlib
 from collections.abc import Collection, Mapping

@@ -78,10 +78,8 @@ def present_facts(
     **more: Any,
 ) -> JudgementFacts:
     """The facts of a judgement that is made now: the only place that asks the clock, the environment and other runs.
-
     ``earlier``, ``declared``: faults in earlier runs and what these declared, as in ``actions.lacked_gpus``; ``more``:
-    further fields. ``earlier_gpus`` are looked up by `read_inputs`, where the evidence shows whose matter.
-    """
+    further fields. `read_inputs` looks up ``earlier_gpus``, where the evidence shows whose matter."""
     is_unfinished = run["finished_at"] is None and folder.run_file.exists()
     return JudgementFacts(
         judged_at=run_folder.now(),
@@ -193,10 +191,8 @@ def report_on(
 def _keep_judged(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
 ) -> None:
-    """Remove from the evidence what changed since the verdict: a node's signed URLs may outlive its run.
-
-    In a run that is validated again, not ``frozen``, nodes may complete theirs; one launched again has new records.
-    """
+    """Remove from the evidence what changed since the verdict: a node's signed URLs may outlive its run. In a run that
+    is validated again, not ``frozen``, nodes may complete theirs; one launched again has new records."""
     for name in run["nodes"]:
         if not frozen and str(folder.read_launch(name).get("at", "")) > judged["judged_at"]:
             continue

@@ -1,7 +1,5 @@
-"""Secrets of one round: a token for the members' control channel, and a pair of SSH keys.
-
-Made on the controller for each round, readable by its user alone, sent with the launch. They never enter the store.
-"""
+"""Secrets of one round, sent with the launch: a token for the members' control channel, and a pair of SSH keys. They
+are readable by the controller's user alone, and never enter the store."""
 
 import secrets
 

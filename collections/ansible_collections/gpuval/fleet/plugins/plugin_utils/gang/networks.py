@@ -1,7 +1,5 @@
-"""Networks between nodes, as data: the environment of the workloads, and the names in NCCL's log.
-
-With ``auto`` nothing is set, and sockets are only accepted on nodes without any RDMA port, active or not.
-"""
+"""Networks between nodes, as data: the environment of the workloads, and the names in NCCL's log. With ``auto`` nothing
+is set, and sockets are only accepted on nodes without any RDMA port, active or not."""
 
 import functools
 from pathlib import Path

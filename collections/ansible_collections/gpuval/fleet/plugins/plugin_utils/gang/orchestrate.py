@@ -1,8 +1,5 @@
-"""Run gangs: form them, run their rounds, and search for the bad node or link of a gang that failed.
-
-Every step is recorded before it is made, so that a restarted controller resumes there. The caller supplies the
-placement of a round on its nodes.
-"""
+"""Run gangs: form them, run their rounds, and search for the bad node or link of a gang that failed. Every step is
+recorded before it is made, so that a restarted controller resumes there."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -69,12 +66,10 @@ class GangNode:
 
 @dataclass
 class GangContext:
-    """What gangs need from their caller.
-
-    `run_round` runs a round on its nodes and waits for its end. `judge` returns the report on the evidence so far, with
-    gangs if it gets a gang document. `publish` puts the document into the store. `display` prints a line for the user.
-    `address` is a member's address in a round. `repeatable`: names of checks whose figures may be measured again.
-    """
+    """What gangs need from their caller. `run_round` runs a round on its nodes and waits for its end. `judge` returns
+    the report on the evidence so far, with gangs if it gets a gang document. `publish` puts the document into the
+    store. `display` prints a line for the user. `address` is a member's address in a round. `repeatable`: names of
+    checks whose figures may be measured again."""
 
     run_round: Callable[[RunFolder], object]
     judge: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
@@ -178,10 +173,8 @@ class Gangs:
     def _gangs_to_rerun(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
     ) -> tuple[dict[str, Sequence[Any]], dict[str, list[str]]]:
-        """The gangs that run again, without implicated nodes, and for each the stages to repeat.
-
-        A gang that passed and has no finding has no further round.
-        """
+        """The gangs that run again, without implicated nodes, and for each the stages to repeat. A gang that passed and
+        has no finding has no further round."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.AGAIN:  # an earlier controller decided
                 again: dict[str, Sequence[Any]] = {
@@ -216,10 +209,8 @@ class Gangs:
         return gangs, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
-        """For each gang, and each clique over NVLink, its first failed or missing required check of these stages.
-
-        Of jobs only failures from a lost node count: a search measures the network, not a user's program.
-        """
+        """For each gang, and each clique over NVLink, its first failed or missing required check of these stages. Of
+        jobs only failures from a lost node count: a search measures the network, not a user's program."""
         stages = [stage for stage in stages if stage in extensions.found("stages") or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints: dict[str, str] = {}

@@ -17,10 +17,8 @@ MAX_CONSOLE_LINES = 4
 
 
 def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's section on gangs (``gangs`` of ``fleet`` in gpuval.report/1), from the gang document.
-
-    Nodes are values of ``node`` and ``names``, never keys: a delivery replaces them by ids.
-    """
+    """The report's section on gangs (``gangs`` of ``fleet`` in gpuval.report/1), from the gang document. Nodes are
+    values of ``node`` and ``names``, never keys: a delivery replaces them by ids."""
     listed = document["rounds"]
     return {
         "formed_at": document["formed_at"],

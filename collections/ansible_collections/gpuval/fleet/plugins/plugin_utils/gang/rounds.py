@@ -79,9 +79,7 @@ def round_run(
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],
 ) -> dict[str, Any]:
     """The run.json (``gpuval.run/1``) of a round. ``gangs``: by name the members with node, address, slots, vendor.
-
-    ``address``: gives a member's address from the round's id, if members get theirs only with the round.
-    """
+    ``address``: gives a member's address from the round's id, if members get theirs only with the round."""
     run_id = run_id_of(run["run_id"], name)
     nodes: dict[str, Any] = {}
     listed: dict[str, Any] = {}
@@ -117,10 +115,8 @@ def round_run(
 
 
 def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
-    """The name of a round: of its only gang, else of its kind, with the number of a search's round.
-
-    A gang named like a round of a search does not give its name to a round: names must be unique.
-    """
+    """The name of a round: of its only gang, else of its kind, with the number of a search's round. Names must be
+    unique: a gang named like a round of a search does not give its name to a round."""
     if kind == SEARCH:
         return f"{SEARCH}-{number:02}"
     base = gangs[0] if len(gangs) == 1 and not re.fullmatch(rf"{SEARCH}-\d+", gangs[0]) else GANGS
@@ -142,11 +138,9 @@ def usual_size(sizes: Iterable[float | None]) -> float | None:
 def result_of(
     members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None], usual_bytes: float | None = None
 ) -> GroupResult:
-    """The result of one group of a search, from its members' records of the stage; None or no record is no answer.
-
-    Work that did not start is no answer either: an occupied port, other software, occupied device memory or a late
-    launch show nothing about the hardware. Nor do figures at another size than most groups' (``usual_bytes``).
-    """
+    """The result of one group of a search, from its members' records of the stage; None or no record is no answer. Nor
+    is work that did not start (an occupied port, other software, occupied device memory, a late launch), which shows
+    nothing about the hardware, or a figure at another size than most groups' (``usual_bytes``)."""
     by_node = {node: records.get(node) for node in members}
     if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
         silent = [node for node, record in by_node.items() if record is None or record["finished_at"] is None]
@@ -204,10 +198,8 @@ def figure(record: Mapping[str, Any], *names: str) -> float | None:
 
 
 def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
-    """A line about the nodes that used another network than expected in a search; none without such nodes.
-
-    ``nodes``: classes; ``groups``: members, and messages by node. A group with a node that is not healthy is ignored.
-    """
+    """A line about the nodes that used another network than expected in a search; none without such nodes. ``nodes``:
+    classes; ``groups``: members, and messages by node. A group with a node that is not healthy is ignored."""
     messages: dict[str, str] = {}
     for members, reported in groups:
         if all(nodes.get(node) == HEALTHY for node in members):
@@ -226,11 +218,9 @@ def members_to_rerun(
     *,
     once_more: bool = False,
 ) -> list[Mapping[str, Any]]:
-    """The members that run again after its searches; none if these do not explain why the gang failed.
-
-    These are the healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the
-    whole gang was found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
-    """
+    """The members that run again after its searches; none if these do not explain why the gang failed. These are the
+    healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the whole gang was
+    found. All members if none is implicated and the failed measurement may be repeated (``once_more``)."""
     states = [(node, state) for finding in findings for node, state in finding["nodes"].items()]
     implicated = {*condemned, *(node for node, state in states if state != HEALTHY)}
     healthy = [member for member in members if member["node"] not in implicated]
@@ -325,12 +315,10 @@ def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any],
 
 
 def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The worst figure of each fault and scope in one node's records of a search. ``records``: (round, record).
-
-    ``figures``: name, scope and value, None if it is no number. A figure that a round lacks is omitted, unless another
-    round shows a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
-    problems from the last round that had any.
-    """
+    """The worst figure of each fault and scope in one node's records of a search (round, record). ``figures``: name,
+    scope and value, None if it is no number. A figure that a round lacks is omitted, unless another round shows a
+    fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``: problems from the
+    last round that had any."""
     values_seen: dict[tuple[str, str], dict[str, Any]] = {}
     absent: dict[str, str] = {}
     rounds: list[str] = []
@@ -376,10 +364,8 @@ ROUND_NAME = re.compile(r"[a-z0-9-]+")
 
 
 def check_run_id(results: Path, run: Mapping[str, Any]) -> None:
-    """Refuse a new run whose id equals that of a possible round of a known run, or the reverse.
-
-    Other ids with dots are fine. Raises RunError.
-    """
+    """Raise RunError for a new run whose id equals that of a possible round of a known run, or the reverse. Other ids
+    with dots are fine."""
     run_id = run["run_id"]
     has_gangs = _has_gangs(run)
     for folder in known_runs(results, imported=True):

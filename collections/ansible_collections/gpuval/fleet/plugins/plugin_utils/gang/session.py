@@ -81,10 +81,8 @@ def abort(folder: RunFolder, message: str) -> str:
 
 
 def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, GangNode]:
-    """For each node the address that other members use, and its processes if it has no GPUs. Raises RunError.
-
-    Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
-    """
+    """For each node the address that other members use, and its processes if it has no GPUs. Of nodes that are not
+    among the play's ``hosts``, and left the inventory, Ansible has no hostvars: they are omitted. Raises RunError."""
     members, host_names = {}, set(hosts)
     for name in filter(host_names.__contains__, nodes):
         values = hostvars[name]

@@ -170,10 +170,8 @@ def _gpus(text: str) -> tuple[int, ...]:
 
 
 def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> dict[str, str]:
-    """Variables of the container or the build (`key`), which plans and images show. A container's secrets are empty.
-
-    Raises MadError for a secret that has a value.
-    """
+    """Variables of the container or the build (`key`), which plans and images show; a container's secrets are empty.
+    Raises MadError for a secret that has a value."""
     texts = {name: str(value) for name, value in document.get(key, {}).items()}
     for name, value in texts.items():
         if _SECRET.search(name) and (value or key == "docker_build_arg"):

@@ -130,11 +130,8 @@ def place(
     mounted: Collection[str] = (),
 ) -> list[PlacedDataset]:
     """Decide where each data set of a model comes from: `loaded` (names in gpuval_datasets), a folder `mounted` in the
-    container, or the first provider for which `credentials` (names of secrets) suffice.
-
-    `sets` is None without a data.json: then scripts get their data themselves. Raises MadError for a data set without
-    any source.
-    """
+    container, or the first provider for which `credentials` (names of secrets) suffice. `sets` is None without a
+    data.json: then scripts get their data themselves. Raises MadError for a data set without any source."""
     placed = []
     for index, name in enumerate(names):
         if sets is not None and name not in sets:

@@ -113,9 +113,7 @@ def parsed(root: Path, path: str) -> Dockerfile:
 
 def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Dockerfile]:
     """The model's Dockerfiles that fit `facts`; each makes a stage. If the GPU vendor is unknown, all must be for one.
-
-    Raises MadError that names the Dockerfiles tried.
-    """
+    Raises MadError that names the Dockerfiles tried."""
     tried = of_model(root, model)
     chosen = [dockerfile for dockerfile in tried if not dockerfile.contradictions(facts)]
     if not chosen:

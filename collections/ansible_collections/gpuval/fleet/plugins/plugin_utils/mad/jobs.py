@@ -1,7 +1,5 @@
-"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile.
-
-The files of models are copied within limits and without secrets, or packed as text.
-"""
+"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile, with the
+models' files, within limits and without secrets."""
 
 import base64
 import gzip
@@ -65,10 +63,7 @@ def write(
     repository: Repository, models: Iterable[MadModel], context: MadContext, options: MadOptions, folder: Path
 ) -> Made:
     """Write jobs and build contexts of the models into the empty `folder`. Models chosen by a tag are left out if they
-    cannot run.
-
-    Raises MadError with all problems if a model chosen by its name cannot run, or no model can.
-    """
+    cannot run. Raises MadError with all problems if a model chosen by its name cannot run, or no model can."""
     names = [model.name for model in repository.models]
     problems = [
         f"gpuval_mad_images: the repository has no model {shown(name)}{meant(name, names)}"
@@ -196,10 +191,8 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class ModelCopy:
-    """Copies folders of a repository within limits: follows links, leaves out secrets.
-
-    In a `foreign` repository, which the user cannot correct, links out of the repository are left out.
-    """
+    """Copies folders of a repository within limits: follows links, leaves out secrets, and links out of a `foreign`
+    repository, which the user cannot correct."""
 
     def __init__(self, root: Path, where: str, secrets_file: Path | None = None, *, foreign: bool = False) -> None:
         self._root, self._where, self._foreign = root, where, foreign

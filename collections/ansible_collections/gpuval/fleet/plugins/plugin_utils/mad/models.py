@@ -58,10 +58,8 @@ class MadModel:
 
 
 def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
-    """The model of an entry of a models.json; `number`: position of the entry, from 1.
-
-    With a `scope` the entry is from scripts/SCOPE/models.json, and name and paths are relative to that folder.
-    """
+    """The model of an entry of a models.json; `number`: position of the entry, from 1. With a `scope` the entry is from
+    scripts/SCOPE/models.json, and name and paths are relative to that folder."""
     # null means not specified
     entries: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
     fields: dict[str, Any] = {key: value for key, value in entries.items() if value is not None}

@@ -184,11 +184,9 @@ def read(text: str, *, subject: str) -> list[Row]:
 
 
 def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
-    """The new rows, each with its change against an earlier row, (new - old) / old.
-
-    The earlier row is the last success of the same model and metric, preferably with the same arguments, then on the
-    same machine. If a run has several, as for each batch size, the first is compared with the first.
-    """
+    """The new rows, each with its change, (new - old) / old, against the last success of the same model and metric,
+    preferably with the same arguments, then on the same machine. Of several in a run, as for each batch size, the first
+    is compared with the first."""
     last: dict[tuple[object, ...], float] = {}
     for row, keys in _keyed(earlier):
         value = _number(row["performance"])

@@ -52,11 +52,10 @@ class BatchFile:
 @dataclass(frozen=True)
 class MadOptions:
     """The user's settings for models. `timeout`: seconds, -1 not specified, 0 none; `vendor`: of GPUs, "" if unknown.
-
     `named`: models chosen by name; `credentials`: document of `secrets_file`; `secrets`: variables that all models get;
     `images`: existing images by model, which pods use unless theirs is pushed to `registry`; jobs of Slurm have none.
-    `nodes`: their number; `keep_folder`: folder on nodes that keeps models' folders; `pipeline`: a column of perf.csv.
-    """
+    `nodes`: their number; `keep_folder`: folder on nodes that keeps models' folders; `pipeline`: a column of
+    perf.csv."""
 
     timeout: int = UNSET
     vendor: str = ""

@@ -1,7 +1,5 @@
-"""A model repository in a folder: its models and data sets, and which of them run. Nothing of it is executed.
-
-Models are chosen by tags of models, names, `all`, `scope/tag`, and arguments behind colons.
-"""
+"""A model repository in a folder: its models and data sets, and which of them run, by tags, names, `all`, `scope/tag`,
+and arguments behind colons. Nothing of it is executed."""
 
 import difflib
 import posixpath
@@ -134,11 +132,9 @@ def _tag(text: str) -> ModelTag:
 
 
 def select(repository: Repository, source: str | Iterable[str]) -> list[MadModel]:
-    """The models that any tag selects, in the order of the tags, each once with the same arguments.
-
-    Raises MadError that names each tag that selects nothing, with similar names, and the problems of malformed models
-    that are chosen by name or by a tag that selects no other model.
-    """
+    """The models that any tag selects, in the order of the tags, each once with the same arguments. Raises MadError
+    that names each tag that selects nothing, with similar names, and the problems of malformed models that are chosen
+    by name or by a tag that selects no other model."""
     chosen: dict[tuple[str, str, int], MadModel] = {}
     problems = []
     for tag in parse_tags(source):

@@ -57,10 +57,8 @@ def keep_criteria(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str, standings: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
-
-    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
-    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
-    """
+    What is not given stays as it was. Raises OSError for a file that cannot be read, RunError for files that are too
+    large to keep."""
     path, document = criteria_file(folder), document_of(folder, criteria, baseline)
     kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
     if kept_standings:
@@ -94,11 +92,9 @@ def _file(path: Path) -> dict[str, str]:
 def judged_by(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
 ) -> tuple[Sequence[str], str, list[str]]:
-    """What to hold a run against here: files of criteria, the baseline's file, and remarks.
-
-    That is what the run was held against before, by this controller or the one that it was imported from, unless
-    something was given here, which counts, with a remark.
-    """
+    """What to hold a run against here: files of criteria, the baseline's file, and remarks: what it was held against
+    before, by this controller or the one that it was imported from, unless something was given here, which counts, with
+    a remark."""
     document = kept_criteria(folder)
     if not document:
         remark = (

@@ -14,10 +14,8 @@ from . import origin, state
 @dataclass
 class Cleanable:
     """Run ids. `latest` of the inventory and namespace; `left` of them may have left something, `all` are known.
-
     `active`: runs of any inventory that need the store. `others` and `elsewhere`: what may be left of runs of other
-    inventories, by inventory, and of other namespaces, by namespace.
-    """
+    inventories, by inventory, and of other namespaces, by namespace."""
 
     latest: str = ""
     left: list[str] = field(default_factory=list)

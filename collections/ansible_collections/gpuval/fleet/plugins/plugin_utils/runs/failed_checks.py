@@ -1,8 +1,9 @@
 """What takes the mark FAIL off a node of a cluster: a later run in which it passed all that it had failed, or lacked.
+Pure.
 
-A run is judged by itself; a mark outlives it. `training` of a node does not speak for its links, and rounds of pairs do
-not speak for its memory. So each node that failed bears the checks that are open: `stage/check` for one that failed,
-`stage/` for a stage of which required evidence was missing, and `?` where that is unknown. Pure.
+`training` of a node does not speak for its links, nor rounds of pairs for its memory. So each node that failed bears
+the checks that are open: `stage/check` for one that failed, `stage/` for a stage of which required evidence was
+missing, `?` where that is unknown.
 """
 
 from collections.abc import Collection, Mapping

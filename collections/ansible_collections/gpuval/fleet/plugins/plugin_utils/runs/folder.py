@@ -418,11 +418,8 @@ def keep_inventory(folder: RunFolder, results: Path, inventory: Sequence[str]) -
 
 
 def adopt(results: Path) -> list[RunFolder]:
-    """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories. Returns those that moved.
-
-    One that a controller works on stays until that has ended, and so do all that cannot be moved: they are read where
-    they are.
-    """
+    """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories; return those that moved. One
+    that a controller works on stays until that has ended; it and those that cannot be moved are read where they are."""
     moved: list[RunFolder] = []
     if is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
         return moved
@@ -522,12 +519,9 @@ def is_abandoned(folder: RunFolder, run: Mapping[str, Any]) -> bool:
 
 
 def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) -> bool:
-    """Whether a run is not past its deadline plus `slack` seconds, counted for the nodes that began last.
-
-    A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
-    gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
-    RunError, or ValueError, for what is damaged.
-    """
+    """Whether a run is not past its deadline plus `slack` seconds, counted for the nodes that began last; with gangs,
+    which are formed when the nodes' own stages are over, until the deadline of its last round, and the time of a search
+    after it. Raises RunError, or ValueError, for what is damaged."""
     seconds_left: float = run["deadline_seconds"] + slack - seconds_since(folder.begun_at(run))
     if seconds_left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return seconds_left > 0

@@ -1,8 +1,6 @@
-"""Unique ids of nodes, by worker: the name that a node has in the inventory and in the results.
-
-A mapping is a dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a
-header, YAML or JSON. One error lists everything that is wrong; a mapping with an error is not used at all.
-"""
+"""Unique ids of nodes, by worker: the name that a node has in the inventory and in the results. A mapping is a
+dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a header, YAML or
+JSON. One error lists everything that is wrong."""
 
 import csv
 import io

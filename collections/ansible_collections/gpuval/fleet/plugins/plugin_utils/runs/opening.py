@@ -91,12 +91,9 @@ def merge(
     run: dict[str, Any] | None, request: dict[str, Any], *, gangs_formed: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """The frozen run with the nodes of `request` that are new to it, and their names. Known ones stay as they are, but
-    for gangs: a run that was opened with one node has company now.
-
-    Raises RunError for a finished run, which no node can join: its evidence would pass for that of today; and for nodes
-    that join one whose gangs were formed: they would be part of none, and never accepted; and for a run that another
-    major version of gpuval began.
-    """
+    for gangs: a run that was opened with one node has company now. Raises RunError for a finished run, whose evidence
+    would pass for that of today; for nodes that join one whose gangs were formed, as they would be part of none; and
+    for a run that another major version of gpuval began."""
     if run is None:
         return request, sorted(request["nodes"])
     if run["profile"] != request["profile"]:
@@ -141,11 +138,8 @@ def merge(
 
 
 def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Callable[[str], Any]) -> list[str]:
-    """Settings that make stages of a run shorter than its profile does, whose PASS says less: ``training_seconds 20
-    of 300``, ``training_steps 10``.
-
-    ``task_vars`` are the variables of the play, ``template`` gives the value of an expression of Jinja.
-    """
+    """Settings that make stages of a run shorter than its profile does, whose PASS says less: ``training_seconds 20 of
+    300``, ``training_steps 10``. ``task_vars``: the play's; ``template`` gives the value of an expression of Jinja."""
     shortened_settings = []
     usual = stages.variables(str(template("{{ gpuval_profile | default('') }}")))
     for stage in names:

@@ -1,9 +1,6 @@
-"""What a run's controller puts into the store beside run.json and the plans, so that the store alone tells the run.
-
-Records tell of nodes that work. Of one that was refused or not reached, of what waits for its turn, and of what was not
-accepted as evidence, only the controller knows: that is `run_watch.json`. What the run is held against is
-`run_criteria.json`.
-"""
+"""What a run's controller puts into the store beside run.json and the plans, so that the store alone tells the run:
+`run_criteria.json`, and what only the controller knows, in `run_watch.json`: nodes that were refused or not reached,
+what waits for its turn, what was not accepted as evidence."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

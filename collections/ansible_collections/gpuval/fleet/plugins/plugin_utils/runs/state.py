@@ -134,11 +134,9 @@ def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str =
 
 
 def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True, resume: str = RESUME) -> Seen:
-    """The state as it is now. `sign_age`: seconds since the last heartbeat of a controller, None where none is known;
-    `in_time`: its deadline has not passed, so that a controller resumes it; `resume`: what does.
-
-    A run whose controller ended before a node began has failed.
-    """
+    """The state as it is now; a run whose controller ended before a node began has failed. `sign_age`: seconds since
+    the last heartbeat of a controller, None where none is known; `in_time`: its deadline has not passed, so that a
+    controller resumes it; `resume`: what does."""
     state = of(run)
     name, reason = state["name"], state.get("reason", "")
     attended = _attended(state, sign_age)

@@ -1,8 +1,5 @@
-"""Verdicts as drains: which nodes a run drains and resumes. A node whose reason is not gpuval's is left alone.
-
-The reason is ``gpuval:RUN:CLASS``. What the node is to pass yet stands in the folder of that run; where it is gone, a
-whole run must pass.
-"""
+"""Verdicts as drains: which nodes a run drains and resumes, by the reason ``gpuval:RUN:CLASS``; one of others is left
+alone. What the node is to pass yet stands in that run's folder; where it is gone, a whole run must pass."""
 
 import re
 import time

@@ -53,10 +53,8 @@ class JobOrder:
 
 
 class SlurmPlacement(JobPlacement):
-    """Submits and follows a run's jobs. A resuming controller finds them by the comment `gpuval:RUN:NODE:ATTEMPT`.
-
-    In a round of gangs each gang has one job, whose comment names the round's id and the gang's leader.
-    """
+    """Submits and follows a run's jobs, one for each gang of a round. A resuming controller finds them by the comment
+    `gpuval:RUN:NODE:ATTEMPT`, with the round's id and the gang's leader."""
 
     def __init__(self, slurm: Slurm, *common: Any) -> None:
         super().__init__(*common)
@@ -108,10 +106,8 @@ class SlurmPlacement(JobPlacement):
         return members_of(self._run, name)
 
     def _launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> LaunchEnd:
-        """Submit the node's job, unless an earlier controller or another member of its gang has done so.
-
-        Raises SlurmError while slurmctld is away, and while the user's limit of jobs is reached.
-        """
+        """Submit the node's job, unless an earlier controller or another member of its gang has done so. Raises
+        SlurmError while slurmctld is away, and while the user's limit of jobs is reached."""
         before = self._folder.read_launch(view.name)
         launch = {**attempt.launch(view.name, before), "machine": view.name}  # Slurm's name of the node
         try:

@@ -1,7 +1,5 @@
-"""The batch script of a node: a shell that finds a Python, and behind it runner, workloads and plan. Pure.
-
-That of a gang starts the same shell on each member by `srun`, which gives the script to each over its standard input.
-"""
+"""The batch script of a node: a shell that finds a Python, and behind it runner, workloads and plan. That of a gang
+starts the same shell on each member by `srun`, which gives it the script over its standard input. Pure."""
 
 import base64
 import math

@@ -278,10 +278,8 @@ def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> Cont
 def _settings(
     action: RunAction, options: RunInClusterOptions, pod: ControllerPodOptions
 ) -> tuple[dict[str, Any], dict[str, Any], set[str], dict[str, Any]]:
-    """Settings for the ConfigMap and for the Secret, texts that no ConfigMap may have, and settings that name files.
-
-    The inventory's files bring the other ones. What comes from this controller's environment is resolved here.
-    """
+    """Settings for the ConfigMap and for the Secret, texts that no ConfigMap may have, and settings that name files;
+    those of the inventory's files stay there. What comes from this controller's environment is resolved here."""
     values = values_of(action, action.task_vars["ansible_play_hosts_all"][0], action.task_vars)
     specs, templar = settings.declared(), templar_of(action, values)
     protected = {name for name, option in specs.options.items() if option.get("no_log")}

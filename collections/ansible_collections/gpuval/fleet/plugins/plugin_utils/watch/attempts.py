@@ -79,11 +79,9 @@ class Attempts:
         return stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
     def second_measurements(self, now: float, at_once: int = 0) -> dict[str, PlannedAttempt]:
-        """The second measurements, once all nodes are done: of doubtful nodes, and of two good peers of each kind.
-
-        No node is measured again that has a further attempt, or whose first measurement took longer than
-        MAX_AGAIN_SECONDS, or if too little time is left. ``at_once``: how many nodes may work at once, 0 is no limit.
-        """
+        """The second measurements, once all nodes are done: of doubtful nodes, and of two good peers of each kind; none
+        of a node that has a further attempt, or whose first one took longer than MAX_AGAIN_SECONDS, or if too little
+        time is left. ``at_once``: how many nodes may work at once, 0 is no limit."""
         watched, context = self._watched, self._context
         if self._compared or not self._retries:
             return {}
@@ -121,15 +119,14 @@ def stages_to_retry(
     failed_checks: Iterable[Check],
     max_attempts: int = 2,
 ) -> list[str]:
-    """Names of the stages to retry, in the order of the plan.
+    """Names of the stages to retry, in the order of the plan. A stage is retried when its plan lists its state under
+    ``retry``, or when it succeeded, its plan lists ``slow`` and a failed check of the stage allows another measurement.
+    It is not retried when a failed check allows none (wrong results), nor beyond ``max_attempts``, nor without its
+    image, unless the stage that brings the image is retried. A stage skipped only because of stages that are retried is
+    retried with them.
 
-    A stage is retried when its plan lists its state under ``retry``, or when it succeeded, its plan lists ``slow`` and
-    a failed check of the stage allows another measurement. It is not retried when a failed check allows none (wrong
-    results), nor beyond ``max_attempts``, nor without its image, unless the stage that brings the image is retried. A
-    stage skipped only because of stages that are retried is retried with them.
-
-    plan_stages: ``stages`` of a plan; of an unknown plan they have names only, and nothing is retried. records: by
-    stage. failed_checks: required criteria that the node failed.
+    plan_stages: ``stages`` of a plan; of an unknown plan they have names only. records: by stage. failed_checks:
+    required criteria that the node failed.
     """
     failed = list(failed_checks)
     final = {check.stage for check in failed if not check.retry}

@@ -111,10 +111,8 @@ def summarize(
     trial: bool = False,
     goes_on: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType({}),
 ) -> CleanSummary:
-    """Summarize a clean of these runs (none: of all runs on the nodes); `trial`: nothing was removed.
-
-    `goes_on`: other runs at work on these nodes: for each its nodes, and the command that ends it.
-    """
+    """Summarize a clean of these runs (none: of all runs on the nodes); `trial`: nothing was removed. `goes_on`: other
+    runs at work on these nodes: for each its nodes, and the command that ends it."""
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]

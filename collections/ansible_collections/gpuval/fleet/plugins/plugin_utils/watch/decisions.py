@@ -108,10 +108,8 @@ class NodeView:
 
     @property
     def refused_again(self) -> bool:
-        """Whether the further attempt was not started, so that the attempt before has the last records.
-
-        A launch whose answer did not arrive may have started the attempt.
-        """
+        """Whether the further attempt was not started, so that the attempt before has the last records. A launch whose
+        answer did not arrive may have started it."""
         attempt = self.attempt
         has_begun = any(record["attempt"] >= attempt for record in self.records.values())
         may_work = has_begun or self.launch.get("class") in (SLOW, "lost_contact")
@@ -165,11 +163,9 @@ def backoff(misses: int) -> float:
 
 
 def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transfers: int = 0) -> list[str]:
-    """Names of the nodes to launch now: a window of nodes at work slides over the inventory's order.
-
-    `at_once`: how many nodes may work; `transfers`: how many may load images; 0 is no limit. Retries of unreachable
-    nodes come after first launches, and only while other nodes are at work.
-    """
+    """Names of the nodes to launch now, by a window of nodes at work that slides over the inventory's order. `at_once`:
+    how many may work; `transfers`: how many may load images; 0 is no limit. Retries of unreachable nodes come after
+    first launches, and only while other nodes are at work."""
     working = sum(view.working for view in views)
     transferring = sum(view.transferring for view in views)
     waiting = [view for view in views if view.to_start and not view.busy]
@@ -188,10 +184,8 @@ def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transf
 
 
 def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_once: int = 0) -> list[str]:
-    """Names of those nodes in `ordered` (with a further attempt) for which the window of nodes at work has room.
-
-    A node that works already (its runner exited) stays in the window.
-    """
+    """Names of those nodes in `ordered` (with a further attempt) for which the window of nodes at work has room; one
+    that works already (its runner exited) stays in it."""
     working = sum(view.working for view in views.values())
     chosen = []
     for name in ordered:
@@ -289,10 +283,8 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
 
 def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
     """The expected end and the GPU-hours of the nodes' open stages, as text; empty if a stage has no expected time.
-
-    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such. A node
-    that was not launched yet is assumed to have the plan of a node with the same stages.
-    """
+    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such; one that
+    was not launched yet is assumed to have the plan of a node with the same stages."""
     plans = {tuple(view.stages): view.plan for view in views if view.launched}
     waiting = [
         view if view.launched else replace(view, plan=plans.get(tuple(view.stages), view.plan))
@@ -313,10 +305,8 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
 
 
 def seconds_left(view: NodeView) -> float | None:
-    """Expected seconds of the node's open stages, from their declared durations.
-
-    None is unknown: a stage has no expected duration, or a cluster pulls the images.
-    """
+    """Expected seconds of the node's open stages, from their declared durations; None if a stage has none, or a cluster
+    pulls the images."""
     if view.pulling:
         return None
     total = 0.0
@@ -346,12 +336,9 @@ def to_fetch(
     by_store: bool = True,
     unread: Collection[str] = (),
 ) -> list[str]:
-    """Names of the nodes whose records are due for a fetch over the management connection.
-
-    Fetches every `interval` seconds are due from nodes that cannot reach the store or are `unread` there, and from
-    nodes silent for `silence` seconds. If no records come `by_store`, they are due from all nodes. Failed fetches back
-    off. Lost nodes are included: they may return.
-    """
+    """Names of the nodes whose records are due for a fetch over the management connection: every `interval` seconds
+    from nodes that cannot reach the store or are `unread` there, from nodes silent for `silence` seconds, and if no
+    records come `by_store` from all nodes. Failed fetches back off. Lost nodes are included: they may return."""
     without = {
         view.name
         for view in views

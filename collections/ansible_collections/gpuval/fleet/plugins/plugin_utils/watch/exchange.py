@@ -1,8 +1,5 @@
-"""What the watch reads from the store and writes there.
-
-One LIST shows which records changed, and only those are read. What only the controller knows is written, so that the
-store alone describes the run.
-"""
+"""What the watch reads from the store, by one LIST only the records that changed, and writes there: what only the
+controller knows, so that the store alone describes the run."""
 
 import os
 import time
@@ -71,10 +68,8 @@ class StorePoller:
         return {place[2] for place in places if place}
 
     def read(self, now: float) -> list[str]:
-        """Read changed records. Returns a line for each change of state.
-
-        Raises StoreError if the store does not list the records, or returns none of those that it returned before.
-        """
+        """Read changed records. Returns a line for each change of state. Raises StoreError if the store does not list
+        the records, or returns none of those that it returned before."""
         watched, began, has_read = self._watched, time.monotonic(), False
         errors: dict[str, StoreError] = {}
         lines: list[str | None] = [*self._guard(now)]
@@ -153,11 +148,9 @@ class StorePoller:
             view.refused[stage] = attempt
 
     def accept(self, key: str, raw: bytes, now: float | None = None, stamp: str | None = None) -> str | None:
-        """Check a record and keep it as evidence. Returns a line if a state changed or the record was refused.
-
-        `now`: time of arrival, None for a record read earlier; `stamp`: the store's for this version, None for a record
-        that did not come by the store.
-        """
+        """Check a record and keep it as evidence. Returns a line if a state changed or the record was refused. `now`:
+        time of arrival, None for a record read earlier; `stamp`: the store's for this version, None for a record that
+        did not come by the store."""
         watched = self._watched
         watched.memory.seen.setdefault(key, "")  # a later controller finds the record in the results
         before = len(watched.evidence.problems)

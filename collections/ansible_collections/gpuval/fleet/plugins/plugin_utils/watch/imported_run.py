@@ -21,11 +21,9 @@ UNREAD = "the results of the gangs cannot be read"
 
 
 def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str]) -> run_folder.RunFolder:
-    """Import a run's nodes, launches, criteria, baseline and verdict from the store; collect_run imports the rest.
-
-    A run that had not ended, had no verdict of its own controller or could not be read completely is imported again.
-    Raises RunError, or StoreError, and then changes nothing.
-    """
+    """Import a run's nodes, launches, criteria, baseline and verdict from the store (collect_run imports the rest),
+    again if it had not ended, had no verdict of its own controller or could not be read completely. Raises RunError, or
+    StoreError, and then changes nothing."""
     folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_imported:
         raise run_folder.RunError(f"{folder.path} is a run of this controller: no other one replaces it")

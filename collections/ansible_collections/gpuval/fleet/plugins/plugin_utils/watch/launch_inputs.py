@@ -59,10 +59,8 @@ def controller_name() -> str:
 
 
 def archives(*, bytecode: bool = True) -> dict[str, bytes]:
-    """The archives of the runner and the workloads, by names of the module's arguments.
-
-    Pods get them without bytecode, most of the runner's size: a ConfigMap holds 1 MiB.
-    """
+    """The archives of the runner and the workloads, by names of the module's arguments; for pods without bytecode, most
+    of the runner's size: a ConfigMap holds 1 MiB."""
     return _archives(bytecode, extensions.files("stages", payload.PROGRAM), *extensions.found("engines").values())
 
 
@@ -100,11 +98,8 @@ class NodeStore:
         return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport), options)
 
     def given(self, node: str, stages: Sequence[str], seconds: float) -> dict[str, Any]:
-        """What a node gets: signed URLs, the models' read key if it loads a model, and the certificate authority.
-
-        `seconds`: time left of the run, after which the URLs expire. Raises StoreError, and PlanError for a node that
-        cannot load its model.
-        """
+        """What a node gets: signed URLs, for `seconds` (left of the run), the models' read key if it loads a model, and
+        the certificate authority. Raises StoreError, and PlanError for a node that cannot load its model."""
         loads = plans.loads(stages)
         if loads and not self.reachable:
             raise plans.PlanError(NO_MODEL.format(nodes="this node"))
@@ -179,10 +174,8 @@ class ProbeOptions:
 def still_unreachable(
     folder: RunFolder, node: str, options: ProbeOptions, task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
-    """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None if it answers.
-
-    The node is probed as at the start: Ansible's own connection accepts no new host key.
-    """
+    """Why a node that the run's probe did not reach is still unreachable, by another probe, as part of a launch; None
+    if it answers. (Ansible's own connection accepts no new host key.)"""
     if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:

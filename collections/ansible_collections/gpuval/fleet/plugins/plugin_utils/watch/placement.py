@@ -1,8 +1,7 @@
 """The interface of a placement: how plans reach nodes, and how evidence that is not in the store reaches the watch.
 
-A scheduler's `watch` makes one (watch/scheduler.py). It defines `busy`, `launch`, `fetch`, `wait` and `close`. `launch`
-and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch writes the node's
-plan file and launch file into the run's folder; the watch reads both when the launch has ended.
+`launch` and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch writes the
+node's plan file and launch file into the run's folder; the watch reads both when the launch has ended.
 """
 
 import math
@@ -42,9 +41,7 @@ class PlannedAttempt:
 @dataclass(frozen=True)
 class LaunchEnd:
     """The end of a launch or fetch. `failed`: it ended before writing the launch file, because of `message`.
-
-    `reported`: the placement has already reported this, once for all nodes.
-    """
+    `reported`: the placement has already reported this, once for all nodes."""
 
     node: str
     kind: Literal["launch", "fetch"]
@@ -57,11 +54,9 @@ class LaunchEnd:
 
 @dataclass(frozen=True)
 class NodeNews:
-    """A change that a placement noticed on a node.
-
-    `launch`: the new content of its launch file. `records`: by key, untrusted records that did not come by the store.
-    Both None: the node's images are present, so the next transfer may begin. `reported`: as in `LaunchEnd`.
-    """
+    """A change that a placement noticed on a node. `launch`: the new content of its launch file. `records`: by key,
+    untrusted records that did not come by the store. Both None: the node's images are present, so the next transfer may
+    begin. `reported`: as in `LaunchEnd`."""
 
     node: str
     launch: Mapping[str, Any] | None = None
@@ -184,10 +179,8 @@ class JobPlacement(Placement):
     def _keep_digests(
         self, channel: str, is_ending: Callable[[NodeView], bool], follow: Callable[[float], object]
     ) -> None:
-        """Keep the digests that nodes state at the ends of their jobs.
-
-        Before, `follow` the jobs (for some seconds a call) of nodes whose results are complete while one `is_ending`.
-        """
+        """Keep the digests that nodes state at the ends of their jobs. Before, `follow` the jobs (for some seconds a
+        call) of nodes whose results are complete while one `is_ending`."""
         until, views = time.monotonic() + self.SETTLE_SECONDS, self._views.values()
         while time.monotonic() < until and any(map(is_ending, views)):
             follow(FOLLOW_SECONDS)

@@ -57,12 +57,10 @@ def on_host(
     as_words: bool = False,
     ended: bool = False,
 ) -> list[str]:
-    """The command for a node over SSH, as words. `connection`: ssh with its options and host, empty for this host.
-    `as_words`: the connection accepts words (srun) instead of a shell line.
-
-    `directory` is the run's folder on the node, None if the run never started there. Logs of `stages` are followed as
-    they appear, and only shown if the run has `ended`. With a `become_user`, folder and logs belong to that user.
-    """
+    """The command for the node over SSH, as words. `connection`: ssh with its options and host, empty for this host;
+    `as_words`: it accepts words (srun) instead of a shell line. `directory`: the run's folder on the node, None if the
+    run never started there. Logs of `stages` are followed as they appear, and only shown if the run has `ended`. With a
+    `become_user`, folder and logs belong to that user."""
     if task == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
     if task == SHELL:

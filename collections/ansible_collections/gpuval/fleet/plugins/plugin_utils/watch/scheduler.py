@@ -41,12 +41,10 @@ class NodeProbes:
 
 @dataclass
 class NodeVerdicts:
-    """The verdicts that were written on nodes or removed: for each node its verdict before and now.
-
-    `missing`: nodes that the scheduler does not know. `foreign`: nodes to drain that others took out of service.
-    `busy`: nodes that others kept changing. `still`: for each node that keeps an earlier FAIL what it must pass.
-    `problem`: why some nodes are unchanged.
-    """
+    """The verdicts that were written on nodes or removed: for each node its verdict before and now. `missing`: nodes
+    that the scheduler does not know. `foreign`: nodes to drain that others took out of service. `busy`: nodes that
+    others kept changing. `still`: for each node that keeps an earlier FAIL what it must pass. `problem`: why some nodes
+    are unchanged."""
 
     changes: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)

@@ -109,9 +109,7 @@ class RunWatch:
 
     def run(self) -> list[str]:
         """Watch until all nodes are done or the deadline has passed. Returns the nodes on which a plan was started.
-
-        Raises RunError if the store has another run of this name.
-        """
+        Raises RunError if the store has another run of this name."""
         watched = self.watched
         now = time.monotonic()
         self.poller.restore()

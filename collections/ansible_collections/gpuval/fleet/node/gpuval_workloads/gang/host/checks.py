@@ -18,9 +18,7 @@ LOOK_SECONDS, ASK_SECONDS, END_SECONDS = 3.0, 6.0, 2.0
 
 class HostChecks:
     """The host checks of one member; call ``begin``, ``ask``, ``end``, ``add_to``. None raises or exceeds its deadline.
-
-    ``over_ssh``: the leader must reach the SSH server of every member. ``expects_rdma``: the ranks must use RDMA.
-    """
+    ``over_ssh``: the leader must reach every member's SSH server; ``expects_rdma``: the ranks must use RDMA."""
 
     def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, tree: Tree | None = None) -> None:
         self._gang, self._over_ssh, self._tree = gang, over_ssh, tree or Tree()

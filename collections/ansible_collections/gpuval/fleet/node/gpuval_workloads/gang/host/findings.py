@@ -271,10 +271,8 @@ def narrow(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> 
 
 
 def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | None:
-    """Return by how many seconds this host's clock is ahead of the members' median, and the uncertainty.
-
-    With three or more members, this finds the member whose clock is off; with two, it cannot be decided.
-    """
+    """Return by how many seconds this host's clock is ahead of the members' median, and the uncertainty. Of three or
+    more members this finds the one whose clock is off; of two it cannot be decided."""
     timed = [
         (answer.clock_offset_seconds, answer.clock_error_seconds)
         for answer in answers.values()

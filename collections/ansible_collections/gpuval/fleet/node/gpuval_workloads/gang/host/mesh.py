@@ -1,7 +1,7 @@
-"""Measures between each two members: reachability, round trip, clock offset, packet size.
+"""Measures between each two members: reachability, round trip, clock offset, packet size, without privileges.
 
-A member listens at a port that the kernel chooses, over TCP and UDP, as gloo and NCCL do: this reveals a firewall that
-passes only known ports. Nothing here needs privileges.
+A member listens at a TCP and UDP port that the kernel chooses, as gloo and NCCL do: this reveals a firewall that passes
+only known ports.
 """
 
 from __future__ import annotations

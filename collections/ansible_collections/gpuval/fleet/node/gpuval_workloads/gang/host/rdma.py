@@ -1,8 +1,5 @@
-"""Reads RDMA devices, InfiniBand and RoCE, from /sys/class/infiniband.
-
-Files: Documentation/ABI/stable/sysfs-class-infiniband; the counters in ``hw_counters`` are those of mlx5, and of other
-drivers with the same names.
-"""
+"""Reads RDMA devices, InfiniBand and RoCE, from /sys/class/infiniband
+(Documentation/ABI/stable/sysfs-class-infiniband); the counters in ``hw_counters`` are those of mlx5."""
 
 from __future__ import annotations
 

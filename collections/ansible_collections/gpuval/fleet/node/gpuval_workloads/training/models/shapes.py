@@ -1,7 +1,8 @@
-"""The dimensions of the models, as data, and formulas for their parameters and the FLOPs of a training step.
+"""The dimensions of the models, as data, and formulas for their parameters and the model FLOPs of a training step.
+Needs no PyTorch.
 
-Needs no PyTorch. Model FLOPs count the operations of the mathematics (a multiply-add is 2), without a kernel's repeats,
-so that TFLOP/s compare between machines and software. A backward pass is twice its forward pass.
+Model FLOPs count the operations of the mathematics (a multiply-add is 2), without a kernel's repeats, so that TFLOP/s
+compare between machines and software. A backward pass is twice its forward pass.
 """
 
 from __future__ import annotations
@@ -70,13 +71,10 @@ def llama_parameters(shape: LlamaShape) -> int:
 
 
 def llama_flops(shape: LlamaShape, sequence_length: int, tokens: int) -> int:
-    """Return the model FLOPs of training on ``tokens``: ``6 (N - N_embedding) + 12 L d s`` for each token.
-
-    N are all parameters, L the layers, d the width of all heads together, s the sequence length. 6 N is 2 forward and 4
-    backward for each weight; 12 L d s are the products of queries with keys and of scores with values. The causal mask,
-    which halves these products, is not deducted: the convention of PaLM (Chowdhery et al. 2022, appendix B) and
-    torchtitan, with whose figures these are comparable.
-    """
+    """Return the model FLOPs of training on ``tokens``: ``6 (N - N_embedding) + 12 L d s`` for each token. N are all
+    parameters, L the layers, d the width of all heads together, s the sequence length: 6 N is 2 forward and 4 backward
+    for each weight, 12 L d s queries with keys and scores with values, without the causal mask's half: the convention
+    of PaLM (Chowdhery et al. 2022, appendix B) and torchtitan."""
     weights = llama_parameters(shape) - shape.vocabulary * shape.dim
     attention = 12 * shape.layers * shape.heads * shape.head_dim * sequence_length
     return tokens * (6 * weights + attention)

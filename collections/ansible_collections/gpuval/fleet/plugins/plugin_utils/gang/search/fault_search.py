@@ -75,10 +75,8 @@ class FaultSearch:
         return self.rounds[-1]
 
     def add_results(self, results: Mapping[str, GroupResult], seconds: float | None = None) -> None:
-        """Add the results of the pending round by group id; a group without a result counts as missing.
-
-        `seconds`: duration of the round; without it the whole deadline counts.
-        """
+        """Add the results of the pending round by group id; a group without a result counts as missing. `seconds`:
+        duration of the round; without it the whole deadline counts."""
         self.results[-1] = {
             group.id: results.get(group.id, GroupResult("missing")).cleaned() for group in self.rounds[-1].groups
         }
@@ -152,10 +150,7 @@ class FaultSearch:
 
     def _whole_gang(self, explanation: PairExplanation, states: NodeFindings) -> tuple[list[SearchGroup], str]:
         """The group of all nodes if it runs next (once all pairs are fine, again after a bad result); and the gang's
-        fault.
-
-        Bus bandwidth naturally falls with size, by less than `gross` and a margin for each doubling.
-        """
+        fault. Bus bandwidth naturally falls with size, by less than `gross` and a margin for each doubling."""
         is_faulty = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
         is_fine = all(states.nodes[node].name == HEALTHY for node in self.line)
         if not self.limits.climb or is_faulty or not is_fine or len(self.line) <= TUNING.partners:

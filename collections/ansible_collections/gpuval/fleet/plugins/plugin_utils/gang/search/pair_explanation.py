@@ -22,10 +22,8 @@ Link = tuple[str, str]
 
 class PairMeasurement(NamedTuple):
     """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that the group was to test.
-
     An explanation adds `relative`, the value minus the centre (HARD for a failure), and `margin`, the least deviation
-    that counts.
-    """
+    that counts."""
 
     round: int
     one: str
@@ -88,12 +86,9 @@ def by_partner(items: Iterable[PairMeasurement], node: str) -> dict[str, list[fl
 
 @dataclass
 class PairExplanation:
-    """The causes of low `measurements`; `missing`: measurements without a result.
-
-    `implicated`: nodes, worst first. `bad_links` are confirmed, `open_links` need more tests. `explained`: measurements
-    with a cause other than an implicated node, or with a worse node as partner. `outliers`: measurements that show a
-    bad link and no bad node.
-    """
+    """The causes of low `measurements`; `missing`: measurements without a result. `implicated`: nodes, worst first.
+    `bad_links` are confirmed, `open_links` need more tests. `explained`: measurements with a cause other than an
+    implicated node, or with a worse node as partner. `outliers`: measurements that show a bad link and no bad node."""
 
     limits: SearchLimits
     nodes: Sequence[str]
@@ -141,11 +136,9 @@ class PairExplanation:
         return sum(item.relative > TUNING.gross for item in self.measurements)
 
     def residuals(self, centre: float | None, shifts: Mapping[int, float]) -> tuple[list[float], int]:
-        """The differences of figures around this centre from the mean that explains them, and the number of means.
-
-        Good pairs share one mean. Implicated nodes and low pairs have a mean of their own: their offset is not noise,
-        and without their residuals the noise would be too small.
-        """
+        """The differences of figures around this centre from the mean that explains them, and the number of means. Good
+        pairs share one mean. Implicated nodes and low pairs have a mean of their own, as their offset is not noise:
+        without their residuals the noise would be too small."""
         links = self.open_links.keys() | self.bad_links
         by_cause: dict[Link | str, list[float]] = defaultdict(list)
         for item in self.measurements:
@@ -222,12 +215,10 @@ class PairExplanation:
                 self.explained.update(item for item in items if item.is_low)
 
     def _find_links(self) -> None:
-        """Find pairs that are slower than both nodes with their other partners explain.
-
-        A link is bad if it was measured again because it was low, and was low each time. It is an outlier if it is far
-        slower: noise elsewhere must not turn such a link into a bad node. A node with two such pairs, or with failures
-        in others, is slow with some partners only, or intermittent.
-        """
+        """Find pairs that are slower than both nodes with their other partners explain. A link is bad if it was
+        measured again because it was low, and was low each time. It is an outlier if it is far slower: noise elsewhere
+        must not turn such a link into a bad node. A node with two such pairs, or with failures in others, is slow with
+        some partners only, or intermittent."""
         of_pair = by_pair(self.unexplained())
         failing = Counter(node for pair, items in of_pair.items() for node in pair if any(i.has_failed for i in items))
         means: dict[str, dict[Link, float]] = defaultdict(dict)

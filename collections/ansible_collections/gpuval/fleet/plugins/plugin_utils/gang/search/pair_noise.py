@@ -1,7 +1,5 @@
-"""Statistics of the search: figures as logarithms relative to good pairs, and the noise of one measurement.
-
-A figure of -0.1 is 9.5 % slower than usual. A failure without a figure is HARD.
-"""
+"""Statistics of the search: figures as logarithms relative to good pairs (-0.1 is 9.5 % slower than usual, HARD a
+failure without a figure), and the noise of one measurement."""
 
 import math
 import statistics
@@ -45,10 +43,8 @@ def middle(values: Sequence[float]) -> float:
 
 
 def deviation(residuals: Sequence[float], expected: float, means: int = 1) -> float:
-    """The noise of one measurement (robust standard deviation), from residuals around this number of means.
-
-    All but the farthest count. The noise is at least the expected noise, since few residuals show too little.
-    """
+    """The noise of one measurement (robust standard deviation), from residuals around this number of means; all but the
+    farthest count. It is at least the expected noise, since few residuals show too little."""
     count, prior = len(residuals), TUNING.prior
     freedom = count - means
     if freedom < 1:
@@ -75,11 +71,9 @@ class PairNoise:
     expected: float
 
     def bar(self, score: float) -> float:
-        """The score to exceed instead of ``score``: higher if few measurements show the noise.
-
-        It is the quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library
-        has none. Where few measurements are far noisier than expected, the noise may be higher yet.
-        """
+        """The score to exceed instead of ``score``: higher if few measurements show the noise: the quantile of
+        Student's distribution by its series (Abramowitz and Stegun, 26.7.5). Where few measurements are far noisier
+        than expected, the noise may be higher yet."""
         freedom, z = self.known + TUNING.prior / 4, score
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 

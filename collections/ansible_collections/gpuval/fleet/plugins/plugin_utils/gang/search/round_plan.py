@@ -28,9 +28,7 @@ class SearchGroup:
 @dataclass
 class RoundPlan:
     """The pairs of the next round for open questions, a node in one pair at most. `groups`: all groups that ran before.
-
-    A node under test gets a partner that is known to be good, a different one each time.
-    """
+    A node under test gets a partner that is known to be good, a different one each time."""
 
     line: Sequence[str]
     topology: Topology

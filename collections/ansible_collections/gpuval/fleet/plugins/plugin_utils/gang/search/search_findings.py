@@ -29,11 +29,9 @@ class NodeFinding:
 
 @dataclass
 class NodeFindings:
-    """The search's class of every node and boundary, and which results are missing.
-
-    `unvouched`: nodes with too few right results to be healthy. `unsure`: healthy nodes that may still be slow within
-    the noise, those with the fewest results first.
-    """
+    """The search's class of every node and boundary, and which results are missing. `unvouched`: nodes with too few
+    right results to be healthy. `unsure`: healthy nodes that may still be slow within the noise, those with the fewest
+    results first."""
 
     nodes: dict[str, NodeFinding]
     boundaries: dict[TopologyBoundary, NodeFinding]
@@ -49,9 +47,7 @@ class NodeFindings:
 @dataclass
 class SearchFindings:
     """The results of a search. `evidence`: sentences by node, by link (`a - b`), by boundary (`rack r1 (around)`).
-
-    `gang`: faults of no single node. Such a gang must not be accepted, whatever the classes are.
-    """
+    `gang`: faults of no single node, with which the gang must not be accepted, whatever the classes are."""
 
     nodes: dict[str, str]
     bad_links: list[Link]
@@ -185,11 +181,8 @@ def _classify_implicated(explanation: PairExplanation, node: str) -> NodeFinding
 def _is_slow(
     explanation: PairExplanation, node: str, apart: Sequence[PairMeasurement], fresh: Sequence[PairMeasurement]
 ) -> bool:
-    """Whether all results are too slow for chance, and slow also as the fresh ones alone and without the worst partner.
-
-    The mean of good pairs is itself uncertain, which is included. The link to the worst partner may be bad; at least
-    two partners must remain.
-    """
+    """Whether all results are too slow for chance, beside the uncertain mean of good pairs, and slow also as the fresh
+    ones alone and without the worst partner, to which the link may be bad; at least two partners must remain."""
     margin = explanation.margin
     usual, pair_count = explanation.usual()
     ranked = sorted(by_partner(apart, node).values(), key=statistics.fmean)

@@ -54,13 +54,10 @@ TUNING = SearchTuning()
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """The cost limits of a search, and what counts as slow.
-
-    `deadline_seconds`: of one round; `wall_seconds`: of all rounds, 0 is no limit. `margin_ratio`: a smaller deviation
-    from good pairs is ignored; `noise_ratio`: the expected noise of one measurement; `floor_bytes_per_second`: what a
-    good pair reaches, if known. `tapered`: pairs of different racks are slower by design. `climb`: run the whole
-    gang when all pairs are fine.
-    """
+    """The cost limits of a search, and what counts as slow. `deadline_seconds`: of one round; `wall_seconds`: of all
+    rounds, 0 is no limit. `margin_ratio`: a smaller deviation from good pairs is ignored; `noise_ratio`: the expected
+    noise of one measurement; `floor_bytes_per_second`: what a good pair reaches, if known. `tapered`: pairs of
+    different racks are slower by design. `climb`: run the whole gang when all pairs are fine."""
 
     rounds: int = 20
     pair_rounds: int = 4
