@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import headline
 
 MARK = "<!-- made by tests/integration/test_faults.py with GPUVAL_FAULTS_TABLE -->"
 WIDEST = 240

@@ -113,7 +113,7 @@ def test_code_that_cannot_be_loaded_is_named(folder, text, problem):
 def test_the_digest_is_of_names_and_contents_alone(folder):
     def digest():
         extensions.use(())
-        extensions._checked.cache_clear()
+        extensions.folders.cache_clear()
         extensions.use([folder])
         return extensions.digests()
 
@@ -204,8 +204,8 @@ def test_what_others_can_replace_is_refused_all_the_way_up(folder):
     folder.parent.chmod(0o777)
     assert re.search(f"{folder.parent}: others can write it", problem_of(folder))
     folder.parent.chmod(0o777 | stat.S_ISVTX)
-    extensions._checked.cache_clear()
-    extensions._found.cache_clear()
+    extensions.folders.cache_clear()
+    extensions.found.cache_clear()
     extensions.use([folder])
     extensions.check()
 

@@ -452,8 +452,8 @@ def test_a_stage_that_ships_is_loaded_alike_from_outside(tmp_path, stage, rules)
 def test_an_extension_that_is_broken_is_found_by_its_use(write):
     made = write()
     (made / "profiles/night.yml").chmod(0o666)
-    extensions._checked.cache_clear()
-    extensions._found.cache_clear()
+    extensions.folders.cache_clear()
+    extensions.found.cache_clear()
     extensions.use([made])
     with pytest.raises(SettingError, match=r"night.yml: others can write it"):
         stages.profiles()

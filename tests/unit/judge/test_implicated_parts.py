@@ -9,7 +9,7 @@ import re
 
 import fleets
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import entries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.implicated_parts import PartLayout, suspect_parts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.causes import warned_parts
@@ -88,7 +88,7 @@ def disturbed(share, patterns):
 def first_part(report):
     node = next(node for node in report["nodes"] if node["name"] == NODE)
     if node["verdict"] != "PASS":
-        return part_of(node, verdict.headline(node)).partition(",")[0].partition(";")[0]
+        return part_of(node, entries.headline(node)).partition(",")[0].partition(";")[0]
     rows = [row for row in warned_parts(report) if NODE in row.nodes]
     return rows[0].part.partition(",")[0] if rows else None
 

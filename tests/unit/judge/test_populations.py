@@ -10,7 +10,7 @@ import statistics
 
 import fleets
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, peer_statistics, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, entries, peer_statistics, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
@@ -288,7 +288,7 @@ def test_a_slow_gpu_is_the_only_one_that_fails_although_all_wait_for_it_in_train
 def test_a_whole_slow_node_is_named_as_the_node():
     fleet = drawn(32, planted=fleets.planted("slow node", 0.3, 32, 1, 2))
     node = judged(fleet, SHIPPED)[0]["node-0000"]
-    assert verdict.headline(node)["part"] == "node"
+    assert entries.headline(node)["part"] == "node"
     floor = next(one for one in node["checks"] if one["name"] == "diagnostics_matmul_bf16_speed_h200")
     assert floor["part"] == "node"
     assert floor["reason"].startswith("all 8 GPUs, gpu:")

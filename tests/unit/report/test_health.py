@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import headline
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import health
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, now
 

@@ -14,7 +14,7 @@ from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
 _OF_TRAYS = NOT_WHOLE | {"rack_nodes"}
 #: Versions that the trays of a rack share.
 _VERSIONS = {"driver": "driver", "vbios": "VBIOS"}
-TOGETHER = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
+AGAIN = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
 
 
 def decide_racks(runs: Sequence[ReportedRun], nodes: Sequence[Document]) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def _decide_rack(name: str, trays: Sequence[Document], seen: Sequence[tuple[Repo
     chosen = ",".join(tray["name"] for tray in trays)
     return {
         "name": name, "verdict": verdict, "reason": reason, "run_id": since[0][0].run_id if since else None,
-        "next": TOGETHER.format(chosen=chosen) if verdict != PASS else "", "nodes": [tray["name"] for tray in trays],
+        "next": AGAIN.format(chosen=chosen) if verdict != PASS else "", "nodes": [tray["name"] for tray in trays],
     }  # fmt: skip
 
 
@@ -40,34 +40,34 @@ def _reasons(trays: Sequence[Document], since: Sequence[tuple[ReportedRun, Docum
     """Verdict and reason of each rule that applies, the decisive one first. ``since``: the last run that had the whole
     rack, and the later ones that had a part of it."""
     words = values_by_key((tray["verdict"], tray["name"]) for tray in trays)
-    checks = [
-        (check, run.run_id) for run, rack in since for check in open_checks(rack) if check["name"] not in _OF_TRAYS
-    ]
-    failed, missing = (
-        [f"{check['reason']} (run {run_id})" for check, run_id in checks if check["verdict"] == word]
-        for word in ("fail", "missing")
+    checks = values_by_key(
+        (check["verdict"], f"{check['reason']} (run {run.run_id})")
+        for run, rack in since
+        for check in open_checks(rack)
+        if check["name"] not in _OF_TRAYS
     )
-    repaired = [tray["name"] for tray in trays if since and _is_repaired_since(tray, since[0][0])]
     if FAIL in words:
         yield FAIL, f"FAIL of {some_of(words[FAIL])}"
-    if failed:
-        yield FAIL, some_of(failed, 3, "; ")
+    if "fail" in checks:
+        yield FAIL, some_of(checks["fail"], 3, "; ")
     if INCOMPLETE in words:
         yield INCOMPLETE, f"INCOMPLETE of {some_of(words[INCOMPLETE])}"
     if not since:
         yield INCOMPLETE, "no run had all of its trays"
-    if missing:
-        yield INCOMPLETE, some_of(missing, 3, "; ")
-    unlike = {str(tray["node"]) for tray in since[0][1]["trays"]} ^ {str(tray["name"]) for tray in trays}
+    if "missing" in checks:
+        yield INCOMPLETE, some_of(checks["missing"], 3, "; ")
+    (last, rack_then), *partial_runs = since
+    last_whole = f"run {last.run_id}, the last one of the whole rack"
+    unlike = {str(tray["node"]) for tray in rack_then["trays"]} ^ {str(tray["name"]) for tray in trays}
     if names := sorted(unlike, key=natural_order):
-        last_whole = f"run {since[0][0].run_id}, the last one of the whole rack"
         yield INCOMPLETE, f"other trays than in {last_whole}: {some_of(names)}"
-    for run, rack in since[1:]:
-        if changed := sorted(_shared_values(run, rack) - _shared_values(*since[0])):
+    for run, rack in partial_runs:
+        if changed := sorted(_shared_values(run, rack) - _shared_values(last, rack_then)):
             values = some_of(f"{word} {value}" for word, value in changed)
-            yield INCOMPLETE, f"run {run.run_id} reports {values}, unlike run {since[0][0].run_id} of the whole rack"
-    if repaired:
-        yield INCOMPLETE, f"{some_of(repaired)} repaired after run {since[0][0].run_id}, the last one of the whole rack"
+            yield INCOMPLETE, f"run {run.run_id} reports {values}, unlike run {last.run_id} of the whole rack"
+    ended = str(last.head["finished_at"])
+    if repaired := [tray["name"] for tray in trays if tray["repaired"] and (tray["tested_at"] or "") > ended]:
+        yield INCOMPLETE, f"{some_of(repaired)} repaired after {last_whole}"
 
 
 def _shared_values(run: ReportedRun, rack: Document) -> set[tuple[str, str]]:
@@ -84,7 +84,3 @@ def _is_whole(rack: Document) -> bool:
     return not {check["name"] for check in open_checks(rack)} & NOT_WHOLE and all(
         tray["by"] in ("cluster_uuid", "chassis_serial") for tray in rack["trays"]
     )
-
-
-def _is_repaired_since(tray: Document, run: ReportedRun) -> bool:
-    return bool(tray["repaired"] and tray["tested_at"] and tray["tested_at"] > str(run.head["finished_at"]))

@@ -17,7 +17,7 @@ from ..judge.repairs import DeclaredRepair, NodeSighting, ReportedRun, days_befo
 from ..judge.verdict import run_verdict
 from ..records.documents import Document
 from ..runs.failed_checks import FAIL, INCOMPLETE, PASS
-from .accepted_racks import decide_racks
+from .accepted_racks import AGAIN, decide_racks
 
 SCHEMA = "gpuval.acceptance/1"
 #: Accepted nodes that a repaired one must work together with.
@@ -26,7 +26,7 @@ NEIGHBOURS = 2
 REMOVED = "removed"
 #: Of a run that left out nodes, and no stages.
 OF_NODES = ("limit", "busy")
-AGAIN = '`make validate ARGS="--limit {chosen}"`, and name that run in RUNS, too'
+
 REPAIR = f"repair it, then {AGAIN}"
 WHOLE = "`make validate`, and start RUNS with that run"
 DECLARE = (

@@ -55,7 +55,12 @@ def letter_html(acceptance: Document, digest: str, reports: Mapping[str, Documen
         has_kinds=len(losses) > len({entry["title"] for entry, _ in losses}),
         other_losses={run_id: not_tested.losses(reports[run_id]) for run_id in accepting[1:]},
         all_limits={text: names for texts in limits.values() for text, names in texts.items()},
-        histories=values_by_key((_history(node), node["name"]) for node in nodes),
+        # every run of a node: id, the machine's name there if it is another one, verdict, class and effect
+        histories=values_by_key((
+            tuple((run["run_id"], run["name"] if run["name"] != node["name"] else "", run["verdict"],
+                   run["class"] or "", run["effect"]) for run in node["runs"]),
+            node["name"],
+        ) for node in nodes),
         channels=values_by_key(channels),
     )  # fmt: skip
 
@@ -86,12 +91,3 @@ def _losses(
         numbered = [(expected, numbers.setdefault(source, len(numbers) + 1)) for expected, source in texts]
         losses.append(({**entry, "text": text.removeprefix(entry["title"])}, numbered))
     return losses, list(numbers)
-
-
-def _history(node: Document) -> tuple[tuple[str, ...], ...]:
-    """Every run of a node: id, the machine's name there if it is another one, verdict, class and effect."""
-    return tuple(
-        (run["run_id"], run["name"] if run["name"] != node["name"] else "", run["verdict"], run["class"] or "",
-         run["effect"])
-        for run in node["runs"]
-    )  # fmt: skip

@@ -12,10 +12,10 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache, wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import SettingError
 from .paths import COLLECTION, ROLES, project_path
@@ -30,6 +30,8 @@ _PACKAGE = "ansible_collections.gpuval.fleet"
 _NAMED = re.compile(r'^    name = "([a-z][a-z0-9_]*)"$', re.MULTILINE)
 _PARENTS = {"schedulers": f"{_PACKAGE}.plugins.plugin_utils.", "engines": f"{_PACKAGE}.plugins.module_utils.engines."}
 _Interface = TypeVar("_Interface")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: The folders that this process uses, and those that none of them may lie in: results and state.
@@ -55,10 +57,42 @@ def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
     use(listed(folders), [str(path) for path in forbidden if path])
 
 
+def cached(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Keep what a function returns for as long as this process uses the same folders."""
+
+    @lru_cache(maxsize=1 << 14)
+    def kept(_folders: tuple[tuple[Path, ...], ...], *arguments: Any, **named: Any) -> _Result:
+        return function(*arguments, **named)
+
+    @wraps(function)
+    def returned(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        return kept(tuple(_in_use.values()), *arguments, **named)  # type: ignore[arg-type]
+
+    returned.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
+    return returned
+
+
+@cached
 def found(kind: str) -> Mapping[str, Path]:
     """By name the folder or file of each of a kind, those that ship first. Raises SettingError for an extension that
     cannot be used."""
-    return _found(kind, _in_use["folders"], _in_use["forbidden"])
+    shipped = _SHIPPED[kind]()
+    named = dict(shipped)
+    for folder in folders():
+        for path in (path for path in sorted((folder / kind).glob("*")) if not _is_ignored(path)):
+            name, end = path.name.removesuffix(KINDS[kind]), KINDS[kind]
+            is_right = path.suffix == end and path.is_file() if end else path.is_dir()
+            if not is_right or not NAME.fullmatch(name):
+                pattern = f"a file NAME{end}" if end else "a folder NAME"
+                raise SettingError(
+                    f"{SETTING} {path}: {kind} has {pattern}, of small letters, digits and '_': rename or move it"
+                )
+            reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
+            if name in named or name in reserved:
+                clash = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
+                raise SettingError(f"{SETTING} {path}: {clash} by the name {name}: rename it")
+            named[name] = path
+    return named
 
 
 def own(kind: str) -> dict[str, Path]:
@@ -72,15 +106,13 @@ def check() -> None:
         found(kind)
 
 
+@cached
 def files(kind: str, pattern: str, *, shipped: bool = True) -> tuple[Path, ...]:
     """Files in the folder of each stage or scheduler, such as ``files/ranges.yml``: those of extensions first, then of
     what ships unless ``shipped`` is false. Raises SettingError."""
-    return _files(kind, pattern, shipped, _in_use["folders"], _in_use["forbidden"])
-
-
-def folders() -> Sequence[Path]:
-    """The folders of the extensions in use, links resolved. Raises SettingError."""
-    return _checked(_in_use["folders"], _in_use["forbidden"])
+    paths = sorted(found(kind).values(), key=is_shipped)
+    used = [path if path.is_dir() else path.parent for path in paths if shipped or not is_shipped(path)]
+    return tuple(path for folder in used for path in sorted(folder.glob(pattern)))
 
 
 def digests() -> dict[str, str]:
@@ -117,46 +149,16 @@ def is_shipped(path: Path) -> bool:
     return COLLECTION in path.parents
 
 
-@cache
-def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Mapping[str, Path]:
-    shipped = _SHIPPED[kind]()
-    named = dict(shipped)
-    for folder in _checked(folders, forbidden):
-        for path in (path for path in sorted((folder / kind).glob("*")) if not _is_ignored(path)):
-            name, end = path.name.removesuffix(KINDS[kind]), KINDS[kind]
-            is_right = path.suffix == end and path.is_file() if end else path.is_dir()
-            if not is_right or not NAME.fullmatch(name):
-                pattern = f"a file NAME{end}" if end else "a folder NAME"
-                raise SettingError(
-                    f"{SETTING} {path}: {kind} has {pattern}, of small letters, digits and '_': rename or move it"
-                )
-            reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
-            if name in named or name in reserved:
-                clash = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
-                raise SettingError(f"{SETTING} {path}: {clash} by the name {name}: rename it")
-            named[name] = path
-    return named
-
-
-@cache
-def _files(
-    kind: str, pattern: str, shipped: bool, folders: tuple[Path, ...], forbidden: tuple[Path, ...]
-) -> tuple[Path, ...]:
-    paths = sorted(_found(kind, folders, forbidden).values(), key=is_shipped)
-    used = [path if path.is_dir() else path.parent for path in paths if shipped or not is_shipped(path)]
-    return tuple(path for folder in used for path in sorted(folder.glob(pattern)))
-
-
-@cache
-def _checked(folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Sequence[Path]:
-    """The folders, each with its links resolved. Raises SettingError for one whose code others could change."""
+@cached
+def folders() -> Sequence[Path]:
+    """The folders in use, links resolved. Raises SettingError for one whose code others could change."""
     resolved: list[Path] = []
-    for source in folders:
+    for source in _in_use["folders"]:
         if not source.is_dir():
             raise SettingError(f"{SETTING} {source}: there is no such folder on the controller")
         folder = source.resolve()
         for above in (folder, *folder.parents):
-            if any(above == place.resolve() for place in forbidden) or (above / "run.json").is_file():
+            if any(above == place.resolve() for place in _in_use["forbidden"]) or (above / "run.json").is_file():
                 raise SettingError(
                     f"{SETTING} {source}: {above} holds what nodes reported: move the extension elsewhere"
                 )

@@ -1,8 +1,5 @@
-"""What a node must prove before its PASS accepts it, by ``skus/shared/acceptance.yml`` and not by a profile's name.
-
-``unproven`` alone decides that. The report keeps its answer by node, and marks, the health file, hostfiles and the
-verdict on the run read it there (``runs.failed_checks``). Pure.
-"""
+"""What a node must prove before its PASS accepts it, by ``skus/shared/acceptance.yml``, whatever the profile. Marks,
+the health file, hostfiles and the verdict on the run read the report's answer of ``unproven``. Pure."""
 
 import functools
 import re

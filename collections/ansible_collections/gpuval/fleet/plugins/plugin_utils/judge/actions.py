@@ -1,5 +1,4 @@
-"""One action for each node that is not accepted, by ``failures/ladders.yml`` and by what earlier runs found. Pure but
-for reading the rules."""
+"""One action for each node that is not accepted, by ``failures/ladders.yml`` and by what earlier runs found."""
 
 import functools
 from collections import Counter, defaultdict
@@ -14,10 +13,10 @@ from ..core.text import meant
 from ..records.documents import RUN_ENDED, Document
 from ..records.failure_classes import NODE, OF_MACHINE, all_classes, class_named, subject_of
 from .checks_without_criteria import IN_USE
+from .entries import deciding_class, headline, required_checks
 from .identity import best_of, machine_names
 from .stage_end import OPEN_STATES
 from .unsteady import UNSTEADY
-from .verdict import headline, node_class
 
 FILE = COLLECTION / "failures/ladders.yml"
 #: Names of ladders of repair steps: for checks of a user's own, and for missing evidence.
@@ -97,12 +96,10 @@ def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _
     return words
 
 
-def found_earlier(
-    earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: ""
-) -> dict[str, Document]:
-    """Findings of earlier runs as keyword arguments of ``verdict.judge``. ``declared``: see `lacked_gpus`."""
+def found_earlier(earlier: Earlier) -> dict[str, Document]:
+    """Findings of earlier runs as keyword arguments of ``verdict.judge``."""
     unsteady = {of: runs for (word, of), runs in earlier.items() if word == UNSTEADY}
-    return {"lacked_gpus": lacked_gpus(earlier, declared), "unsteady": unsteady}
+    return {"lacked_gpus": lacked_gpus(earlier), "unsteady": unsteady}
 
 
 def assign(report: Document, earlier: Earlier) -> None:
@@ -131,10 +128,9 @@ def _is_open(node: Document) -> bool:
     return check is not None and node["class"] in {f"{check['stage']}_{state}" for state in OPEN_STATES}
 
 
-def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()) -> dict[str, Any]:
+def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection[str]) -> dict[str, Any]:
     """The gravest action for the node's faults. ``shared``: identities that several machines have, which name none."""
-    faults = _faults(node, shared)[:MAX_FAULTS]
-    chosen = []
+    faults, chosen = _faults(node, shared)[:MAX_FAULTS], []
     for fault in faults:
         steps = rules.steps(fault)
         runs = sorted(earlier.get((fault.word, fault.of), ())) if fault.subject == NODE else []
@@ -152,11 +148,13 @@ def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection
 
 def _faults(node: Document, shared: Collection[str]) -> list[NodeFault]:
     """The faults that decided against the node, each once. ``shared``: identities that several machines have."""
-    machine, checks = _machine_identity(node, shared), _deciding_checks(node["checks"])
+    machine, checks, first = _machine_identity(node, shared), _deciding_checks(node["checks"]), headline(node)
     if not checks:
         word = node["class"] or "nothing_proven"
         return [NodeFault(word, "node", machine, subject_of(word, failed=False))]
-    found = [(_word(node, check), str(check.get("cause") or check["part"]), check["verdict"]) for check in checks]
+    # the node's own class is that of the check that decided its verdict
+    words = (str((check is first and node["class"]) or deciding_class(check)) for check in checks)
+    found = [(word, str(one.get("cause") or one["part"]), one["verdict"]) for word, one in zip(words, checks)]
     gpus = Counter(word for word, part, _ in found if _is_gpu(part))
     faults = (
         NodeFault(word, *_where(node, part, gpus[word], machine, shared), subject_of(word, failed=verdict == "fail"))
@@ -166,30 +164,14 @@ def _faults(node: Document, shared: Collection[str]) -> list[NodeFault]:
 
 
 def _deciding_checks(checks: Iterable[Document]) -> list[Document]:
-    """The required checks that decided: the first of ``_DECIDING`` that selects any."""
-    required = [check for check in checks if check["severity"] == "required"]
-    return next(filter(None, (select(required) for select in _DECIDING)), [])
-
-
-def _ended_from_outside(required: Sequence[Document]) -> list[Document]:
-    """The checks that other work or a clean ended from outside: other missing evidence follows from that."""
-    missing = (check for check in required if check["verdict"] == "missing")
-    return [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]][:1]
-
-
-def _missing(required: Sequence[Document]) -> list[Document]:
-    """The checks with missing evidence, without the figures of a stage that itself did not end well."""
-    missing = [check for check in required if check["verdict"] == "missing"]
+    """The required checks that decided against a node: those that failed; else what other work or a clean ended, since
+    other evidence is missing for that; else missing evidence, without figures of a stage that did not end well."""
+    checks = list(checks)
+    missing = required_checks(checks, "missing")
+    from_outside = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
     ended_badly = {check["stage"] for check in missing if check["kind"] == "state"}
-    return [check for check in missing if check["kind"] == "state" or check["stage"] not in ended_badly]
-
-
-#: Which checks decided against a node: the first selection that is not empty.
-_DECIDING: tuple[Callable[[Sequence[Document]], list[Document]], ...] = (
-    lambda required: [check for check in required if check["verdict"] == "fail"],
-    _ended_from_outside,
-    _missing,
-)
+    ends = [check for check in missing if check["kind"] == "state" or check["stage"] not in ended_badly]
+    return required_checks(checks, "fail") or from_outside[:1] or ends
 
 
 def _is_gpu(part: str) -> bool:
@@ -206,13 +188,6 @@ def _where(node: Document, part: str, gpus: int, machine: str, shared: Collectio
     gpus_by_index = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
     identity = best_of(gpus_by_index.get(index, {}), ("serial", "uuid"))
     return part, f"gpu {identity}" if identity and identity not in shared else f"{machine} {part}"
-
-
-def _word(node: Document, check: Document) -> str:
-    """The failure class of one check: the node's own if this check decided the node's verdict."""
-    if check is headline(node) and node["class"]:
-        return str(node["class"])
-    return node_class([dict(check)])
 
 
 def _shared(nodes: Sequence[Document]) -> frozenset[str]:

@@ -1,7 +1,5 @@
-"""Baselines: the figures of the accepted nodes of one run, as a document that later runs are compared with.
-
-With each figure is its repeatability: the spread between nodes, within a node, and of repeats of one measurement.
-"""
+"""Baselines: the figures of the accepted nodes of one run, each with its spread between nodes, within a node, and of
+repeats, as a document that later runs are compared with."""
 
 import hashlib
 import json

@@ -44,8 +44,7 @@ def launch_check(name: str, launch: Document | None, records: Mapping[str, Recor
 
 
 def interruption_checks(name: str, launch: Document) -> list[Entry]:
-    """A warning for each time that the node was lost during the run and came back, and for a second measurement that
-    did not start."""
+    """A warning for each time that the node was lost and came back, and for a second measurement that did not start."""
     lost = ("interrupted", "interrupted in mid-run: ", "one attempt without a loss of the node")
     again = (NOT_MEASURED_AGAIN, "", "a second measurement of what differs from the peers")
     return [
@@ -99,8 +98,7 @@ def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
 
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     """The check of the accelerator that was used. A CPU replaces GPUs only if the inventory says ``cpu``, or without
-    GPU hardware. GPUs can all vanish from the PCI bus when their board has no power: beside nodes with GPUs the
-    inventory must say it."""
+    GPU hardware; beside nodes with GPUs the inventory must say it, since GPUs vanish from the PCI bus without power."""
     declared = f"sku {subject.sku}"
     if subject.declared_gpus:
         declared = f"{'' if subject.sku == 'auto' else f'{declared} with '}{subject.declared_gpus} GPUs"
@@ -224,8 +222,7 @@ UNMEASURED = (FACTS, "image")
 def find_copies(
     run: Document, evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
-    """For each node and stage the other nodes that report the same measurements, except those that claim its
-    identity."""
+    """For each node and stage the other nodes with the same measurements, except those that claim its identity."""
     owners: dict[tuple[str, bytes], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures

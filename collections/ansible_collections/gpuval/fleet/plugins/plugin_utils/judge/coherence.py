@@ -1,8 +1,7 @@
 """Whether what a stage reports agrees with itself: its times, figures, telemetry, command, and the node's other stages.
 
-A rule of ``skus/shared/coherence.yml``, or of ``files/coherence.yml`` of a stage, is a ratio of reported figures, with
-the limits that healthy records keep. What cannot be is no evidence: the stage is missing. It fails where the
-contradiction itself shows a fault.
+A rule of ``skus/shared/coherence.yml``, or of ``files/coherence.yml`` of a stage, is a ratio of figures with the limits
+of healthy records. The stage of a contradiction is missing; it fails where that itself shows a fault.
 """
 
 import functools
@@ -75,8 +74,7 @@ CoherenceProduct = tuple[tuple[CoherenceTerm, ...], ...]
 
 @dataclass(frozen=True)
 class CoherenceRule:
-    """The ratio of ``of`` to ``over`` lies between ``low`` and ``high``; ``schemas/coherence.schema.json`` has the
-    fields."""
+    """The ratio of ``of`` to ``over`` lies between ``low`` and ``high``; see ``schemas/coherence.schema.json``."""
 
     name: str
     stages: tuple[str, ...]
@@ -100,10 +98,9 @@ class CoherenceRule:
     def allows(self, ratio: float) -> bool:
         return self.low <= ratio <= self.high
 
-    @property
-    def needed_metrics(self) -> frozenset[str]:
-        """Metrics of the rule's own stage; without them the rule does not apply."""
-        return frozenset(t.name for t in self.terms if t.constant is None and "." not in t.name and not t.stage)
+    def applies_to(self, metrics: frozenset[str]) -> bool:
+        """Whether the rule's stage reports all metrics that the rule reads of it."""
+        return all(t.name in metrics or t.constant is not None or "." in t.name or t.stage for t in self.terms)
 
 
 def files() -> tuple[Path, ...]:
@@ -111,14 +108,10 @@ def files() -> tuple[Path, ...]:
     return (RULES, *extensions.files("stages", OF_STAGE))
 
 
+@extensions.cached
 def rules() -> tuple[CoherenceRule, ...]:
     """All coherence rules. Raises SettingError, CriteriaError, schemas.Invalid."""
-    return _rules(files())
-
-
-@functools.cache
-def _rules(paths: tuple[Path, ...]) -> tuple[CoherenceRule, ...]:
-    return tuple(_parse_rule(entry, path) for path in paths for entry in entries_of(path))
+    return tuple(_parse_rule(entry, path) for path in files() for entry in entries_of(path))
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
@@ -153,16 +146,11 @@ def _parse_term(text: str) -> CoherenceTerm:
         return CoherenceTerm(text, match["name"], match["stage"] or "", match["gather"] or "")
 
 
+@extensions.cached
 def rules_for(stage: str, metrics: frozenset[str]) -> tuple[CoherenceRule, ...]:
     """The rules that apply to a stage with these metrics; one with ``*`` is repeated for each metric that matches."""
-    return _rules_for(stage, metrics, files())
-
-
-@functools.lru_cache(maxsize=512)
-def _rules_for(stage: str, metrics: frozenset[str], paths: tuple[Path, ...]) -> tuple[CoherenceRule, ...]:
-    fitting = (rule for rule in _rules(paths) if not {"*", stage}.isdisjoint(rule.stages))
-    concrete = (variant for rule in fitting for variant in _variants(rule, metrics))
-    return tuple(rule for rule in concrete if rule.needed_metrics <= metrics)
+    fitting = (rule for rule in rules() if not {"*", stage}.isdisjoint(rule.stages))
+    return tuple(variant for rule in fitting for variant in _variants(rule, metrics) if variant.applies_to(metrics))
 
 
 def _variants(rule: CoherenceRule, metrics: frozenset[str]) -> Iterator[CoherenceRule]:
@@ -311,27 +299,13 @@ class StageFigures:
         text = command[command.index(option) + 1]
         return float(text) if text.replace(".", "", 1).isdecimal() else None
 
-    def of_setup(self, name: str) -> float | None:
-        """A figure that the record's training setup implies, by name."""
-        return _of_setup(self._record["fingerprints"].get("training_setup", "")).get(name)
-
-    def of_fingerprint(self, name: str) -> float:
-        """1 if the fingerprint is a digest; 0 for other text, or without the fingerprint."""
-        return float(bool(_DIGEST.fullmatch(self._record["fingerprints"].get(name, ""))))
+    def fingerprint(self, name: str) -> str:
+        return self._record["fingerprints"].get(name, "")
 
     def of_sku(self, path: str) -> float | None:
         """A figure of the SKU's data sheet, by its dotted path."""
         figure = data_sheet_figure(vars(self._sku), path) if self._sku else None
         return None if figure is None else float(figure)
-
-
-_SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
-    "record": StageFigures.of_record,
-    "plan": StageFigures.of_plan,
-    "setup": StageFigures.of_setup,
-    "fingerprint": StageFigures.of_fingerprint,
-    "sku": StageFigures.of_sku,
-}
 
 
 def _figure(value: Any) -> float:
@@ -354,7 +328,7 @@ def _timestamp(text: str) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _of_setup(setup: str) -> Mapping[str, float]:
+def training_setup_figures(setup: str) -> Mapping[str, float]:
     """Figures that a training setup implies for a process: samples (or tokens) per step, FLOPs of each, loss of
     chance."""
     match = _SETUP.fullmatch(setup)
@@ -370,6 +344,16 @@ def _of_setup(setup: str) -> Mapping[str, float]:
         figures["parameters"] = float(shapes.llama_parameters(shape))
         figures["precision"] = _figure(f"{precision} weights")
     return {**figures, "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
+
+
+_SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
+    "record": StageFigures.of_record,
+    "plan": StageFigures.of_plan,
+    "setup": lambda figures, name: training_setup_figures(figures.fingerprint("training_setup")).get(name),
+    # 1 for a digest, 0 for other text, or without the fingerprint
+    "fingerprint": lambda figures, name: float(bool(_DIGEST.fullmatch(figures.fingerprint(name)))),
+    "sku": StageFigures.of_sku,
+}
 
 
 # Contradictions that no ratio shows. Each function yields those of one stage's record, as text.
@@ -458,8 +442,7 @@ _ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests, _copied_parts)
 
 def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:
     """An entry for each rule that the stage's record contradicts. ``failed``: metrics that failed a check, which
-    explains contradictions of theirs. ``of_gang``: figures are of several nodes, so a contradiction shows no fault of
-    this node."""
+    explains their contradictions. ``of_gang``: of figures of several nodes, which show no fault of this node."""
     record = subject.records.get(stage)
     if record is None or record["state"] != "success" or record["exit_code"] is None:  # None: the controller's own
         return []

@@ -1,9 +1,8 @@
 """Each figure of a node beside that of the other nodes of its kind: advice on what no criterion compares.
 
-``skus/shared/comparisons.yml`` says which side of a figure is worse and from which difference on it is named. A figure
-is compared as the logarithm of its ratio to the median of its part (gpu:3 with gpu:3). A node is named where it is on
-the worse side by more than the margin, and by more spreads than differences between healthy nodes reach: the good side
-of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
+A figure is compared as the logarithm of its ratio to the median of its part (gpu:3 with gpu:3). A node is named that is
+on the worse side by more than the margin (``skus/shared/comparisons.yml``) and more spreads than healthy nodes reach:
+the good side of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
 """
 
 import functools

@@ -6,7 +6,7 @@ when a list declares it informational, with a reason.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,34 +42,35 @@ class Coverage:
 
 
 def compare(
-    reported: Mapping[str, Iterable[str]], checks: Iterable[Check], informational: Iterable[Informational] = ()
+    reported: Mapping[str, Iterable[str]],
+    checks: Iterable[Check],
+    informational: Sequence[Informational] = (),
+    applied: Collection[str] | None = None,
 ) -> Coverage:
-    """The gaps between what stages report (stage -> names of metrics and fingerprints) and what checks look at."""
+    """The gaps between what stages report (stage -> names of metrics and fingerprints) and what checks look at.
+    ``applied``: names of the checks that something should be reported for; None for all."""
     names_reported = {stage: set(names) for stage, names in reported.items()}
-    checks = list(checks)
-    looked_at: dict[str, set[str]] = defaultdict(set)
-    for check in checks:
-        looked_at[check.stage] |= KINDS[check.kind].metrics(check)
-    listed = tuple(informational)
+    looked_at = [(check, KINDS[check.kind].metrics(check)) for check in checks]
+    judged = {(check.stage, name) for check, names in looked_at for name in names}
     unjudged = {
         f"{stage}/{name}"
         for stage, names in names_reported.items()
-        for name in names - looked_at[stage]
-        if not comparison_rule_of(name).worse and not is_informational(stage, name, listed)
+        for name in names
+        if (stage, name) not in judged
+        and not comparison_rule_of(name).worse
+        and not is_informational(stage, name, informational)
     }
     unreported = {
         f"{check.name} ({check.stage}/{name})"
-        for check in checks
-        for name in KINDS[check.kind].metrics(check) - names_reported.get(check.stage, set())
+        for check, names in looked_at
+        for name in names - names_reported.get(check.stage, set())
+        if applied is None or check.name in applied
     }
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 
 
-def of_report(
-    nodes: Sequence[Document], checks: Iterable[Check], informational: Iterable[Informational] = ()
-) -> Coverage:
-    """The gaps of a judged run, from its report's nodes (``metrics``, ``checks``, ``stages``). A check counts as
-    unreported if it applied to a stage that ended well."""
+def of_report(nodes: Sequence[Document], checks: Iterable[Check], informational: Sequence[Informational]) -> Coverage:
+    """The gaps of a judged run. A check counts as unreported if it applied to a stage that ended well."""
     reported: dict[str, set[str]] = defaultdict(set)
     applied: set[str] = set()
     for node in nodes:
@@ -79,10 +80,7 @@ def of_report(
         applied |= {
             check["name"] for check in node["checks"] if check["verdict"] != "skipped" and check["stage"] in ended_well
         }
-    checks = list(checks)
-    gaps = compare(reported, checks, informational)
-    counted = [check for check in checks if check.name in applied]
-    return Coverage(gaps.unjudged, compare(reported, counted).unreported)
+    return compare(reported, checks, informational, applied)
 
 
 #: Stages that only some settings or placements have; they prove nothing about the hardware.

@@ -284,8 +284,7 @@ def order_checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> li
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
     """The check that the node has all GPUs of its SKU, if their number is not declared. An ordered SKU means a whole
-    node. A SKU that was only detected may be a virtual machine with part of a node, but never with seven of eight
-    GPUs."""
+    node; a detected one may be a virtual machine with part of a node, but not with seven of eight GPUs."""
     if subject.declared_gpus is not None or sku.node_gpus is None:
         return []
     count = subject.detected_gpus

@@ -1,12 +1,9 @@
-"""The entries of a report: one check's verdict on a node or on one of its parts.
-
-A part that fails has an entry of its own; parts that are missing share one entry that names them; when all pass, one
-entry shows the part nearest to the limit.
-"""
+"""The entries of a report: one check's verdict on a node or a part. Each failed part has its own; missing parts share
+one; if all pass, one entry shows the part nearest to the limit."""
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...module_utils.hardware.pci import GPU_VENDORS
@@ -14,7 +11,8 @@ from ..core import units
 from ..core.stages import DEPTHS
 from ..core.text import some_of
 from ..records import environment
-from ..records.documents import UNFINISHED, Record
+from ..records.documents import UNFINISHED, Document, Record
+from ..records.failure_classes import speaks_of_node
 from .check import Check, Subject, revision_of
 
 MAX_PARTS = 1_000_000
@@ -46,8 +44,7 @@ class PartResult(NamedTuple):
 
 
 class _EntryFields:
-    """The dictionaries of its instances share their keys: an entry takes 200 bytes rather than 470, and a fleet has
-    hundreds of thousands."""
+    """Its instances' dictionaries share keys: one of a fleet's hundred thousands takes 200 bytes rather than 470."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for name, value in fields.items():
@@ -113,6 +110,46 @@ def entries_of(check: Check, results: Sequence[PartResult], absent: Absent = Non
         if len(results) > 1:
             entries[0]["reason"] = f"the worst of {len(results)}: {entries[0]['reason']}"
     return entries
+
+
+#: Metrics in which a search reports its findings about one node.
+SEARCH_METRICS = ("fabric_suspect_count", "fabric_untested_count", "fabric_bad_link_count")
+
+
+def verdict_and_class(checks: Sequence[Entry]) -> dict[str, Any]:
+    """``verdict`` and failure ``class`` (None for PASS) of a node or rack with these checks. Without required work that
+    passed it is INCOMPLETE."""
+    failed, missing, passed = (required_checks(checks, verdict) for verdict in ("fail", "missing", "pass"))
+    if any(map(speaks_of_node, failed)):
+        verdict = "FAIL"
+    elif failed or missing or all(check["kind"] in ("launch", "identity") for check in passed):
+        verdict = "INCOMPLETE"
+    else:
+        return {"verdict": "PASS", "class": None}
+    return {"verdict": verdict, "class": deciding_class(headline({"checks": checks}))}
+
+
+def required_checks(checks: Iterable[Document], *verdicts: str) -> list[Document]:
+    return [check for check in checks if check["severity"] == "required" and check["verdict"] in verdicts]
+
+
+def deciding_class(check: Document | None) -> str:
+    """The failure class by which a check decides: of a launch, of a stage's end, or the check's name."""
+    if check is None:
+        return "nothing_proven"
+    return str(check["value"] if check["kind"] == "launch" else check.get("class") or check["name"])
+
+
+def headline(node: Document) -> Document | None:
+    """The check that decided against the node: the first required one that failed, else the first that is missing. If
+    another part is the cause of the first, that part's own failed check comes first. Among missing ones, a search's
+    findings about this node come before what all members of its gang share."""
+    failed, missing = (required_checks(node["checks"], verdict) for verdict in ("fail", "missing"))
+    failed.sort(key=lambda check: not speaks_of_node(check))
+    cause = failed[0].get("cause") if failed else None
+    failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
+    of_search = [check for check in missing if check["metric"] in SEARCH_METRICS and check["value"] is not None]
+    return next(iter([*failed, *of_search, *missing]), None)
 
 
 def not_applicable(check: Check, subject: Subject) -> list[Entry]:

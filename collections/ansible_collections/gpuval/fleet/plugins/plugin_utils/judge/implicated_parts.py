@@ -1,8 +1,7 @@
 """Which part of a node explains what is wrong with it: figures that one part explains are one finding. Pure.
 
-A slow GPU slows its links, and all GPUs wait for it in training. The part that explains most of the figures that failed
-or warned comes first; what it explains leaves the list, and the next part follows. Of two that explain equally many the
-smaller counts: a link before a GPU, a GPU before a NUMA node, that before the host, and a part before the GPU switch.
+A slow GPU slows its links, and all GPUs wait for it in training. The part that explains most failed or warned figures
+comes first, then the next by what is left. Of equals the smaller counts: link, GPU, NUMA node, host, GPU switch.
 """
 
 from collections import defaultdict

@@ -42,8 +42,7 @@ def take_file(
 
 
 def is_settled(folder: RunFolder) -> bool:
-    """Whether the run, or that of a round, needs no launches: it was judged before they were recorded, or it was
-    imported without them."""
+    """Whether a run (or round) needs no launches: judged before they were recorded, or imported without them."""
     whole_run = RunFolder(folder.path.parents[1])  # the run that this round of a gang belongs to
     is_judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
     return is_judged or (folder.is_imported and not folder.read_launches())

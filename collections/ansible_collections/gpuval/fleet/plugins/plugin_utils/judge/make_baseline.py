@@ -1,7 +1,4 @@
-"""Make a baseline from the accepted nodes of a run.
-
-Outliers among their parts are left out, so that the baseline of a run with bad nodes is that of its good ones.
-"""
+"""Make a baseline from the accepted nodes of a run, without outliers among their parts."""
 
 import operator
 import statistics

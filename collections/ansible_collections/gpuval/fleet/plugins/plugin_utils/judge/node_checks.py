@@ -36,9 +36,8 @@ from .stage_end import MAX_REASON, REFUSED, StageEnd, find_shared, judge_end
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What the checks of all nodes of a run share. ``twins`` (find_twins): for each node how its identity relates to
-    others'. ``copies`` (find_copies): for each node and stage the nodes with the same measurements. ``unsteady``: for
-    each machine or GPU the earlier runs in which its speed changed."""
+    """What the checks of all nodes of a run share. ``twins``, ``copies``: see find_twins, find_copies. ``unsteady``:
+    for each machine or GPU the earlier runs in which its speed changed."""
 
     document: Document
     evidence: RunEvidence

@@ -63,12 +63,11 @@ class Modes:
 class PeerGroup:
     """How many nodes, what they share (``kind``, in words), and the statistics of their parts.
 
-    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
-    deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; ``normal``: that beyond which normal noise explains no whole node, ``doubtful``: that beyond which
-    one is to be measured again, 0 where they are not known; all relative. ``modes``: where the nodes are two
-    populations; if that is certain, statistics are those of the larger one, of two that are equal those of the better.
-    ``earlier``: the group is that of an earlier judgement.
+    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. Relative
+    deviations, 0 if not known: ``repeats`` of one measurement explain, ``reach``: a figure beyond is no chance in a
+    fleet with long tails, ``normal``: normal noise explains no whole node beyond, ``doubtful``: one beyond is measured
+    again. ``modes``: two populations; if certain, statistics are those of the larger one, of two equal ones those of
+    the better. ``earlier``: the group is that of an earlier judgement.
     """
 
     nodes: int
@@ -239,8 +238,7 @@ LEAST, MOST = 1e-50, 1e50
 
 @dataclass(frozen=True)
 class PeerSample:
-    """A node's figures by part, in the check's unit. ``errors``: relative standard errors of the figures whose repeats
-    show it."""
+    """A node's figures by part, in the check's unit. ``errors``: relative standard errors that repeats show."""
 
     subject: Subject
     record: Record
@@ -348,8 +346,7 @@ def values_at(record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]
 
 
 def figures_of(check: Check, subject: Subject, record: Record, revision: int) -> tuple[PartFigures, list[PartResult]]:
-    """The figure of each part in the check's unit, and a result for each invalid part. A part must have one figure, and
-    be a part that the node can have."""
+    """The figure of each part in the check's unit, and a result for each invalid part: with two figures, or unknown."""
     figures: PartFigures = []
     settled: list[PartResult] = []
     metrics = subject.metrics(record, check.metric, check.scope, revision)
@@ -410,9 +407,8 @@ def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
 def _errors(
     check: Check, subject: Subject, record: Record, parts: set[str], revision: int
 ) -> tuple[list[float], list[PartResult]]:
-    """The relative standard errors of the parts' figures, and the parts without one. Enough repeats are needed. A
-    median has at least the error of that many normal repeats. A later revision reports its own error; if its repeats
-    are too few, the SKU's known spread replaces it."""
+    """The relative standard errors of the parts' figures, and the parts without one. A median has at least the error of
+    that many normal repeats. A later revision reports its own, else the SKU's known spread replaces it."""
     if check.spread_from is None:
         return [], []
     errors_of = errors_by_part(check, subject, record, revision)

@@ -1,9 +1,6 @@
-"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise; and whether
-nodes are one population: two modes among them, and tails that are longer than those of normal noise. Pure.
-
-The latter are looked for where a fault cannot hide them: modes by the gap between them, tails on the side of good
-figures, which a slow node does not touch.
-"""
+"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise. Whether nodes
+are one population, and have longer tails than normal noise: modes by the gap between them, tails on the side of good
+figures, where no fault hides them. Pure."""
 
 import heapq
 import itertools
@@ -80,9 +77,8 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> "Peers | None":
-        """The median and deviation without outliers, since a bad third moves a median and widens a spread. Values
-        beyond both ``margin`` and ``deviations`` are left out, repeatedly, until none is far off or half of the values
-        are left out."""
+        """The statistics without values beyond both ``margin`` and ``deviations``, left out repeatedly until none is
+        far off or half are left out: a bad third moves a median and widens a spread."""
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
@@ -185,9 +181,8 @@ class Tails:
     far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. Values beyond margin
-        and deviations are left out of the centre, which bad nodes would move. Bad values count only as far as the good
-        values of two nodes reach: beyond may be faults."""
+        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. The centre is without
+        the far. Bad values, which may be faults, count only as far as the good values of two nodes reach."""
         pairs = list(values)
         peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
@@ -260,9 +255,8 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The middle of the nodes' levels, and the distance that normal noise does not exceed. ``least``: the relative
-    distance that matters; levels beyond it are left out. The distance is infinite if too few levels remain, or no node
-    reports the figure."""
+    """The middle of the nodes' levels, and the distance that normal noise does not exceed; infinite if too few are
+    left. ``least``: the relative distance that matters; levels beyond are left out."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)
@@ -302,10 +296,7 @@ def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:
     """Indexes of the lower and of the upper nodes, if the levels have two modes, and whether these are certain; else
-    None.
-
-    ``least``: the difference of the modes' means, relative to the upper one, that matters.
-    """
+    None. ``least``: the difference of the modes' means, relative to the upper one, that matters."""
     count = len(levels)
     side = max(MODE_NODES, math.ceil(MODE_SHARE * count))
     if 2 * side > count:

@@ -1,10 +1,8 @@
-"""Whether figures are possible at all: each has a physical range, whatever its limits: that of ``files/ranges.yml`` of
-a stage, or of ``skus/shared/ranges.yml``."""
+"""Whether figures are physically possible: by the ranges in ``files/ranges.yml`` of stages and in ``skus/shared/``."""
 
 import functools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..core import extensions, schemas, units
@@ -47,25 +45,21 @@ class Range:
         return self.high if peak is None else float(peak) * self.times
 
 
-@functools.cache
-def ranges(of_stages: tuple[Path, ...]) -> tuple[Range, ...]:
+@extensions.cached
+def ranges() -> tuple[Range, ...]:
     """The ranges of the stages' files, then those for all. Raises schemas.Invalid for a file against its schema."""
     entries: list[dict[str, Any]] = []
-    for path in (*of_stages, RANGES):
+    for path in (*extensions.files("stages", OF_STAGE), RANGES):
         document = read_document(path)
         schemas.validate("ranges", document, what=str(path))
         entries += [{**entry, "metrics": tuple(entry["metrics"]), "file": short_path(path)} for entry in document]
     return tuple(Range(**entry) for entry in entries)
 
 
+@extensions.cached
 def range_of(metric: str) -> Range:
     """The first range that matches the metric's name; the last range matches all."""
-    return _range_of(metric, extensions.files("stages", OF_STAGE))
-
-
-@functools.lru_cache(maxsize=8192)
-def _range_of(metric: str, of_stages: tuple[Path, ...]) -> Range:
-    return next(one for one in ranges(of_stages) if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
+    return next(one for one in ranges() if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:

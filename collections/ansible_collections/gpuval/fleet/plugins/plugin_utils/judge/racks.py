@@ -1,9 +1,8 @@
 """Racks: the nodes of one NVLink domain, and what must hold of them together. Pure.
 
-A node is a tray if its SKU has an NVLink domain of several nodes (``links.domain_gpus``), whether or not its fabric
-works. Its rack is that of its ClusterUUID, else of its chassis serial, else of its label. A rack is PASS only if all
-of its trays are there and PASS, and every required check of the rack holds. What an inventory leaves out makes the rack
-INCOMPLETE, and never changes the verdict on a node.
+A node is a tray if its SKU has an NVLink domain of several nodes, whether or not its fabric works. Its rack is that of
+its ClusterUUID, else of its chassis serial, else of its label. A rack is PASS only if all its trays are there and PASS,
+and its required checks hold. What an inventory leaves out makes it INCOMPLETE, and changes no node.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ from ..runs.labels import CLIQUE_LABEL, rack_of
 from . import sku_catalogue
 from .acceptance import MAX_GPUS
 from .check import FACTS, Subject
-from .entries import Entry, own_entry
+from .entries import Entry, own_entry, required_checks, verdict_and_class
 from .peer_statistics import MIN_PARTS, majority
 from .sku_catalogue import Sku
 from .stage_end import MAX_REASON
@@ -57,26 +56,29 @@ class RackTray:
     has_facts: bool
     labels: Mapping[str, str]
     declared: Mapping[str, Any]
-    properties: Mapping[str, str]
     values: Mapping[str, Mapping[str, list[str]]]
     imex: Mapping[str, Any]
-    #: By number of an NVLink, on how many GPUs it is down, or has errors.
+    #: By number of an NVLink, on how many GPUs it is down, or has errors; and on how many it is down.
     bad_links: Counter[str]
-    #: By number of an NVLink, on how many GPUs it is down.
     down_links: Counter[str]
 
     @classmethod
     def of(cls, subject: Subject, expected: Document, verdict: str) -> "RackTray":
         facts = subject.records.get(FACTS)
         reported, sku = facts["environment"] if facts else {}, _sku_of(subject)
-        expected_gpus = subject.declared_gpus or (sku.node_gpus if sku else 0) or 0
-        gpus = min(int(subject.detected_gpus or 0), MAX_GPUS)
+        properties = {key: {text: list[str]()} for key, text in subject.properties.items()}
+        links = [
+            (one_line(str(link.get("link")), 8), link.get("is_up") is False, link.get("errors"))
+            for link in environment.objects(reported, "gpus[].nvlinks[]")
+        ]
         return cls(
-            subject.name, verdict, sku, gpus, expected_gpus, facts is not None,
-            expected.get("labels", {}), expected.get("declared", {}).get("rack", {}), subject.properties,
-            {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
-            *(Counter(_link_number(link) for link in environment.objects(reported, "gpus[].nvlinks[]") if is_such(link))
-              for is_such in (_is_bad, _is_down)),
+            subject.name, verdict, sku, min(int(subject.detected_gpus or 0), MAX_GPUS),
+            subject.declared_gpus or (sku.node_gpus if sku else 0) or 0, facts is not None,
+            expected.get("labels", {}), expected.get("declared", {}).get("rack", {}),
+            properties | {key: _values(reported, path) for key, path in _OF_GPUS.items()}, _imex_facts(reported),
+            Counter(link for link, down, errors in links
+                    if down or (type(errors) is int and errors > MANY_LINK_ERRORS)),
+            Counter(link for link, down, _ in links if down),
         )  # fmt: skip
 
     def source(self, key: str) -> str:
@@ -96,7 +98,8 @@ class RackTray:
     @property
     def place(self) -> str:
         """Its place in the rack: ``slot 14, tray 4, host 1``; empty if not reported."""
-        return next((_place(text) for text in self.values["slot"]), "")
+        numbers = next(iter(self.values["slot"]), "").split()
+        return ", ".join(f"{word} {number}" for word, number in zip(("slot", "tray", "host"), numbers))
 
     def named(self, parts: Sequence[str] = ()) -> str:
         """The tray with its place and the parts that differ from the tray's others."""
@@ -108,23 +111,6 @@ def _values(reported: Mapping[str, Any], path: str) -> dict[str, list[str]]:
     pairs = environment.members(reported, f"gpus[].{path}")
     texts = ((one_line(text, 80), environment.part_of(gpu)) for gpu, text in pairs)
     return values_by_key(pair for pair in texts if "+" in path or pair[0].strip("0-"))
-
-
-def _link_number(link: Mapping[str, Any]) -> str:
-    return one_line(str(link.get("link")), 8)
-
-
-def _is_down(link: Mapping[str, Any]) -> bool:
-    return link.get("is_up") is False
-
-
-def _is_bad(link: Mapping[str, Any]) -> bool:
-    errors = link.get("errors")
-    return _is_down(link) or (type(errors) is int and errors > MANY_LINK_ERRORS)
-
-
-def _place(text: str) -> str:
-    return ", ".join(f"{word} {number}" for word, number in zip(("slot", "tray", "host"), text.split()))
 
 
 def _imex_facts(reported: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +235,7 @@ def _gpus_check(rack: NvlinkRack) -> RackFinding:
 
 def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "missing") -> RackFinding:
     """The finding on a value that all trays share. ``otherwise``: the verdict if none reports it."""
-    values = {tray.name: tray.values.get(key) or _property(tray, key) for tray in trays}
+    values = {tray.name: tray.values.get(key, {}) for tray in trays}
     reporting = [tray for tray in trays if values[tray.name]]
     if not reporting:
         return RackFinding(otherwise, f"no tray reports its {words}")
@@ -262,10 +248,11 @@ def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "mi
         described = "; ".join(f"{text} on {some_of(names, 4)}" for text, names in groups.items())
         return RackFinding("missing", f"{words} differs, inconclusive which is right: {described}")
     if odd:
-        named = some_of(
-            f"{tray.named(parts)} has {text}"
+        named = some_of(  # GPUs are named if others of the tray have another value
+            f"{tray.named(parts if len(values[tray.name]) > 1 else ())} has {text}"
             for tray in odd
-            for text, parts in _odd_parts(values[tray.name], right).items()
+            for text, parts in values[tray.name].items()
+            if text != right
         )
         most = f"{right} on {texts.count(right)} of {_count(reporting)}"
         return RackFinding("fail", f"{words} differs: {named}; {most}", [tray.name for tray in odd])
@@ -273,19 +260,6 @@ def _alike(key: str, words: str, trays: Sequence[RackTray], otherwise: str = "mi
         names = [tray.name for tray in silent]
         return RackFinding("missing", f"no {words} reported: {some_of(tray.named() for tray in silent)}", names)
     return RackFinding("pass", f"{words} is {right} on {_count(reporting)}")
-
-
-def _property(tray: RackTray, key: str) -> dict[str, list[str]]:
-    return {tray.properties[key]: []} if key in tray.properties else {}
-
-
-def _odd_parts(values: Mapping[str, list[str]], right: str) -> dict[str, list[str]]:
-    """The values other than the right one, with their GPUs if others of the tray have another value."""
-    return {value: parts if len(values) > 1 else [] for value, parts in values.items() if value != right}
-
-
-def _domain_check(rack: NvlinkRack) -> RackFinding:
-    return _alike("cluster_uuid", "ClusterUUID", rack.trays)
 
 
 def _cliques_check(rack: NvlinkRack) -> RackFinding:
@@ -339,16 +313,19 @@ def _slots_check(rack: NvlinkRack) -> RackFinding:
 
 
 def _links_check(rack: NvlinkRack) -> RackFinding:
-    """NVLinks with one number end at one switch plane: what most GPUs have at one number is a fault of the plane."""
     counts = sum((tray.bad_links for tray in rack.trays), Counter[str]())
-    bad = [f"link {number} is down or has many errors on {count} of {rack.gpus} GPUs"
-           for number, count in counts.most_common(8) if 2 * count > rack.gpus]  # fmt: skip
-    return RackFinding("fail", some_of(bad, 4, "; ")) if bad else RackFinding("pass", "no link of all GPUs is bad")
+    bad = ((number, count) for number, count in counts.most_common(8) if 2 * count > rack.gpus)
+    return _links_finding(rack, bad, "down or has many errors", "no link of all GPUs is bad")
+
+
+def _links_finding(rack: NvlinkRack, bad: Iterable[tuple[str, int]], word: str, otherwise: str) -> RackFinding:
+    """The finding on the NVLinks, by number with the count of GPUs, that are bad on most GPUs."""
+    texts = [f"link {number} is {word} on {count} of {rack.gpus} GPUs" for number, count in bad]
+    return RackFinding("fail", some_of(texts, 4, "; ")) if texts else RackFinding("pass", otherwise)
 
 
 def _planes_check(rack: NvlinkRack) -> RackFinding:
-    dead = [f"link {number} is down on {count} of {rack.gpus} GPUs" for number, count in rack.dead_planes.items()]
-    return RackFinding("fail", some_of(dead, 4, "; ")) if dead else RackFinding("pass", "no link is down on most GPUs")
+    return _links_finding(rack, rack.dead_planes.items(), "down", "no link is down on most GPUs")
 
 
 def _imex_check(rack: NvlinkRack) -> RackFinding:
@@ -433,7 +410,7 @@ CHECKS = (
               "Check slot and NVLink cabling of the tray from another chassis, and its domain in NMX-C."),
     RackCheck("rack_slots", _slots_check, "each tray in a place of its own", _PLACE,
               "Check whether one machine is listed twice; else reseat the trays or update the chassis firmware."),
-    RackCheck("rack_domain", _domain_check, "one ClusterUUID", _FABRIC,
+    RackCheck("rack_domain", lambda rack: _alike("cluster_uuid", "ClusterUUID", rack.trays), "one ClusterUUID", _FABRIC,
               "Check NMX-C or the fabric manager of the switches and the NVLinks of these trays; reset their GPUs."),
     RackCheck("rack_cliques", _cliques_check, "one clique for each declared partition", _FABRIC,
               "Move these trays to the partition of the others (NMX-C), or declare partitions in gpuval_rack."),
@@ -456,13 +433,7 @@ CHECKS = (
 )  # fmt: skip
 
 
-def racks_of(
-    run: Document,
-    nodes: Iterable[dict[str, Any]],
-    subjects: Mapping[str, Subject],
-    verdict_of: Callable[[Sequence[Entry]], str],
-    class_of: Callable[[Sequence[Entry]], str],
-) -> list[dict[str, Any]]:
+def racks_of(run: Document, nodes: Iterable[dict[str, Any]], subjects: Mapping[str, Subject]) -> list[dict[str, Any]]:
     """The report's racks, and for each tray its entry in ``nodes`` gets the name of its ``rack``."""
     by_name = {node["name"]: node for node in nodes}
     trays = [RackTray.of(subjects[name], run["nodes"][name], node["verdict"]) for name, node in by_name.items()]
@@ -473,21 +444,19 @@ def racks_of(
         dead_planes = NvlinkRack(group, ()).dead_planes
         for index, tray in enumerate(group):
             if tray.down_links and tray.down_links.keys() <= dead_planes.keys():
-                verdict = _blame_plane(by_name[tray.name], verdict_of, class_of)
-                group[index] = replace(tray, verdict=verdict)
+                _blame_plane(by_name[tray.name])
+                group[index] = replace(tray, verdict=by_name[tray.name]["verdict"])
     all_racks = [
         NvlinkRack(group, [tray for other in groups if other is not group for tray in other]) for group in groups
     ]
     racks = []
     for rack, name in zip(all_racks, _unique_names(all_racks)):
         entries = [_entry(check, rack) for check in CHECKS]
-        verdict = verdict_of(entries)
         for tray in rack.trays:
             by_name[tray.name]["rack"] = name
         racks.append(
             {
-                "name": name, "sku": rack.sku.name if rack.sku else None, "verdict": verdict,
-                "class": None if verdict == "PASS" else class_of(entries),
+                "name": name, "sku": rack.sku.name if rack.sku else None, **verdict_and_class(entries),
                 "trays": [{"node": tray.name, "place": tray.place, "by": tray.attributed_by} for tray in rack.trays],
                 "expected_trays": rack.expected_trays,
                 "gpus": rack.gpus,
@@ -501,16 +470,12 @@ def racks_of(
     return sorted(racks, key=lambda rack: natural_order(rack["name"]))
 
 
-def _blame_plane(
-    node: dict[str, Any], verdict_of: Callable[[Sequence[Entry]], str], class_of: Callable[[Sequence[Entry]], str]
-) -> str:
-    """Class the tray's check of its links by the switch plane, and return the tray's verdict."""
+def _blame_plane(node: dict[str, Any]) -> None:
+    """Class the tray's check of its links by the switch plane, and judge the tray again."""
     for check in node["checks"]:
         if check["metric"] == LINKS_UP and check["verdict"] == "fail":
             check["class"], check["remedy"] = OF_PLANE, _SWITCH
-    node["verdict"] = verdict_of(node["checks"])
-    node["class"] = None if node["verdict"] == "PASS" else class_of(node["checks"])
-    return str(node["verdict"])
+    node.update(verdict_and_class(node["checks"]))
 
 
 def _unique_names(racks: Sequence[NvlinkRack]) -> list[str]:
@@ -523,8 +488,7 @@ def _unique_names(racks: Sequence[NvlinkRack]) -> list[str]:
 
 
 def _may_be_tray(tray: RackTray, subject: Subject) -> bool:
-    """Whether the node is a tray. One whose hardware is not known is, if anything names its rack; one GPU of a tray in
-    a virtual machine is not."""
+    """Whether the node is a tray: not one GPU in a virtual machine; of unknown hardware, if anything names its rack."""
     if tray.sku is not None:
         return tray.attributed_by not in ("", "label") or subject.gpus != 1
     if sku_catalogue.by_name(subject.sku) or subject.catalogue_sku not in (None, sku_catalogue.CPU):
@@ -560,11 +524,10 @@ def group_trays(trays: Sequence[RackTray]) -> list[list[RackTray]]:
 def _is_one_rack(first: Sequence[RackTray], second: Sequence[RackTray]) -> bool:
     """Whether two domains are parts of one rack: both have its chassis serial (without serials its label), and together
     no more trays than a rack has."""
-    one, other = NvlinkRack(first, ()), NvlinkRack(second, ())
-    serials = one.usual("chassis_serial"), other.usual("chassis_serial")
-    labels = one.usual("label"), other.usual("label")
+    racks = NvlinkRack(first, ()), NvlinkRack(second, ())
+    serials, labels = ([rack.usual(key) for rack in racks] for key in ("chassis_serial", "label"))
     same = serials if all(serials) else labels
-    return all(same) and same[0] == same[1] and len(first) + len(second) <= one.expected_trays
+    return all(same) and same[0] == same[1] and len(first) + len(second) <= racks[0].expected_trays
 
 
 def _entry(check: RackCheck, rack: NvlinkRack) -> Entry:
@@ -591,5 +554,4 @@ def verdicts_for_run(racks: Iterable[Document], narrowed_by: Collection[str]) ->
 
 def open_checks(rack: Document) -> list[Document]:
     """The required checks of a report's rack that failed or lack evidence."""
-    required = (check for check in rack["checks"] if check["severity"] == "required")
-    return [check for check in required if check["verdict"] in ("fail", "missing")]
+    return required_checks(rack["checks"], "fail", "missing")

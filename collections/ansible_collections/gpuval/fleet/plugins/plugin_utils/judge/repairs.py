@@ -1,8 +1,6 @@
 """Whether a PASS after a fault accepts the node: only if a serial or firmware changed, or a repair is declared.
-
-Testing until it passes proves nothing. Acceptances, marks on nodes and the health file ask `open_faults` alone. A fault
-is looked up by the serial or UUID of its machine or GPU, so that it follows the part to another name or node.
-"""
+Acceptances, marks and the health file ask `open_faults`. A fault follows its machine or GPU, by serial or UUID, to
+another name or node."""
 
 import hashlib
 import re
@@ -85,8 +83,7 @@ def parse_repairs(value: Any) -> list[DeclaredRepair]:
 
 @dataclass(frozen=True, eq=False)
 class NodeSighting:
-    """A node in the report of a run of an inventory. ``shared``: identities that several nodes of one run have, such as
-    the machine id of a cloned disk: they name no machine."""
+    """A node in a run's report. ``shared``: identities of several nodes, as of a cloned disk, which name no machine."""
 
     run: Document
     node: Document

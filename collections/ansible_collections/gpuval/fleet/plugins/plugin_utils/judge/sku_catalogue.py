@@ -49,10 +49,6 @@ class Sku:
         """Nodes of its NVLink domain; 0 for a SKU whose nodes work without one."""
         return int(self.links.get("domain_gpus", 0)) // (self.node_gpus or 1)
 
-    def is_model(self, model: str) -> bool:
-        """Whether the vendor's tool calls the GPUs of this SKU ``model``."""
-        return any(pattern_of(_plain(known)).fullmatch(_plain(model)) for known in self.models)
-
 
 def read(path: Path) -> Sku:
     """The SKU of one file of the catalogue. Raises CriteriaError."""
@@ -103,7 +99,8 @@ def is_in_domain(name: str | None) -> bool:
 def of_model(model: str, peer_type: str | None = None, ordered: Sku | None = None) -> Sku | None:
     """The SKU whose GPUs the vendor's tool calls ``model``. Of SKUs with one name their ``peer_type`` decides;
     where the tool does not report it, what was ``ordered`` does."""
-    alike = [sku for sku in shipped() if sku.is_model(model)]
+    name = _plain(model)
+    alike = [sku for sku in shipped() if any(pattern_of(_plain(known)).fullmatch(name) for known in sku.models)]
     if peer_type is None and ordered in alike:
         return ordered
     fitting = [sku for sku in alike if sku.links.get("peer_type") in (None, peer_type)]

@@ -101,8 +101,7 @@ class StageEnd:
 
     @property
     def as_failed(self) -> "FailedStage | None":
-        """The failure in a form that other nodes may share. None without failure, or if its cause is in the node: as
-        for a shipped program that ran and found a fault, such as wrong results."""
+        """The failure in a form that other nodes may share; None if its cause is in the node, such as wrong results."""
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
         of_node |= self.shipped and self.state == "failure" and subject_of(self.failure_class) == NODE
         if not self.failed or self.of_gang or of_node:
@@ -266,8 +265,7 @@ def judge_end(end: StageEnd) -> Entry:
 
 
 def lacks_image(record: Document | None) -> bool:
-    """Whether the stage's image is missing, which proves nothing about the node and no retry repairs. A missing image
-    that the program itself reports after its start does not count."""
+    """Whether the stage's image is missing, which no retry repairs and the program itself cannot report."""
     if record is None or record["state"] != "crash" or record["environment"].get("fault") != NO_IMAGE:
         return False
     return record["stage"] == IMAGE or (record["exit_code"] is None and record["signal"] is None)
@@ -282,7 +280,7 @@ def explains(contact: Document, state: str) -> bool:
 MIN_NODES, MIN_SHARE = 2, 0.5
 #: The class of a shared failure whose cause no record names.
 SHARED = "shared"
-_WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_WORDS = re.compile(r"([\w-]+(?:\.[\w-]+)*)")
 #: Numbers that differ between nodes: addresses, ids, UUIDs, figures, and indexes of ranks and parts.
 _NUMBER = re.compile(r"(?<![a-z])(?=[a-f:.,-]*\d)[0-9a-fx:.,-]*[0-9a-f]|\d+", re.IGNORECASE)
 
@@ -331,8 +329,9 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
     for (stage, name, _), group in groups.items():
         if len(group) >= max(MIN_NODES, MIN_SHARE * ran[stage]):
             first = group[0].node
-            names_in_text = {first} if re.search("[A-Za-z]", first) else ()  # 7 is an exit code, too
-            text = _replace_names(group[0].text, names_in_text, "the node")
+            text = group[0].text
+            if re.search("[A-Za-z]", first):  # 7 is an exit code, too
+                text = "".join("the node" if part == first else part for part in _WORDS.split(text))
             of_what = SHARED if subject_of(name) == NODE else name
             failure = SharedFailure(stage, of_what, text, tuple(end.node for end in group), ran[stage])
             shared.update({(node, stage): failure for node in failure.nodes})
@@ -350,10 +349,6 @@ def _names_pattern(names: frozenset[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])(?:\.[A-Za-z][\w-]*)*")
 
 
-def _replace_names(text: str, names: Collection[str], name: str) -> str:
-    return _WORD.sub(lambda word: name if word[0] in names else word[0], text)
-
-
 FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
 #: The store, the network, the site or a program of the user's own was at fault.
 NOT_THE_NODE = "not_the_node"
@@ -365,9 +360,8 @@ _CUT_OFF = "cut off (last seen "
 
 
 class EarlierAttempt(NamedTuple):
-    """An attempt before the last. ``earlier``: it has a lower number than the last. ``cut_off``: an end from outside
-    cut off work of the same attempt, so that a passed stage may have run again with it. ``slow``: it passed and was
-    slow; else it passed and was only repeated to compare a slow node."""
+    """An attempt before the last. ``earlier``: of a lower number. ``cut_off``: work of the same attempt was cut off
+    from outside, with which a passed stage may have run again. ``slow``: it passed and was slow."""
 
     record: Document
     earlier: bool
@@ -393,11 +387,12 @@ def retried_for(record: Document, of_node: Iterable[Document] = (), *, slow: boo
     """The worst cause of the record's earlier attempts; None if none of them began and failed. ``of_node``: the records
     of all stages of the node. ``slow``: whether attempts that passed were slow."""
     cut_off = {_turn(attempt.record) for other in of_node for attempt in _attempts(other) if _was_interrupted(attempt)}
-    causes = {
-        _retry_cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off, slow=slow))
+    attempts = (
+        attempt._replace(cut_off=_turn(attempt.record) in cut_off, slow=slow)
         for attempt in _attempts(record)
         if not attempt.record.get("unrelated")
-    }
+    )
+    causes = {next(cause for cause, applies in RETRY_RULES if applies(attempt)) for attempt in attempts}
     return next((cause for cause in RETRY_CAUSES if cause in causes), None)
 
 
@@ -416,10 +411,6 @@ def _was_interrupted(attempt: EarlierAttempt) -> bool:
     return attempt.state in ("running", "cancelled") or _ENDED_WITH_POD in attempt.message or new_pod
 
 
-def _found_a_full_disk(attempt: EarlierAttempt) -> bool:
-    return attempt.state == "crash" and launch_errors.classify("", attempt.message).name == DISK_FULL
-
-
 #: The first rule that applies counts; None is no cause for a retry.
 RETRY_RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] = (
     (None, lambda attempt: attempt.state in ("pending", "skipped")),
@@ -427,14 +418,13 @@ RETRY_RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] =
     # A heartbeat of the same attempt is no earlier attempt: only the pod shows that it ended.
     (None, lambda attempt: attempt.state == "running" and not attempt.earlier),
     (INTERRUPTED, _was_interrupted),
-    (DISK_FULL, _found_a_full_disk),
+    (
+        DISK_FULL,
+        lambda attempt: attempt.state == "crash" and launch_errors.classify("", attempt.message).name == DISK_FULL,
+    ),
     (OUT_OF_MEMORY, lambda attempt: attempt.state == "crash" and _OOM.search(attempt.message)),
     (NOT_THE_NODE, lambda attempt: subject_of(attempt.failure_class) != NODE),
     (FLAKY, lambda attempt: True),
 )
 #: Causes of retries, the worst first.
 RETRY_CAUSES = (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED, NOT_THE_NODE)
-
-
-def _retry_cause(attempt: EarlierAttempt) -> str | None:
-    return next(cause for cause, applies in RETRY_RULES if applies(attempt))

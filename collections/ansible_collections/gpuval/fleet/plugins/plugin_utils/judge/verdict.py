@@ -1,12 +1,8 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
-Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
-run, one machine listed once, the accelerator and the SKU it claims to have, what its owner declares, and every
-criterion that applies, some of them between nodes. A required check that failed makes the node FAIL where its class
-speaks of the node (``failures/*.yml``); else it is INCOMPLETE, as where required evidence is missing; only a node of
-which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
-part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
-impossible figure that is reported counts.
+A required check that failed makes the node FAIL where its class speaks of the node (``failures/*.yml``); else the node
+is INCOMPLETE, as where required evidence is missing; PASS needs some work proven and nothing required open. Removing
+evidence (a launch, record, metric, part) makes no node PASS, nor the run, but for figures that no check requires.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +15,7 @@ from ..core.text import natural_order
 from ..records.digests import STORE_ONLY
 from ..records.documents import FINAL_STATES, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence, digest_of
-from ..records.failure_classes import speaks_of_node, traits_of
+from ..records.failure_classes import traits_of
 from ..records.properties import properties_of, setup_of
 from . import acceptance, coverage, power, racks, sku_catalogue, stage_end
 from .analysis import fleet
@@ -27,7 +23,7 @@ from .baseline import Baseline
 from .check import FACTS, Check
 from .checks_without_criteria import find_copies
 from .criteria import checks_digest, informational_of, of_stage
-from .entries import Entry
+from .entries import headline, verdict_and_class
 from .identity import find_twins, identity_of
 from .kinds import JudgeContext
 from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked, was_slow
@@ -43,8 +39,6 @@ LEFTOVER = " of gpuval run "
 PEERS_MEASURED_AGAIN = 2
 #: Verdicts on a run in which no node is open or failed.
 ACCEPTED = ("PASS", "PARTIAL")
-#: Metrics in which a search reports its findings about one node.
-SEARCH_METRICS = ("fabric_suspect_count", "fabric_untested_count", "fabric_bad_link_count")
 
 
 def judge(
@@ -86,7 +80,7 @@ def judge(
     if busy:
         nodes = [node for node in nodes if node["name"] not in busy]
         analysis = _analyse(judged, busy) if for_report else None
-    racks_judged = racks.racks_of(run, nodes, judged.subjects, node_verdict, node_class)
+    racks_judged = racks.racks_of(run, nodes, judged.subjects)
     losses = power.of_run(judged.context) or None if for_report else None
     is_lent = baseline is not None and bool(baseline.document.get("spreads"))
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
@@ -94,6 +88,7 @@ def judge(
     verdicts = [*(node["verdict"] for node in nodes), *racks.verdicts_for_run(racks_judged, narrowed)]
     verdict = run_verdict(verdicts, narrowed=is_less, busy=bool(busy))
     with_gpus = [node for node in nodes if node["accelerator"] != sku_catalogue.CPU]
+    judged_by = {"checks": checks_digest(criteria), **({"baseline": baseline.digest} if baseline else {})}
     together = dict.fromkeys(stage for node in run["nodes"].values() for stage in node.get("gang_stages", ()))
     tests_gpus = acceptance.may_use_gpus(acceptance.stages_of(with_gpus))
     return {
@@ -102,7 +97,7 @@ def judge(
             **{key: run[key] for key in ("run_id", "folder", "bucket", "profile", "created_at", "finished_at")},
             "judged_at": judged_at,
             "narrowed_by": narrowed,
-            **({"criteria": _judged_by(criteria, baseline)} if for_report else {}),
+            **({"criteria": judged_by} if for_report else {}),
             **({"multi_node_stages": list(together)} if together else {}),
             **({"part_of": run["part_of"]} if run.get("part_of") else {}),
             **({"busy": busy} if busy else {}),
@@ -121,10 +116,6 @@ def judge(
         "nodes": nodes,
         "fleet": _fleet_report(judged, nodes, narrowed, power=losses, analysis=analysis),
     }
-
-
-def _judged_by(criteria: Sequence[Check], baseline: Baseline | None) -> dict[str, str]:
-    return {"checks": checks_digest(criteria), **({"baseline": baseline.digest} if baseline else {})}
 
 
 def _judge_nodes(
@@ -201,9 +192,8 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is
-    INCOMPLETE, or PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is
-    PARTIAL."""
+    """The verdict on a run from its nodes' and racks'. Without nodes it is INCOMPLETE, or PARTIAL if all are ``busy``.
+    A ``narrowed`` PASS, which proves less than acceptance needs, is PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"
@@ -212,42 +202,6 @@ def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> 
     if verdicts != {"PASS"}:
         return "INCOMPLETE"
     return "PARTIAL" if narrowed else "PASS"
-
-
-def node_verdict(checks: Sequence[Entry]) -> str:
-    """The verdict on a node from its checks; INCOMPLETE if no required work passed."""
-    required = [check for check in checks if check["severity"] == "required"]
-    failed = [check for check in required if check["verdict"] == "fail"]
-    if any(map(speaks_of_node, failed)):
-        return "FAIL"
-    proven = any(check["verdict"] == "pass" and check["kind"] not in ("launch", "identity") for check in required)
-    if failed or not proven or any(check["verdict"] == "missing" for check in required):
-        return "INCOMPLETE"
-    return "PASS"
-
-
-def node_class(checks: Sequence[Entry]) -> str:
-    """The failure class that decided against a node: of its launch, of a stage's end, or a check's name."""
-    check = headline({"checks": checks})
-    if check is None:
-        return "nothing_proven"
-    if check["kind"] == "launch":
-        return str(check["value"])
-    return str(check.get("class") or check["name"])
-
-
-def headline(node: Document) -> Document | None:
-    """The check that decided against the node: the first required one that failed, else the first that is missing. If
-    another part is the cause of the first, that part's own failed check comes first. Among missing ones, a search's
-    findings about this node come before what all members of its gang share."""
-    required = [check for check in node["checks"] if check["severity"] == "required"]
-    failed = [check for check in required if check["verdict"] == "fail"]
-    failed.sort(key=lambda check: not speaks_of_node(check))
-    cause = failed[0].get("cause") if failed else None
-    failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
-    missing = [check for check in required if check["verdict"] == "missing"]
-    of_search = [check for check in missing if check["metric"] in SEARCH_METRICS and check["value"] is not None]
-    return next(iter([*failed, *of_search, *missing]), None)
 
 
 def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
@@ -284,14 +238,13 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
             # settings that the figures depend on, for comparisons with other runs
             versions = properties_of(records[stage]) if stage != FACTS else {}
             stages[-1] |= {"setup": setup_of(records[stage]), **({"versions": versions} if versions else {})}
-    verdict = node_verdict(checks)
+    judged = verdict_and_class(checks)
     return {
         "name": case.name,
         "id": case.expected.get("id"),
         "labels": dict(case.expected.get("labels", {})),
-        "verdict": verdict,
-        "class": None if verdict == "PASS" else node_class(checks),
-        "flaky": verdict == "PASS" and any(stage["flaky"] for stage in stages),
+        **judged,
+        "flaky": judged["verdict"] == "PASS" and any(stage["flaky"] for stage in stages),
         "sku": case.expected["sku"],
         "catalogue_sku": case.subject.catalogue_sku,
         "accelerator": case.subject.accelerator,
@@ -305,8 +258,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
 
 
 def failed_criteria(node: Document, criteria: Sequence[Check]) -> list[Check]:
-    """The required criteria that a judged node failed or did too little work for: they decide whether a stage may be
-    measured again."""
+    """The required criteria that a node failed or did too little work for, by which a stage may be measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
     few = {check["name"] for check in node["checks"] if check["verdict"] == "missing" and check["value"] is not None}
     checks = [check for stage in node["stages"] if failed or few for check in of_stage(criteria, stage["name"])]

@@ -93,34 +93,29 @@ def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
     return next((known for known in among if known.pattern is not None and known.pattern.search(text)), None)
 
 
+@extensions.cached
 def all_classes() -> tuple[FailureClass, ...]:
     """All failure classes in the order of look-up. Raises SettingError."""
-    return _all_classes(files())
+    return _classes_of(files())
 
 
-@functools.cache
-def _all_classes(paths: tuple[Path, ...]) -> tuple[FailureClass, ...]:
+def _classes_of(paths: Iterable[Path]) -> tuple[FailureClass, ...]:
     return tuple(row for path in paths for rows in read(path).values() for row in rows)
 
 
 def check_names() -> None:
     """Raise SettingError if a failure class of an extension would apply to what gpuval ships."""
-    shipped = _all_classes(tuple(filter(extensions.is_shipped, files())))
+    shipped = _classes_of(filter(extensions.is_shipped, files()))
     for row in (row for row in all_classes() if row not in shipped):
         if shared := filter_names([shipped_row.name for shipped_row in shipped], row.name):
             reason = f"gpuval ships {shared[0]}: rename the stage or scheduler"
             raise SettingError(f"{extensions.SETTING}: class '{row.name}': {reason}")
 
 
+@extensions.cached
 def class_named(name: str) -> FailureClass | None:
     """The failure class of this name, else the first whose pattern matches it; None for a check of a user's own."""
-    return _class_named(name, files())
-
-
-@functools.lru_cache(maxsize=4096)
-def _class_named(name: str, paths: tuple[Path, ...]) -> FailureClass | None:
-    classes = _all_classes(paths)
-    return _by_name(paths).get(name) or next((row for row in classes if fnmatchcase(name, row.name)), None)
+    return _by_name().get(name) or next((row for row in all_classes() if fnmatchcase(name, row.name)), None)
 
 
 def traits_of(name: str | None) -> FailureClass:
@@ -130,7 +125,7 @@ def traits_of(name: str | None) -> FailureClass:
 
 def row_of(name: str) -> FailureClass:
     """The failure class of exactly this name, which code relies on. Raises KeyError."""
-    return _by_name(files())[name]
+    return _by_name()[name]
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
@@ -151,10 +146,9 @@ def named_cause(record: Mapping[str, Any]) -> str:
     since the node writes it."""
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
-    known = _by_name(files())
-    return next((word for word in words if isinstance(word, str) and word in known), "")
+    return next((word for word in words if isinstance(word, str) and word in _by_name()), "")
 
 
-@functools.cache
-def _by_name(paths: tuple[Path, ...]) -> dict[str, FailureClass]:
-    return {row.name: row for row in _all_classes(paths)}
+@extensions.cached
+def _by_name() -> dict[str, FailureClass]:
+    return {row.name: row for row in all_classes()}

@@ -90,7 +90,8 @@ def _of_node(
     """The checks of a node that differ, required ones first; other fields only if no check does."""
     name, is_found = str(judged["name"]), False
     if only_verdicts and kept["verdict"] != judged["verdict"]:
-        yield ReportDifference(f"{folder}report.json", name, "verdict", kept["verdict"], _verdict_text(judged))
+        now = f"{judged['verdict']} ({judged['class']})" if judged["class"] else str(judged["verdict"])
+        yield ReportDifference(f"{folder}report.json", name, "verdict", kept["verdict"], now)
     checks = [{(one["stage"], one["name"], one["part"]): one for one in node["checks"]} for node in (kept, judged)]
     keys = dict.fromkeys(itertools.chain(*checks))
     for key in sorted(keys, key=lambda key: (checks[1].get(key) or checks[0][key])["severity"] != "required"):
@@ -106,10 +107,6 @@ def _of_node(
     fields = dict.fromkeys(itertools.chain(kept, judged)) if not (is_found or only_verdicts) else ()
     for field in (field for field in fields if kept.get(field) != judged.get(field)):
         yield ReportDifference(f"{folder}report.json", name, field, *_first_texts(kept.get(field), judged.get(field)))
-
-
-def _verdict_text(node: Mapping[str, Any]) -> str:
-    return f"{node['verdict']} ({node['class']})" if node["class"] else str(node["verdict"])
 
 
 def _is_same_verdict(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from ...module_utils.redaction import SecretRedactor
 from ..core import files, schemas
 from ..core.escape import one_line
-from ..judge.verdict import headline
+from ..judge.entries import headline
 from ..runs import failed_checks
 from ..runs import folder as run_folder
 from ..runs.folder import RunError

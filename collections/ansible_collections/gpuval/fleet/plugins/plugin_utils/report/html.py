@@ -19,7 +19,7 @@ from ..core import units
 from ..core.escape import clean_text, one_line
 from ..core.grouping import values_by_key
 from ..judge.analysis.fleet import by_group
-from ..judge.verdict import headline
+from ..judge.entries import headline
 from ..records.digests import STORE_ONLY
 from ..runs import folder as run_folder
 from ..runs import origin

@@ -7,7 +7,7 @@ from typing import Any
 from ..core import units
 from ..core.escape import markdown as escaped
 from ..judge.analysis import fleet
-from ..judge.verdict import headline
+from ..judge.entries import headline
 from ..records import brief
 from ..records.digests import STORE_ONLY
 from . import not_tested, template

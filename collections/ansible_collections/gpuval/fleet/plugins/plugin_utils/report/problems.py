@@ -8,7 +8,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.text import some_of, with_remedy
 from ..judge.actions import ACTIONS
-from ..judge.verdict import headline
+from ..judge.entries import headline
 
 #: Maximum characters of a remedy: a command in it must not be cut.
 MAX_REMEDY = 1200

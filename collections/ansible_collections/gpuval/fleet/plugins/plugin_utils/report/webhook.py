@@ -22,7 +22,7 @@ from ...module_utils.redaction import SecretRedactor
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.urls import NoRedirects, in_clear
-from ..judge.verdict import headline
+from ..judge.entries import headline
 from .problems import part_text
 from .summary import bad_nodes
 

@@ -104,18 +104,14 @@ class Declared:
     __hash__ = object.__hash__
 
 
+@extensions.cached
 def declared() -> Declared:
     """What all roles and the stages of extensions declare together."""
-    return _declared(tuple(dict.fromkeys([*sorted(ROLES.iterdir()), *extensions.found("stages").values()])))
-
-
-@cache
-def _declared(roles: tuple[Path, ...]) -> Declared:
     options: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     shared: frozenset[str] = frozenset()
     prefixes = set()
-    for role in roles:
+    for role in dict.fromkeys([*sorted(ROLES.iterdir()), *extensions.found("stages").values()]):
         prefixes.add(f"{role.name}_")
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
         for entry, spec in specs.items():

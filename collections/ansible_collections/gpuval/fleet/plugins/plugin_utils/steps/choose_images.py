@@ -11,7 +11,6 @@ from ..cluster import nodes as cluster_nodes
 from ..cluster import pod_settings
 from ..core.host_values import place_of, templar_of, values_of
 from ..core.paths import project_path
-from ..core.step_options import StepOptions
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..runs.action import RunAction
@@ -23,16 +22,10 @@ WORKLOADS = trust_as_template(
 GENERAL_GROUPS = ("all", "ungrouped")
 
 
-class ChooseImagesOptions(StepOptions):
-    #: Where the images are pushed: HOST:PORT/PATH.
-    registry: str
-    #: Of the Dockerfiles and bases.yml.
-    folder: Path = Path("docker")
-
-
-def choose_images(action: RunAction, options: ChooseImagesOptions) -> dict[str, Any]:
-    registry = registry_images.check_registry(options.registry)
-    bases = images.read_bases(options.folder / "bases.yml")["vendors"]
+def choose_images(action: RunAction, *, registry: str, folder: Path = Path("docker")) -> dict[str, Any]:
+    """`registry`: where the images are pushed, HOST:PORT/PATH; `folder`: of the Dockerfiles and bases.yml."""
+    registry = registry_images.check_registry(registry)
+    bases = images.read_bases(folder / "bases.yml")["vendors"]
     names = {name for vendor_bases in bases.values() for name in vendor_bases}
     needed: dict[str, set[str]] = {}
     places: dict[str, dict[str, str]] = {}

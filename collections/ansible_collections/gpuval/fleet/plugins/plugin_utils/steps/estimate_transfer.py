@@ -6,40 +6,39 @@ from typing import Any
 
 from ...module_utils.store import StoreError
 from ..artifacts import model_source
-from ..core.step_options import StepOptions, StoreOptions
-from ..runs import datasets
+from ..core.step_options import StoreOptions
 from ..runs.action import RunAction
+from ..runs.datasets import parse as parse_datasets
 from ..store import transfer_estimate
 from ..store.access import open_store
 
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 
 
-class EstimateTransferOptions(StepOptions):
-    model: str = ""
-    datasets: Sequence[Mapping[str, Any]] = ()
-    images: Sequence[str] = ()
-    nodes: int
-    deadline_seconds: float
-    bits_per_second: float = 0.0
-    store: StoreOptions
-
-
-def estimate_transfer(action: RunAction, options: EstimateTransferOptions) -> dict[str, Any]:
-    access = open_store(options.store)
+def estimate_transfer(
+    action: RunAction,
+    *,
+    store: StoreOptions,
+    nodes: int,
+    deadline_seconds: float,
+    model: str = "",
+    datasets: Sequence[Mapping[str, Any]] = (),
+    images: Sequence[str] = (),
+    bits_per_second: float = 0.0,
+) -> dict[str, Any]:
+    access, bandwidth = open_store(store), None
     if action.check_mode and not access.running():
         return {"changed": False, "msg": "check mode: the embedded store does not run"}
-    folders = [model_source.folder_name(options.model)] if options.model else []
-    folders += [source.folder for source in datasets.parse(options.datasets)]
-    declared, bandwidth = options.bits_per_second, None
+    folders = [model_source.folder_name(model)] if model else []
+    folders += [source.folder for source in parse_datasets(datasets)]
     try:
-        store = access.store()
-        model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
-        total = sum(size for _key, size in model) + _images(store, options.images)
-        planned = transfer_estimate.Transfer(options.nodes, total, options.deadline_seconds)
+        objects = access.store()
+        loaded = [(entry.key, entry.size) for folder in folders for entry in objects.list(f"models/{folder}/")]
+        total = sum(size for _key, size in loaded) + _images(objects, images)
+        planned = transfer_estimate.Transfer(nodes, total, deadline_seconds)
         if not planned.is_trivial:
-            measured = None if declared > 0 else transfer_estimate.measure(store, model)
-            bandwidth = transfer_estimate.choose(declared, measured, access.link_bits_per_second())
+            measured = None if bits_per_second > 0 else transfer_estimate.measure(objects, loaded)
+            bandwidth = transfer_estimate.choose(bits_per_second, measured, access.link_bits_per_second())
     except StoreError as error:  # an estimate; other tasks report what is wrong with the store
         return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
     message, warning = transfer_estimate.describe(planned, bandwidth)

@@ -12,19 +12,16 @@ from ..store.access import open_store
 from ..watch import imported_run
 
 
-class FindRunOptions(RunOptions):
-    folder: str = ""
-    store: StoreOptions | None = None
-
-
-def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
-    if options.store is None:
+def find_run(
+    action: RunAction, options: RunOptions, *, folder: str = "", store: StoreOptions | None = None
+) -> dict[str, Any]:
+    if store is None:
         return _found(action.own_folder(options))
     results = options.results_dir
-    own_folder = run_folder.own(results, options.run_id, options.folder, action.inventory)
+    own_folder = run_folder.own(results, options.run_id, folder, action.inventory)
     if own_folder is not None:
         if not action.check_mode:
-            file_recovery.recover(own_folder, open_store(options.store), action.display.warning)
+            file_recovery.recover(own_folder, open_store(store), action.display.warning)
         action.name_newer(options.run_id, own_folder)
         run, state = own_folder.read_run(), own_folder.seen()
         if state.attended and state.name not in (run_state.JUDGED, run_state.FAILED):
@@ -32,31 +29,28 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
                 f"run {run['run_id']} is {state.line()}: its report comes at its end. `make status` shows it now"
             )
         source = run.get("origin", {}).get("store")
-        chosen = origin.store_of(options.store)
+        chosen = origin.store_of(store)
         if source and source != chosen:
             raise run_folder.RunError(
                 f"run {run['run_id']} has its records in {source}, and the settings name {chosen}: use those of the run"
             )
         return _found(own_folder)
-    if not (options.run_id or options.folder) and run_folder.known_runs(results):
+    if not (options.run_id or folder) and run_folder.known_runs(results):
         action.folder(options)  # the runs here are of other inventories, or none began; says so
-    access = open_store(options.store)
+    access = open_store(store)
     if not access.known():
         action.folder(options).read_run()  # says what to do
     started = not action.check_mode and access.start()
-    store = access.store()
-    run, lines = stored_runs.find(store, options.run_id, options.folder)
+    objects = access.store()
+    run, lines = stored_runs.find(objects, options.run_id, folder)
     action.display.display(*lines)
     if run["finished_at"] is None:
         action.display.warning(f"run {run['run_id']} has not ended: it is judged as it stands, and only here")
     if action.check_mode:
-        folder = run_folder.find_or_place(results, run["run_id"], action.inventory)
-        return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
-    return {
-        **_found(imported_run.import_run(store, run, results, action.inventory)),
-        "changed": True,
-        "store_started": started,
-    }
+        place = run_folder.find_or_place(results, run["run_id"], action.inventory)
+        return {"changed": True, "run": run, "results": str(place.path), "msg": f"run {run['run_id']}"}
+    imported = imported_run.import_run(objects, run, results, action.inventory)
+    return {**_found(imported), "changed": True, "store_started": started}
 
 
 def _found(folder):

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 
 from ..artifacts import model_source
 from ..core.paths import project_path
-from ..core.step_options import StepOptions, StoreOptions
+from ..core.step_options import StoreOptions
 from ..runs import folder as run_folder
 from ..runs.action import RunAction
 from ..store import rclone
@@ -22,38 +22,36 @@ from ..store.embedded import EmbeddedStore
 CARRIED = ("models", "images")
 
 
-class OfflineBundleOptions(StepOptions):
-    state: Literal["present", "uploaded"] = "present"
-    output: Path = Path("dist/gpuval-bundle.tar")
-    without: Sequence[Literal["source", "wheels", "models", "images"]] = ()
-    model: str = "tiny"
-    store: StoreOptions
-
-
-def offline_bundle(action: RunAction, options: OfflineBundleOptions) -> dict[str, Any]:
-    access = open_store(options.store)
-    if options.state == "uploaded":
-        return _upload(action, access, options.store)
+def offline_bundle(
+    action: RunAction,
+    *,
+    store: StoreOptions,
+    state: Literal["present", "uploaded"] = "present",
+    output: Path = Path("dist/gpuval-bundle.tar"),
+    without: Sequence[Literal["source", "wheels", "models", "images"]] = (),
+    model: str = "tiny",
+) -> dict[str, Any]:
+    access, state_dir = open_store(store), project_path(store["state_dir"])
+    if state == "uploaded":
+        return _upload(action, access, store)
     tool = project_path("tools/bundle.py")
     if not tool.is_file():
         raise run_folder.RunError(
             f"{tool} is missing: a bundle is made in a checkout of gpuval, beside its ansible.cfg"
         )
-    output = options.output
-    state = project_path(options.store["state_dir"])
     if action.check_mode:
         return {"changed": True, "bundle": str(output), "msg": f"check mode: {output} would be made"}
-    command = [sys.executable, str(tool), "create", "--output", str(output), "--state-dir", str(state)]
-    command += ["--bucket", options.store["bucket"], *(f"--without={part}" for part in options.without)]
-    folder = model_source.folder_name(options.model)
-    if "models" not in options.without:
+    command = [sys.executable, str(tool), "create", "--output", str(output), "--state-dir", str(state_dir)]
+    command += ["--bucket", store["bucket"], *(f"--without={part}" for part in without)]
+    folder = model_source.folder_name(model)
+    if "models" not in without:
         command.append(f"--model={folder}")
     scratch = None
     try:
         if access.objects is None:
-            state.mkdir(parents=True, exist_ok=True, mode=0o700)
-            scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
-            rclone.fetch(access.connection(), _wanted(access.store(), folder, options.without), scratch)
+            state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state_dir))
+            rclone.fetch(access.connection(), _wanted(access.store(), folder, without), scratch)
             command.append(f"--store={scratch}")
         last = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -8,13 +8,10 @@ from ..runs.command import RunCommand, RunOptions
 from ..watch import window
 
 
-class SetWindowOptions(RunOptions):
-    max_nodes_at_once: int | None = None
-    max_transfers: int | None = None
-
-
-def set_window(action: RunCommand, options: SetWindowOptions) -> dict[str, Any]:
-    limits = {"max_nodes_at_once": options.max_nodes_at_once, "max_transfers": options.max_transfers}
+def set_window(
+    action: RunCommand, options: RunOptions, *, max_nodes_at_once: int | None = None, max_transfers: int | None = None
+) -> dict[str, Any]:
+    limits = {"max_nodes_at_once": max_nodes_at_once, "max_transfers": max_transfers}
     if all(value is None for value in limits.values()):
         raise run_folder.RunError("nothing to set: give a number of nodes (`make window N=20`), of transfers, or both")
     for name, value in limits.items():

@@ -11,26 +11,32 @@ from ..runs.action import RunAction, RunOptions
 from ..watch import launch_inputs
 
 
-class UpdateRunOptions(RunOptions):
-    preparation_error: str | None = None
-    #: What that error speaks of: `store`, or nothing.
-    failed_subject: str = ""
-    gang_error: str | None = None
+def update_run(
+    action: RunAction,
+    options: RunOptions,
+    *,
+    preparation_error: str | None = None,
+    failed_subject: str = "",
+    gang_error: str | None = None,
+) -> dict[str, Any]:
+    """`failed_subject`: what an error of the preparation speaks of: `store`, or nothing."""
+    if preparation_error is not None:
+        reason = f"{UNREAD if failed_subject == 'store' else NOT_PREPARED}: {preparation_error or 'no message'}"
+        return _end_preparation(action, options, reason)
+    # The gangs end after an error, which becomes the reason in verdict and report.
+    if action.check_mode:
+        return {"changed": False, "skipped": True}
+    reason = session.abort(action.folder(options), gang_error or "no message")
+    action.display.error(f"{reason}. What there is of the run is judged and reported all the same.")
+    return {"changed": True, "reason": reason, "msg": reason}
 
 
-def update_run(action: RunAction, options: UpdateRunOptions) -> dict[str, Any]:
-    if options.preparation_error is not None:
-        return _end_preparation(action, options)
-    return _end_gangs(action, options)
-
-
-def _end_preparation(action, options):
+def _end_preparation(action, options, reason):
     """End a run whose preparation failed: no node is launched. Nodes that the probe did not reach keep its finding."""
     folder = action.folder(options)
-    run, error = folder.read_run(), options.preparation_error or "no message"
+    run = folder.read_run()
     if action.check_mode or state.of(run).get("started_at"):
         return {"changed": False, "msg": f"run {run['run_id']} goes on with what there is"}
-    reason = f"{UNREAD if options.failed_subject == 'store' else NOT_PREPARED}: {error}"
     steps = launch_errors.classify("", reason).steps
     launch = {"state": "failed", "message": reason, "remedy": f"{steps}, then validate again: it resumes this run"}
     probed = run_folder.read_json_or({}, folder.state / launch_inputs.PROBE_FILE)
@@ -38,13 +44,4 @@ def _end_preparation(action, options):
         failure = launch_inputs.unreachable(probed, name) or launch
         folder.write_launch(name, launch_errors.described({"node": name, **failure}))
     folder.add_problems([{"node": None, "stage": None, "reason": reason}])
-    return {"changed": True, "reason": reason, "msg": reason}
-
-
-def _end_gangs(action, options):
-    """End the gangs after an error, which becomes the reason in verdict and report."""
-    if action.check_mode:
-        return {"changed": False, "skipped": True}
-    reason = session.abort(action.folder(options), options.gang_error or "no message")
-    action.display.error(f"{reason}. What there is of the run is judged and reported all the same.")
     return {"changed": True, "reason": reason, "msg": reason}

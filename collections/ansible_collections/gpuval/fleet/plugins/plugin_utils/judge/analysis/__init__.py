@@ -1,4 +1,1 @@
-"""What a fleet's figures say beyond each node's checks: how they are spread, which groups differ, what moves together.
-
-Nothing here changes a verdict.
-"""
+"""What a fleet's figures say beyond the checks: spreads, groups that differ, correlations. It changes no verdict."""

@@ -131,9 +131,8 @@ def _sort_key(finding: GroupFinding) -> tuple[float, float, Group]:
 
 
 def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
-    """The tests that chance does not explain, each with its q: first groups are chosen, then their figures. A bad rack
-    differs in many figures at once: if all tests were corrected together, these would admit figures of good groups
-    (Benjamini, Bogomolov 2014)."""
+    """The tests that chance does not explain, each with its q: first groups are chosen, then their figures. Corrected
+    together, the many figures of a bad rack would admit some of good groups (Benjamini, Bogomolov 2014)."""
     by_group = values_by_key(((test.standing.group, test.key.kind), test) for test in tests)
     within = {group: benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
     between = benjamini_hochberg([min(its) for its in within.values()])

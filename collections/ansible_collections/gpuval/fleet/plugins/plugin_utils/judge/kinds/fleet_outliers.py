@@ -1,14 +1,12 @@
 """Outliers with ``peers: fleet``: each part beside those of all nodes of its kind.
 
-Nodes are compared that have the same SKU, number of GPUs and workload, and the same values of the check's ``group_by``;
-of these first the ones that are ``alike`` (the same software), where there are enough. The centre is the median of all
-their parts, the spread the scaled median absolute deviation, and at least what the spread of repeats predicts; both
-are computed again without the parts that are far off, so that a bad rack moves neither. With ``relative_to: node`` a
-part is first divided by the median of its node, so that a fast or slow node does not hide the one part that is slower
-than its neighbours.
+Nodes are compared that share SKU, number of GPUs, workload and the values of ``group_by``; those that are ``alike``
+(the same software) first, if there are enough. The centre is the median of all their parts, the spread the scaled
+median absolute deviation, at least what repeats predict, both without the parts that are far off. With ``relative_to:
+node`` a part is first divided by the median of its node: a fast or slow node hides no slow part.
 
-A node that does not report what it needs to be compared is missing evidence; one that is alone of its kind is not
-compared. So removing a figure from a node never makes that node PASS.
+A node that does not report what a comparison needs is missing evidence; one that is alone of its kind is not compared.
+So removing a figure from a node never makes that node PASS.
 """
 
 import functools
@@ -251,8 +249,7 @@ class _Comparison:
         return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
 
     def _compare(self, samples: Samples, group: PeerGroup, *, doubt: str = "", behind: str = "") -> None:
-        """Judge these nodes against the group. ``doubt``: why outliers are inconclusive; ``behind``: why no node can
-        pass."""
+        """Judge nodes against the group. ``doubt``: why outliers are inconclusive; ``behind``: why no node can pass."""
         check = self.check
         if group.nodes <= check.min_peers:
             self._without_peers(samples, group)
@@ -310,8 +307,7 @@ class _Comparison:
         return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
 
     def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
-        """The entries of a node in the worse of two populations. It fails if that is the minority; else nothing shows
-        which population is right, and floors and baselines decide."""
+        """The entries of a node in the worse of two populations: a minority fails; else floors and baselines decide."""
         check, unit = self.check, self.check.unit or ""
         worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
         middle, usual = _median_of([sample]), _median_of(better)
@@ -429,7 +425,13 @@ class _Comparison:
             now, doubtful = self._beside(sample, group)
             compared = [*self._earlier_results(sample, group), *now]
             results += sample.unknown
-            results += [_doubted(one, doubt) if doubt and one.passed is False else one for one in compared]
+            results += [
+                # missing evidence: the part is far off beside nodes that are not quite of its kind
+                one._replace(passed=None, reason=f"{one.text}; {doubt}: inconclusive: software or hardware")
+                if doubt and one.passed is False
+                else one
+                for one in compared
+            ]
         absent = _lacking(self.check, sample)
         entries = entries_of(self.check, results, absent) if results or absent or not doubtful else []
         return [*entries, *self._warnings(doubtful)]
@@ -507,8 +509,7 @@ class _Comparison:
         return before > 0 < now and abs(math.log(now / before)) <= usual
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
-        """Two standard errors of the mean of ``count`` measurements (by repeats or changes) and of the peers'
-        median."""
+        """Two standard errors of the mean of ``count`` measurements and of the peers' median."""
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
@@ -564,11 +565,6 @@ def _lacking(check: Check, sample: PeerSample) -> Absent:
 
 def _median_of(samples: Samples) -> float:
     return statistics.median(value for sample in samples for _, value in sample.figures)
-
-
-def _doubted(result: PartResult, doubt: str) -> PartResult:
-    """The result as missing evidence: the part is far off beside nodes that are not quite of its kind."""
-    return result._replace(passed=None, reason=f"{result.text}; {doubt}: inconclusive: software or hardware")
 
 
 def _spread(peers: Peers) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.grouping import values_by_key
-from ...judge.verdict import headline
+from ...judge.entries import headline
 from ..problems import action_text, part_of, part_text, without
 from ..summary import decisive
 from .nodes import rack
