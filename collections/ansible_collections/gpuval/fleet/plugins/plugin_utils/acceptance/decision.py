@@ -111,8 +111,7 @@ class AcceptanceInputs:
 
 class AcceptanceCase:
     """A node with all its runs, the oldest first. ``named``: under its name in the inventory; ``near``: also those that
-    share a machine or a GPU with one of them; ``last``: its last whole run, else its last run; ``later``: no older than
-    its last whole run."""
+    share a machine or GPU with one; ``last``: its last whole run, else its last; ``later``: no older than that."""
 
     def __init__(self, inputs: AcceptanceInputs, name: str) -> None:
         self.inputs, self.name = inputs, name
@@ -236,8 +235,7 @@ class AcceptanceCase:
         }  # fmt: skip
 
     def _changes(self) -> dict[str, Any]:
-        """The machine that was replaced last, and GPUs that came or went otherwise, with the node that has or had them
-        else."""
+        """The machine that was replaced last, and other GPUs that came or went, with the node that has or had them."""
         seen, replaced, changes = [one for one in self.named if one.machines], None, []
         for then, now in itertools.pairwise(seen):
             parts = now.changes_since(then)

@@ -1,5 +1,4 @@
-"""acceptance.html: the letter of an acceptance, on two pages for a hundred nodes. It has no script; texts and policy
-are as in report.html."""
+"""acceptance.html: the letter of an acceptance, on two pages for a hundred nodes. Texts and policy: see report.html."""
 
 import itertools
 from collections import Counter
@@ -82,8 +81,7 @@ def _required_limits(reports: Iterator[Document]) -> dict[str, dict[tuple[str, s
 def _losses(
     report: Document, limits: Mapping[str, Mapping[tuple[str, str], Sequence[str]]]
 ) -> tuple[list[tuple[dict[str, Any], list[tuple[str, int]]]], list[str]]:
-    """The figures of a report with their smallest named loss and their limits, each with the number of its source, from
-    1; and the sources."""
+    """Figures of a report with smallest named loss and limits, each with its source's number; the sources."""
     numbers: dict[str, int] = {}
     losses = []
     for entry, text in zip(report["fleet"].get("power", ()), not_tested.losses(report), strict=True):

@@ -28,8 +28,7 @@ IGNORED = ["original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest
 
 @dataclass(frozen=True)
 class HubAnswer:
-    """Result of a download: the `commit`; or why it failed: the name of the client's `error`, or words, and the hub's
-    HTTP `status` if there is one."""
+    """A download's `commit`; or why it failed: name of the client's `error`, or words, and the hub's HTTP `status`."""
 
     commit: str = ""
     error: str = ""
@@ -45,8 +44,7 @@ def fetch(
     silence_seconds: float,
     say: Callable[[str], object],
 ) -> HubAnswer:
-    """Download a repository to `root`, whose parent exists; fails when nothing arrives for `silence_seconds`. `say`
-    gets a line of progress every half minute."""
+    """Download to `root`, unless nothing arrives for `silence_seconds`. `say` gets a line every half minute."""
     log = root.parent / "hub.log"
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)

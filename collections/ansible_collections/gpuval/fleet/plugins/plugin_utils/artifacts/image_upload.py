@@ -84,8 +84,7 @@ def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
 
 
 def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
-    """Link an image archive of the user, hard or symbolic, into the controller's folder. Returns the image's entry for
-    the catalogue. Raises ``ImagesError``."""
+    """Link a user's image archive into the controller's folder. Returns its catalogue entry. Raises ImagesError."""
     try:
         image, sha256 = image_archive.image_of(path, reference), image_archive.sha256_of(path)
     except image_archive.ArchiveError as error:

@@ -1,6 +1,5 @@
-"""Container images of a fleet: the declared images, their build order, and their entries in a node's plan.
-`gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of
-it."""
+"""Container images of a fleet: what `gpuval_images` declares by name, their build order, and their entries in a node's
+plan. The catalogue (gpuval.images/1) remembers by reference what was made."""
 
 import functools
 import graphlib
@@ -95,8 +94,7 @@ def _source(name: str, value: Any) -> ImageSource:
     is_id = not identity or _ID.fullmatch(str(identity))
     check(is_id, ".id", f"{identity!r} is no id; such as sha256: and 64 digits")
     check(vendor in ("", *VENDORS), ".vendor", f"{vendor!r} must be one of {', '.join(VENDORS)}")
-    is_mapping = isinstance(arguments, Mapping)
-    check(is_mapping, ".arguments", f"is {arguments!r}, but gives build arguments by name")
+    check(isinstance(arguments, Mapping), ".arguments", f"is {arguments!r}, but gives build arguments by name")
     return ImageSource(
         name,
         reference,
@@ -217,7 +215,6 @@ def _planned(
 
 
 def archives(plan_images: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the archives that a plan's images come from, each once."""
     unique = {image["archive"]["sha256"]: image["archive"] for image in plan_images.values() if image.get("archive")}
     return list(unique.values())
 

@@ -177,9 +177,8 @@ def _refusal(repository: str, revision: str | None, token: str | None, address: 
 
 
 def files_below(root: Path, is_wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
-    """Paths of the files that `is_wanted` accepts, by name below `root`; links are followed, folders named in `skipped`
-    left out. Raises ``ModelError`` for special files, and for names that a manifest cannot contain.
-    """
+    """Files that `is_wanted` accepts, by name below `root`; links are followed, folders named in `skipped` left out.
+    Raises ``ModelError`` for special files, and for names that a manifest cannot contain."""
     files: dict[str, Path] = {}
     for where, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if name not in skipped)

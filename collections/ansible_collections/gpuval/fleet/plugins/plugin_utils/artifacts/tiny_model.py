@@ -1,7 +1,6 @@
-"""A tiny Llama in Hugging Face format, made on the spot. It has random weights and makes no sense, but it has the
-files, the shapes and the chat template of a real model, so that preloading, loading and serving are exercised without a
-download. Eight attention heads of 64 let it be served with tensor parallelism on two, four or eight GPUs. About 7
-MB."""
+"""A tiny Llama in Hugging Face format, made on the spot, about 7 MB: random weights, but the files, shapes and chat
+template of a real model, to exercise preloading, loading and serving without a download. Eight attention heads of 64
+serve with tensor parallelism on two, four or eight GPUs."""
 
 import json
 import struct

@@ -86,7 +86,6 @@ class PlayWorker:
         return variables
 
     def set_facts(self, node: str, facts: Mapping[str, Any]) -> None:
-        """Set facts of a node for further tasks on it."""
         self._manager.set_host_facts(self._host(node), facts)
 
     def read_tasks(self, file: Path) -> list[dict[str, Any]]:

@@ -104,8 +104,7 @@ def command(line: str) -> str:
 
 
 def in_remedy(text: str) -> str:
-    """A remedy with pasteable commands. In a checkout they name no inventory, whose path a customer's copy would
-    show."""
+    """A remedy with pasteable commands; in a checkout without inventory, whose path a delivery would show."""
     return pasteable(text, DEFAULT_INVENTORY if in_checkout() else "")
 
 

@@ -1,5 +1,4 @@
-"""The base of every expected error, and what errors of the disk mean. The class is defined in module_utils, whose code
-also runs on nodes."""
+"""The base of expected errors (in module_utils, which also runs on nodes), and what errors of the disk mean."""
 
 import errno
 import os

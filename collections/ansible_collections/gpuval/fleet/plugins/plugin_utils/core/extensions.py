@@ -74,8 +74,7 @@ def cached(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Res
 
 @cached
 def found(kind: str) -> Mapping[str, Path]:
-    """By name the folder or file of each of a kind, those that ship first. Raises SettingError for an extension that
-    cannot be used."""
+    """By name the folder or file of each of a kind, shipped ones first. Raises SettingError for an unusable one."""
     shipped = _SHIPPED[kind]()
     named = dict(shipped)
     for folder in folders():

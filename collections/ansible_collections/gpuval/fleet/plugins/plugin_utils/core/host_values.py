@@ -11,8 +11,7 @@ from .paths import COLLECTION
 
 
 def place_of(values: Mapping[str, Any], name: str) -> str:
-    """Where a variable was set, as ``group_vars/all.yml:3`` or ``-e``; empty where Ansible does not know it, or it was
-    set by the collection itself."""
+    """Where a variable was set: ``group_vars/all.yml:3``, ``-e``; empty if unknown, or by the collection itself."""
     key = next((key for key in values if key == name), None)
     # Of a merged variable the key is that of the first place, the value that of the last.
     for part in (values.get(name), key):

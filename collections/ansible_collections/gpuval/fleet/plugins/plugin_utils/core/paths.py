@@ -17,8 +17,7 @@ SYSTEM_CONFIG = Path("/etc/ansible/ansible.cfg")
 
 
 def use_data_of(folder: Path) -> None:
-    """Read data files from another folder than the collection's. Call it before modules that have paths are
-    imported."""
+    """Read data files from another folder than the collection's, before modules with paths are imported."""
     global COLLECTION, ROLES
     COLLECTION, ROLES = folder, folder / "roles"
 

@@ -36,8 +36,7 @@ MAX_SHOWN = 80
 
 
 class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
-    """A document that breaks its schema; ``path`` holds the keys that lead to the place, ``key`` one that it may not
-    have there."""
+    """A document that breaks its schema: ``path``: keys that lead to the place; ``key``: one that it may not have."""
 
     def __init__(self, what: str, path: tuple[str | int, ...], problem: str, key: str = "") -> None:
         self.path = path

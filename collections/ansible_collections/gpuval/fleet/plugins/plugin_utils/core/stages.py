@@ -36,8 +36,7 @@ class Profile:
 
 
 def profiles() -> dict[str, Profile]:
-    """By name those that ship, and those of extensions, the shortest first. Raises SettingError for a file that breaks
-    its schema."""
+    """By name those that ship and of extensions, shortest first. Raises SettingError for a file against its schema."""
     by_name = {name: _profile(path) for name, path in extensions.found("profiles").items()}
     return dict(sorted(by_name.items(), key=lambda named: named[1].effort))
 
@@ -86,8 +85,7 @@ def _this_machine_has_gpus() -> bool:
 
 @cache
 def defaults_of(name: str, folder: Path) -> Mapping[str, Any]:
-    """``defaults/main.yml`` of a stage, trusted as that of a role. Raises SettingError for what no stage may set,
-    YamlError."""
+    """``defaults/main.yml`` of a stage, trusted like a role's. Raises SettingError for foreign settings, YamlError."""
     path = folder / "defaults" / "main.yml"
     if not path.is_file():
         raise SettingError(f"{path}: there is no such file: declare {name}{WORKLOAD} in it")

@@ -98,7 +98,6 @@ def _documented(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def step_spec(step: Step) -> dict[str, Any]:
-    """The argument spec of a step."""
     spec: dict[str, Any] = {}
     for name, hint, default in _parameters(step):
         spec |= group_spec(hint) if _is_group(hint) else {name: _option_spec(hint, default)}

@@ -45,8 +45,7 @@ def meant(name: object, names: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def nearest_spelling(word: str, names: Iterable[str], most: int = 2) -> str:
-    """The name at most so many mistakes away from a word (a letter wrong, missing or too many, or two swapped); else
-    empty."""
+    """The name at most so many mistakes (a letter wrong, missing, too many, two swapped) from a word; else empty."""
     alike = [name for name in names if abs(len(word) - len(name)) <= most and len({*word} ^ {*name}) <= 2 * most]
     mistakes, nearest = min(((typing_mistakes(word, name), name) for name in alike), default=(most + 1, ""))
     return nearest if mistakes <= most else ""

@@ -83,8 +83,7 @@ class Built:
 
 
 def check(request: Request, sensitive: Sensitive) -> None:
-    """Check a request before anything is written: its ids are unambiguous, and its name reveals no internal name or
-    secret. Raises DeliveryError."""
+    """Check a request: its ids are unambiguous, its name reveals no internal name or secret. Raises DeliveryError."""
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
     internal = {name.lower() for name in request.ids if not is_ordinary(name)}
     if has_secret or request.name.lower() in internal - {identity.lower() for identity in request.ids.values()}:

@@ -57,8 +57,7 @@ def check_keys(connection: Connection) -> None:
 
 
 def send_to_folder(root: Path, source: Path, files: Sequence[pack.File], folder: Path) -> SentFiles:
-    """Copy files from ``source`` to ``folder``. ``root``: the delivery, which must not contain ``folder``. Raises
-    DeliveryError, and OSError for the folder."""
+    """Copy files from ``source`` to ``folder``, outside the delivery ``root``. Raises DeliveryError, OSError."""
     if folder.resolve().is_relative_to(root.resolve()):
         raise DeliveryError(f"delivery_destination {folder} is inside the delivery itself: set another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,8 +92,7 @@ def _is_plain_text(path: str) -> bool:
 
 
 def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str], target: str, *more: str) -> int:
-    """Send a batch. Returns the number of files sent; the others were there with the same checksum. Raises
-    DeliveryError."""
+    """Send a batch. Returns how many files were sent; others were there, with the checksum. Raises DeliveryError."""
     options = ["--no-traverse", "--checksum", "--retries", "1", "--use-json-log", "-vv", *TRANSFERS, *more]
     if _is_plain_text(paths[0]):
         options += ["--header-upload", "Content-Type: text/plain; charset=utf-8"]

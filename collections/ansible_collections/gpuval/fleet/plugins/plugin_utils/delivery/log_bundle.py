@@ -44,8 +44,7 @@ NO_RUN = "no-run"
 
 
 def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
-    """The run's folder. Without such a folder, or if no run is named and the inventory never had one, that of
-    `NO_RUN`."""
+    """The run's folder; that of `NO_RUN` without one, or if no run is named and the inventory never had one."""
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run(results, inventory) is None:
         return results / NO_RUN
     folder = runs_folder.resolve(results, run_id, inventory).path

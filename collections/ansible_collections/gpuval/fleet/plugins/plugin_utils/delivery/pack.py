@@ -60,8 +60,7 @@ def same(folder: Path, files: Iterable[File]) -> bool:
 
 
 def archive(folder: Path, files: Iterable[File], target: Path, top: str, form: str) -> None:
-    """Pack files of ``folder`` as tar.gz or zip (``form``), in a top folder ``top``. The same files give the same
-    bytes."""
+    """Pack files of ``folder`` as tar.gz or zip (``form``), below the folder ``top``: same files, same bytes."""
     if form == "zip":
         _zip(folder, files, target, top)
         return

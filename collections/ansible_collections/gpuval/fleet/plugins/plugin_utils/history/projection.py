@@ -17,8 +17,7 @@ MAX_WORD = 128
 
 
 def line_of(name: str, expected: Mapping[str, Any], judged: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The history's line for one expected node of a run (``gpuval.run/1``). ``judged``: its unpacked report entry, if
-    any."""
+    """The history's line for one expected node of a run (``gpuval.run/1``). ``judged``: its unpacked report entry."""
     line = {
         "node": name,
         "stages": [*expected["stages"], *expected.get("gang_stages", ())],

@@ -19,6 +19,7 @@ from . import HistoryError
 from .cache import TABLES, Cache, parquet, statement
 from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Judged, flakiness, trend_of
 
+Rows = list[dict[str, Any]]
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
 #: Units of the figures shown by default; more is faster, except for seconds.
@@ -155,14 +156,18 @@ class History:
             "since": question.since or None,
             "value": question.value or None,
         }
-        document: dict[str, Any] = {
-            "schema": SCHEMA, "asked": query, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
-            "drift_count": 0, "held_count": 0, "refused": [], "refused_count": 0,
+        rows, figures, flaky, drifts, refused, count = ([], [], [], [], [], 0) if self.empty else self._read()
+        return {
+            "schema": SCHEMA, "asked": query, "rows": rows, "figures": figures,
+            "flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky),
+            "drifts": drifts[:MAX_DRIFTS], "drift_count": len(drifts), "held_count": count,
+            "refused": refused[:MAX_REFUSED], "refused_count": len(refused),
             "rules": {"min_runs": MIN_RUNS, "min_total_ratio": MIN_TOTAL, "confidence": CONFIDENCE},
         }  # fmt: skip
-        if self.empty:
-            return document
-        is_of_machine = question.subject in ("node", "serial")
+
+    def _read(self) -> tuple[Rows, Rows, Rows, Rows, Rows, int]:
+        """Rows, figures, flaky machines, drifts and refused records, and the number of series examined for drifts."""
+        is_of_machine = self.question.subject in ("node", "serial")
         rows = self._node_rows() if is_of_machine else self._table(statement("run_rows"))
         flaky, (count, drifts) = self._flaky(), self._drifts()
         self._add_changes(drifts[:MAX_DRIFTS])
@@ -170,17 +175,7 @@ class History:
             "SELECT run_id, node, unnest(refused, max_depth := 2) FROM nodes JOIN runs USING (folder) "
             "WHERE (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node"
         )
-        return document | {
-            "rows": rows,
-            "figures": self._figures(),
-            "flaky": flaky[:MAX_FLAKY],
-            "flaky_count": len(flaky),
-            "drifts": drifts[:MAX_DRIFTS],
-            "drift_count": len(drifts),
-            "held_count": count,
-            "refused": refused[:MAX_REFUSED],
-            "refused_count": len(refused),
-        }
+        return rows, self._figures(), flaky, drifts, refused, count
 
     def _table(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         answer = self.execute(sql, list(parameters))

@@ -115,8 +115,7 @@ def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) 
 
 
 def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
-    """The history's lines for a run's nodes, judged by its report. Raises ValueError for an invalid or foreign
-    report."""
+    """The history's lines for a run's nodes, judged by its report. Raises ValueError for an invalid or foreign one."""
     expected = dict(run["nodes"])
     for node in _judged_nodes(store, entry, run, draft) if entry else ():
         if node["name"] in expected:

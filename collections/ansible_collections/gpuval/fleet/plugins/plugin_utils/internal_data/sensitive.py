@@ -90,9 +90,8 @@ class Sensitive(InternalData):
         self.macs |= set(environment.texts(reported, "nics[].address"))
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
-        """The internal data for a run. An alias of exactly one node is replaced by the node's id, an alias of several
-        nodes or of a host outside the run by a placeholder. Ids and gpuval's own words are no aliases, even if a node
-        reports them: they occur in the texts of all nodes."""
+        """The internal data for a run. An alias of one node becomes the node's id, one of several nodes or of a host
+        outside the run a placeholder; ids and gpuval's own words, which occur in all texts, are none."""
         in_use = {identity.lower() for identity in names.values()}
         refused = {
             alias

@@ -31,8 +31,7 @@ _ESCAPES = {"single": re.compile(r"\\[\\']"), "double": re.compile(r"\\[\\'\"abf
 
 @dataclass
 class EnvSettings:
-    """Values by key, places by key (file and line, or the environment), problems, and remarks that stop nothing. No
-    message has a value."""
+    """Values and places (file and line, or environment) by key, problems, and remarks. No message has a value."""
 
     values: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)

@@ -215,8 +215,7 @@ class Choice:
 def choose(
     nodes: Mapping[str, Any], expected: Sequence[ListedNode] | None, more: frozenset[str] | set[str] | None = None
 ) -> Choice:
-    """Choose hosts: the nodes of the list `expected`, known to the cluster or not, and other `nodes` named in `more`;
-    without a list all `nodes`."""
+    """Hosts: the list `expected`, known to the cluster or not, and `nodes` named in `more`; else all `nodes`."""
     listed = {node.name: node for node in expected or ()}
     unlisted = [name for name in sorted(nodes, key=natural_order) if name not in listed]
     joining = unlisted if expected is None else [name for name in unlisted if name in (more or ())]

@@ -1,5 +1,4 @@
-"""Jobs (gpuval.job/1): YAML files that describe work of a user's own, read into dataclasses. All mistakes of a file are
-found at once, each with its line."""
+"""Jobs (gpuval.job/1): YAML files of a user's own work. All mistakes of a file are found at once, with their lines."""
 
 import functools
 import re

@@ -83,7 +83,6 @@ def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
 
 
 def secret_names(paths: Iterable[str | Path]) -> list[str]:
-    """Variables of the jobs' secrets."""
     return [name for job in _readable(paths) for name in job.stage.get("secrets", ())]
 
 
@@ -180,5 +179,4 @@ def _packed(job: JobDocument, skip: Collection[str], force: Collection[str]) -> 
         "csv": job.csv if result_of_all else "",
         "steps": [{**vars(step), "skip": step.name in skip, "force": step.name in force} for step in job.steps],
     }
-    text = json.dumps(program, sort_keys=True)
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(json.dumps(program, sort_keys=True).encode(), 9)).decode("ascii")

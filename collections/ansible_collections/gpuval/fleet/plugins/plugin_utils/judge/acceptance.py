@@ -61,7 +61,6 @@ def unproven(node: Document, proofs: Iterable[AcceptanceProof] | None = None) ->
 
 
 def stages_of(nodes: Sequence[Document]) -> list[str]:
-    """Names of the stages that succeeded on at least one of these nodes."""
     ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
     return list(dict.fromkeys(stage["name"] for stage in ran))
 

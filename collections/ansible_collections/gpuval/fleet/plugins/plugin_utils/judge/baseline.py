@@ -1,5 +1,4 @@
-"""Baselines: the figures of the accepted nodes of one run, each with its spread between nodes, within a node, and of
-repeats, as a document that later runs are compared with."""
+"""Baselines: the figures of the accepted nodes of one run with their spreads, which later runs are compared with."""
 
 import hashlib
 import json
@@ -73,8 +72,7 @@ def spreads_of(figures: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
-    """Give nodes the spreads of their SKU, from a file of spreads or from a baseline of enough nodes. A spread is never
-    narrower than the catalogue's."""
+    """Give nodes the spreads of their SKU, if wider than the catalogue's, by spreads or a baseline of enough nodes."""
     document: Document = baseline.document if baseline else {}
     figures = [one for one in document.get("figures", ()) if one["nodes"] >= LEAST_NODES]
     spreads = document.get("spreads", spreads_of(figures))

@@ -117,7 +117,6 @@ class Informational:
 
 
 def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -> bool:
-    """Whether a list declares the metric of the stage informational."""
     lists = (entry.metrics for entry in listed if entry.stage in (stage, ANY))
     return any(pattern_of(name).fullmatch(metric) for names in lists for name in names)
 

@@ -67,8 +67,7 @@ def no_stage_checks(stages: Sequence[str]) -> list[Entry]:
 
 
 def changed_and_exempt_checks(changed: tuple[Sequence[str], str] | None, expected: Document) -> list[Entry]:
-    """A check that the node's records are those it was judged on (else its verdict cannot improve), and checks of
-    multi-node stages that the node is exempt from."""
+    """Checks that records are those judged before (else the verdict cannot improve), and of exempt stages."""
     exempt = [
         own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
         for stage, reason in expected.get("exempt", {}).items()
@@ -222,7 +221,8 @@ UNMEASURED = (FACTS, "image")
 def find_copies(
     run: Document, evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
-    """For each node and stage the other nodes with the same measurements, except those that claim its identity."""
+    """For each node and stage the other nodes that report the same measurements, except those that claim its
+    identity."""
     owners: dict[tuple[str, bytes], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures

@@ -115,8 +115,7 @@ def rules() -> tuple[CoherenceRule, ...]:
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
-    """The rules of a file as it has them. Raises SettingError for a stage's rule about another stage, CriteriaError,
-    schemas.Invalid."""
+    """The rules of a file. Raises SettingError for a stage's rule about another one, CriteriaError, schemas.Invalid."""
     document = read_document(path)
     schemas.validate("coherence", document, what=str(path))
     for entry in document["rules"]:
@@ -212,7 +211,6 @@ class StageFigures:
         return above / below
 
     def figures_of(self, rule: CoherenceRule, part: str) -> str:
-        """The rule's figures on one part, as text for a message."""
         words = {
             f"{term.text if '*' not in term.text else term.name} {self._figure_text(term, part)}"
             + (f" ({part})" if part != NODE else "")
@@ -279,7 +277,6 @@ class StageFigures:
         return filled if filled or values == [] else None
 
     def _usable(self, stage: str) -> Record | None:
-        """The record of the stage if its work succeeded, else None."""
         record = self._subject.records.get(stage) if stage else self._record
         return record if record is not None and record["state"] == "success" else None
 
@@ -329,8 +326,7 @@ def _timestamp(text: str) -> float:
 
 @functools.lru_cache(maxsize=256)
 def training_setup_figures(setup: str) -> Mapping[str, float]:
-    """Figures that a training setup implies for a process: samples (or tokens) per step, FLOPs of each, loss of
-    chance."""
+    """What a training setup implies for a process: samples (or tokens) per step, FLOPs of each, loss of chance."""
     match = _SETUP.fullmatch(setup)
     model, size, batch, length, precision, way = match.groups() if match else [""] * 6
     if (model == "llama") != (size in shapes.SIZES) or not match:

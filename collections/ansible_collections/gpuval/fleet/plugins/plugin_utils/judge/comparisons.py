@@ -73,8 +73,7 @@ class Deviation(NamedTuple):
 
 @dataclass
 class ComparedFigure:
-    """One figure on all nodes of a kind. ``best``: for each node how far its best part is on the good side; ``far``:
-    for each node the parts beyond the margin."""
+    """One figure on all nodes of a kind. ``best``: by node its best part's lead; ``far``: parts beyond the margin."""
 
     rule: "ComparisonRule"
     nodes: int

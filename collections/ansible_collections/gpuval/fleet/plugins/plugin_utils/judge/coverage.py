@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import extensions
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
@@ -101,22 +102,19 @@ def of_run(
     run: Document, nodes: Sequence[Document], subjects: Mapping[str, Subject], criteria: Sequence[Check]
 ) -> list[dict[str, Any]]:
     """What a run did not test, with the reasons, the gaps of most nodes first. ``nodes`` are those of the report."""
-    nodes_by_gap: dict[Gap, list[str]] = defaultdict(list)
-    for node in nodes:
-        gaps = [
-            *_missing_stages(run, node),
-            *_missing_checks(node),
-            *_unreported(node, subjects[node["name"]], criteria),
-            *_notes(subjects[node["name"]].records),
-        ]
-        for gap in dict.fromkeys(gaps):
-            nodes_by_gap[gap].append(node["name"])
-    ordered = sorted(nodes_by_gap, key=lambda gap: (-len(nodes_by_gap[gap]), gap))
+    nodes_by_gap = values_by_key(
+        (gap, node["name"]) for node in nodes for gap in _gaps_of(node, run, subjects[node["name"]], criteria)
+    )
+    ordered = sorted(nodes_by_gap.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     return [
         {"stage": stage, "what": what, "reason": reason, "count": len(names), "names": names[:MAX_NAMES]}
-        for stage, what, reason in ordered[:MAX_ENTRIES]
-        for names in [nodes_by_gap[stage, what, reason]]
+        for (stage, what, reason), names in ordered[:MAX_ENTRIES]
     ]
+
+
+def _gaps_of(node: Document, run: Document, subject: Subject, criteria: Sequence[Check]) -> Iterable[Gap]:
+    missing = (*_missing_stages(run, node), *_missing_checks(node))
+    return dict.fromkeys((*missing, *_unreported(node, subject, criteria), *_notes(subject.records)))
 
 
 def _missing_stages(run: Document, node: Document) -> Iterator[Gap]:

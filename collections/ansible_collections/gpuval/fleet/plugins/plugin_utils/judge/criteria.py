@@ -58,7 +58,6 @@ def _text_of(check: Check) -> str:
 
 
 def shipped_files() -> list[Path]:
-    """The criteria files of the collection's own roles, and the SKU catalogue."""
     return [*sorted(COLLECTION.glob(f"roles/*/{CRITERIA}")), *sku_files()]
 
 
@@ -212,8 +211,7 @@ def sku_checks(document: Any) -> list[Check]:
 
 
 def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The checks of a SKU as criteria files have them, completed from those they name as ``like``. Raises
-    CriteriaError."""
+    """The checks of a SKU as criteria files have them, completed by those named as ``like``. Raises CriteriaError."""
     shared, sku, entries = _read_shared_checks(), document["name"], []
     for entry in document["checks"]:
         own = dict(entry)
@@ -246,8 +244,7 @@ def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
         figure = figure.get(key) if isinstance(figure, Mapping) else None
     if figure is None and path == "gpu.host_bytes_per_second":
         gpu = document.get("gpu", {})
-        lane = LANE_BYTES_PER_SECOND.get(gpu.get("pcie_generation", 0), 0.0)
-        return gpu.get("pcie_width", 0) * lane or None
+        return gpu.get("pcie_width", 0) * LANE_BYTES_PER_SECOND.get(gpu.get("pcie_generation", 0), 0.0) or None
     return figure
 
 

@@ -52,8 +52,7 @@ class _EntryFields:
 
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
-    """The entry of a criterion. A failed advisory criterion is a warning. The criterion's remedy is for failed figures
-    only."""
+    """The entry of a criterion; failed advice is a warning. The criterion's remedy is for failed figures only."""
     own = {
         "name": check.name,
         "stage": check.stage,
@@ -117,8 +116,7 @@ SEARCH_METRICS = ("fabric_suspect_count", "fabric_untested_count", "fabric_bad_l
 
 
 def verdict_and_class(checks: Sequence[Entry]) -> dict[str, Any]:
-    """``verdict`` and failure ``class`` (None for PASS) of a node or rack with these checks. Without required work that
-    passed it is INCOMPLETE."""
+    """``verdict`` and ``class`` (None for PASS) by these checks; INCOMPLETE if no required work passed."""
     failed, missing, passed = (required_checks(checks, verdict) for verdict in ("fail", "missing", "pass"))
     if any(map(speaks_of_node, failed)):
         verdict = "FAIL"

@@ -222,17 +222,14 @@ def _identity_claim(run: Document, name: str, evidence: RunEvidence) -> Identity
     stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
     records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
     facts = records.get(FACTS)
-    values: dict[str, set[str]] = {kind: set() for kind in (MACHINE, SERIAL, GPUS, HOST_KEY)}
-    for kind, value in identity_values(facts):
-        values[kind].add(value)
-    if launch.get("host_key"):
-        values[HOST_KEY].add(launch["host_key"])
+    keys = [(HOST_KEY, launch["host_key"])] if launch.get("host_key") else []
+    reported_values = values_by_key((*identity_values(facts), *keys))
     reported = facts["environment"] if facts else {}
     is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]  # others' ids differ from PyTorch's
     of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
     return IdentityClaim(
         name,
-        {kind: frozenset(of_kind) for kind, of_kind in values.items()},
+        {kind: frozenset(reported_values.get(kind, ())) for kind in (MACHINE, SERIAL, GPUS, HOST_KEY)},
         machine=launch.get("machine") or "",
         has_facts=facts is not None,
         listed=frozenset(uuid.lower() for uuid in environment.texts(reported, "gpus[].uuid")),

@@ -17,8 +17,7 @@ from ..runs.folder import RunFolder
 def take_file(
     evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str, at: float | None = None
 ) -> Record | None:
-    """Read a node's record of a stage from results/ into ``evidence``; None if it is missing or refused. ``at``: as
-    `take_record` has it."""
+    """Read a node's record of a stage into ``evidence``; None if missing or refused. ``at``: see `take_record`."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
     except FileNotFoundError:

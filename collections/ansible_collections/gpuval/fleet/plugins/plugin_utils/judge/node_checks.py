@@ -110,8 +110,7 @@ class JudgedRun:
             KINDS[check.kind].compare(check, peers, self.context)
 
     def compare_figures(self) -> None:
-        """Compare the figures that no criterion compares, and add one check of the fleet for each failure that several
-        nodes share."""
+        """Compare figures that no criterion compares; add a check of the fleet for each failure that nodes share."""
         subjects = [self.subjects[name] for name in sorted(self.subjects)]
         self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
         shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
@@ -188,7 +187,6 @@ def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
 
 
 def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
-    """The criteria of a stage that apply to the node's SKU."""
     context = case.run.context
     if stage not in context.of_stages:
         context.of_stages[stage] = of_stage(context.criteria, stage)
@@ -307,7 +305,6 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
 
 
 def checks_of(case: NodeCase) -> list[Entry]:
-    """All checks of the node, in the order of the report."""
     checks = [check for produce in NODE_CHECKS for check in produce(case)]
     for stage in case.ends:
         checks += [check for produce in STAGE_CHECKS for check in produce(case, stage)]
@@ -319,7 +316,6 @@ def checks_of(case: NodeCase) -> list[Entry]:
 
 
 def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
-    """The problem with its texts cleaned and shortened."""
     return {
         "node": one_line(problem["node"], 253) if problem["node"] else None,
         "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
@@ -328,7 +324,6 @@ def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
 
 
 def stages_not_asked(name: str, stages: Sequence[str], evidence: RunEvidence) -> list[EvidenceProblem]:
-    """A problem for each record of a stage that the node was not asked to run."""
     reason = "a record of a stage that the node was not asked to run"
     stages_left = sorted(evidence.records.get(name, {}).keys() - set(stages))
     return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in stages_left]

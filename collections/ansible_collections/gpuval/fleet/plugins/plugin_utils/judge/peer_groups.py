@@ -63,11 +63,12 @@ class Modes:
 class PeerGroup:
     """How many nodes, what they share (``kind``, in words), and the statistics of their parts.
 
-    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. Relative
-    deviations, 0 if not known: ``repeats`` of one measurement explain, ``reach``: a figure beyond is no chance in a
-    fleet with long tails, ``normal``: normal noise explains no whole node beyond, ``doubtful``: one beyond is measured
-    again. ``modes``: two populations; if certain, statistics are those of the larger one, of two equal ones those of
-    the better. ``earlier``: the group is that of an earlier judgement.
+    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
+    deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
+    with long tails; ``normal``: that beyond which normal noise explains no whole node, ``doubtful``: that beyond which
+    one is to be measured again, 0 where they are not known; all relative. ``modes``: where the nodes are two
+    populations; if that is certain, statistics are those of the larger one, of two that are equal those of the better.
+    ``earlier``: the group is that of an earlier judgement.
     """
 
     nodes: int
@@ -266,8 +267,7 @@ class PeerSample:
         return replace(self, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
 
     def measured_before(self, check: Check) -> PeerSample:
-        """The sample with the figures of the last complete earlier attempt without other work beside it; without
-        figures if none."""
+        """The sample by the last complete earlier attempt without other work; without figures if there is none."""
         attempts = (attempt for attempt in reversed(self.record["attempts"]) if is_repetition(attempt, self.record))
         measured = (figures_of(check, self.subject, attempt, self.revision)[0] for attempt in attempts)
         return replace(self, figures=next(filter(None, measured), ()))
@@ -305,7 +305,6 @@ def sample_of(check: Check, subject: Subject) -> PeerSample | list[Entry]:
 
 
 def newest_revision(check: Check, subject: Subject, record: Record) -> int:
-    """The newest revision of the metric's definition in the record."""
     return max(map(revision_of, subject.metrics(record, check.metric, check.scope, None)), default=1)
 
 
@@ -319,8 +318,7 @@ def too_few_parts(check: Check, subject: Subject) -> list[Entry]:
     count, _ = expected_parts(check, subject, subject.records[check.stage])
     if count is None or count >= peer_statistics.MIN_PARTS:
         return []
-    reason = f"{count} of a kind: a comparison needs {peer_statistics.MIN_PARTS}"
-    return [entry_of(check, "skipped", reason)]
+    return [entry_of(check, "skipped", f"{count} of a kind: a comparison needs {peer_statistics.MIN_PARTS}")]
 
 
 def group_key(subject: Subject, record: Record, paths: Sequence[str]) -> tuple[GroupKey, list[str]]:
@@ -407,8 +405,9 @@ def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
 def _errors(
     check: Check, subject: Subject, record: Record, parts: set[str], revision: int
 ) -> tuple[list[float], list[PartResult]]:
-    """The relative standard errors of the parts' figures, and the parts without one. A median has at least the error of
-    that many normal repeats. A later revision reports its own, else the SKU's known spread replaces it."""
+    """The relative standard errors of the parts' figures, and the parts without one. Enough repeats are needed. A
+    median has at least the error of that many normal repeats. A later revision reports its own error; if its repeats
+    are too few, the SKU's known spread replaces it."""
     if check.spread_from is None:
         return [], []
     errors_of = errors_by_part(check, subject, record, revision)

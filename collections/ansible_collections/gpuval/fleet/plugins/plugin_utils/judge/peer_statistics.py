@@ -77,8 +77,9 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> "Peers | None":
-        """The statistics without values beyond both ``margin`` and ``deviations``, left out repeatedly until none is
-        far off or half are left out: a bad third moves a median and widens a spread."""
+        """The median and deviation without outliers, since a bad third moves a median and widens a spread. Values
+        beyond both ``margin`` and ``deviations`` are left out, repeatedly, until none is far off or half of the values
+        are left out."""
         group = cls.of(values, floor_ratio=floor_ratio)
         near_before: Sequence[float] = values
         while group is not None:
@@ -120,8 +121,7 @@ class Peers:
     def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
         """Sort key for parts that pass: the greatest is nearest to failing."""
         change = self.change(value)
-        sides = ((max_below, -change), (max_above, change))
-        return max(off / most for most, off in sides if most is not None)
+        return max(off / most for most, off in ((max_below, -change), (max_above, change)) if most is not None)
 
 
 def deviation_text(change: float) -> str:
@@ -181,8 +181,9 @@ class Tails:
     far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. The centre is without
-        the far. Bad values, which may be faults, count only as far as the good values of two nodes reach."""
+        """Add one figure's values, as (node, value). ``sign``: 1 if greater is better, else -1. Values beyond margin
+        and deviations are left out of the centre, which bad nodes would move. Bad values count only as far as the good
+        values of two nodes reach: beyond may be faults."""
         pairs = list(values)
         peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
@@ -255,8 +256,9 @@ class Tails:
 
 
 def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
-    """The middle of the nodes' levels, and the distance that normal noise does not exceed; infinite if too few are
-    left. ``least``: the relative distance that matters; levels beyond are left out."""
+    """The middle of the nodes' levels, and the distance that normal noise does not exceed. ``least``: the relative
+    distance that matters; levels beyond it are left out. The distance is infinite if too few levels remain, or no node
+    reports the figure."""
     if not levels:
         return 0.0, math.inf
     middle, near = _near(levels, least)

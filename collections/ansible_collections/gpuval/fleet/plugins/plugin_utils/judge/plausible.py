@@ -63,8 +63,7 @@ def range_of(metric: str) -> Range:
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
-    """An entry for each figure of the stage that is physically impossible. ``of_gang``: figures are of several nodes,
-    so that no single one is implicated."""
+    """An entry for each physically impossible figure. ``of_gang``: figures of several nodes implicate no single one."""
     if record is None or record["state"] in UNFINISHED:
         return []
     known_sku = sku_catalogue.by_name(sku)

@@ -522,8 +522,7 @@ def group_trays(trays: Sequence[RackTray]) -> list[list[RackTray]]:
 
 
 def _is_one_rack(first: Sequence[RackTray], second: Sequence[RackTray]) -> bool:
-    """Whether two domains are parts of one rack: both have its chassis serial (without serials its label), and together
-    no more trays than a rack has."""
+    """Whether two domains are one rack: of one chassis serial, else label, and no more trays than a rack has."""
     racks = NvlinkRack(first, ()), NvlinkRack(second, ())
     serials, labels = ([rack.usual(key) for rack in racks] for key in ("chassis_serial", "label"))
     same = serials if all(serials) else labels
@@ -542,8 +541,7 @@ def _entry(check: RackCheck, rack: NvlinkRack) -> Entry:
 
 
 def verdicts_for_run(racks: Iterable[Document], narrowed_by: Collection[str]) -> list[str]:
-    """The verdicts of racks that count for the run. A rack that lacks only trays which the run left out does not: the
-    run is narrowed, so that it accepts no rack."""
+    """The racks' verdicts that count for the run: not of those that lack only trays which a narrowed run left out."""
     is_cut = not {"limit", "busy"}.isdisjoint(narrowed_by)
     return [
         rack["verdict"]
@@ -553,5 +551,4 @@ def verdicts_for_run(racks: Iterable[Document], narrowed_by: Collection[str]) ->
 
 
 def open_checks(rack: Document) -> list[Document]:
-    """The required checks of a report's rack that failed or lack evidence."""
     return required_checks(rack["checks"], "fail", "missing")

@@ -255,8 +255,7 @@ def read_runs(
             warn(f"{problem}; until then faults of this run keep no mark")
             continue
         if (report["run"]["finished_at"] or "") >= since:
-            is_own = origin.is_same(folder.inventory, inventory)
-            shown = origin.shown(inventory if is_own else folder.inventory)
+            shown = origin.shown(inventory if origin.is_same(folder.inventory, inventory) else folder.inventory)
             runs.append(ReportedRun(report, shown, sha256))
     return runs
 

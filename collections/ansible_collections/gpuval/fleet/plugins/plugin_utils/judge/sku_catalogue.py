@@ -108,8 +108,7 @@ def of_model(model: str, peer_type: str | None = None, ordered: Sku | None = Non
 
 
 def of_models(models: Sequence[str], peer_types: Sequence[str] = (), ordered: Sku | None = None) -> Sku | None:
-    """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue.
-    ``peer_types``: those that the facts report."""
+    """The SKU of a node with GPUs of these models and ``peer_types``; None for several, or one not listed."""
     alike = set(peer_types) if len(peer_types) == len(models) else set()
     peer_type = alike.pop() if len(alike) == 1 else None
     skus = {of_model(model, peer_type, ordered) for model in set(models)}
@@ -136,8 +135,7 @@ def hinted(declared: str) -> Sku | None:
 
 
 def misspelled(declared: str) -> str:
-    """The name that a ``gpuval_sku`` misses by one letter; empty for others, and for another number, which is another
-    model: H20, H800."""
+    """The name that a ``gpuval_sku`` misses by one letter, else empty; another number is another model: H20, H800."""
     name = _plain(declared).replace(" ", "")
     if re.fullmatch("[^c]pus?", name):  # gpu, hpu: as cpu no accelerator would be tested
         return AUTO

@@ -101,7 +101,8 @@ class StageEnd:
 
     @property
     def as_failed(self) -> "FailedStage | None":
-        """The failure in a form that other nodes may share; None if its cause is in the node, such as wrong results."""
+        """The failure in a form that other nodes may share. None without failure, or if its cause is in the node: as
+        for a shipped program that ran and found a fault, such as wrong results."""
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
         of_node |= self.shipped and self.state == "failure" and subject_of(self.failure_class) == NODE
         if not self.failed or self.of_gang or of_node:
@@ -265,7 +266,8 @@ def judge_end(end: StageEnd) -> Entry:
 
 
 def lacks_image(record: Document | None) -> bool:
-    """Whether the stage's image is missing, which no retry repairs and the program itself cannot report."""
+    """Whether the stage's image is missing, which proves nothing about the node and no retry repairs. A missing image
+    that the program itself reports after its start does not count."""
     if record is None or record["state"] != "crash" or record["environment"].get("fault") != NO_IMAGE:
         return False
     return record["stage"] == IMAGE or (record["exit_code"] is None and record["signal"] is None)
@@ -360,8 +362,9 @@ _CUT_OFF = "cut off (last seen "
 
 
 class EarlierAttempt(NamedTuple):
-    """An attempt before the last. ``earlier``: of a lower number. ``cut_off``: work of the same attempt was cut off
-    from outside, with which a passed stage may have run again. ``slow``: it passed and was slow."""
+    """An attempt before the last. ``earlier``: it has a lower number than the last. ``cut_off``: an end from outside
+    cut off work of the same attempt, so that a passed stage may have run again with it. ``slow``: it passed and was
+    slow; else it passed and was only repeated to compare a slow node."""
 
     record: Document
     earlier: bool

@@ -1,8 +1,12 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
-A required check that failed makes the node FAIL where its class speaks of the node (``failures/*.yml``); else the node
-is INCOMPLETE, as where required evidence is missing; PASS needs some work proven and nothing required open. Removing
-evidence (a launch, record, metric, part) makes no node PASS, nor the run, but for figures that no check requires.
+Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
+run, one machine listed once, the accelerator and the SKU it claims to have, what its owner declares, and every
+criterion that applies, some of them between nodes. A required check that failed makes the node FAIL where its class
+speaks of the node (``failures/*.yml``); else it is INCOMPLETE, as where required evidence is missing; only a node of
+which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
+part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
+impossible figure that is reported counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -192,8 +196,9 @@ def _is_busy(node: Document) -> bool:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """The verdict on a run from its nodes' and racks'. Without nodes it is INCOMPLETE, or PARTIAL if all are ``busy``.
-    A ``narrowed`` PASS, which proves less than acceptance needs, is PARTIAL."""
+    """The verdict on a run from its nodes' and racks': FAIL before INCOMPLETE before PASS. Without nodes it is
+    INCOMPLETE, or PARTIAL if all are ``busy``. A ``narrowed`` PASS, which proves less than acceptance needs, is
+    PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"
@@ -212,8 +217,7 @@ def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeCo
 def to_measure_again(
     run: Document, evidence: RunEvidence, context: JudgeContext, able: Collection[str]
 ) -> dict[str, list[str]]:
-    """For each node the stages to measure once more: of nodes far from their peers, and of two good ones. ``able``:
-    nodes that can repeat a stage."""
+    """For each node the stages to measure again: nodes far from their peers, and two good ones. ``able``: which can."""
     judged = JudgedRun(run, evidence, context, subjects_of(run, evidence))
     judged.compare_nodes()
     chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}
@@ -289,10 +293,9 @@ def _stage_entry(name: str, records: Mapping[str, Record], *, failed: bool, slow
 
 def _report_problems(run: Document, evidence: RunEvidence) -> list[EvidenceProblem]:
     problems = [clean_problem(problem) for problem in evidence.problems]
-    for name in sorted(evidence.records.keys() - run["nodes"].keys()):
-        problems.append(
-            {"node": None, "stage": None, "reason": f"records of {one_line(name, 80)!r}, not a node of the run"}
-        )
+    strangers = (one_line(name, 80) for name in sorted(evidence.records.keys() - run["nodes"].keys()))
+    reasons = (f"records of {name!r}, not a node of the run" for name in strangers)
+    problems += [{"node": None, "stage": None, "reason": reason} for reason in reasons]
     for name, expected in run["nodes"].items():
         problems += stages_not_asked(name, expected["stages"], evidence)
     return sorted(problems, key=lambda entry: (entry["node"] or "", entry["stage"] or "", entry["reason"]))

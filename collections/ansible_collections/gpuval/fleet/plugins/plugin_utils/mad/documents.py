@@ -22,8 +22,7 @@ class MadError(GpuvalError, ValueError):
 
 
 def within(path: str, subject: str, folder: str = "") -> str:
-    """A path that is relative to `folder` of the repository, as its shortest form from the root. Raises MadError for a
-    path that leaves the repository."""
+    """A path relative to `folder`, as its shortest form from the root. Raises MadError if it leaves the repository."""
     normal = posixpath.normpath(folder + path)
     if path.startswith("/") or normal == ".." or normal.startswith("../"):
         raise MadError(f"{subject}: {shown(path)} is outside the repository: name a path below its root")
@@ -48,8 +47,7 @@ def located(root: Path, name: str) -> Path:
 
 
 def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file of the repository. Raises MadError if the file is missing, not regular, unreadable or too
-    long."""
+    """A file of the repository. Raises MadError if it is missing, not regular, unreadable or too long."""
     path = located(root, name)
     if not path.is_file():
         raise MadError(f"{name}: {'not a regular file' if path.exists() else 'no such file'} in {root}")

@@ -171,8 +171,7 @@ def _write_files(root: Path, planned: Planned, context: MadContext, options: Mad
 
 
 def packed(folder: Path, where: str) -> str:
-    """Pack a model's files (tar, gzip) into text. `where`: subject of messages. Raises MadError if they are too large
-    for a plan."""
+    """A model's files (tar, gzip) as text. `where`: subject of messages. Raises MadError if too large for a plan."""
     stream = io.BytesIO()
     with gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         tar.add(folder, ".", filter=_anonymous)

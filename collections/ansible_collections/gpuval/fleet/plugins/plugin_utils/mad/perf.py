@@ -47,8 +47,7 @@ Row = dict[str, str]
 def models(
     plans: Iterable[Mapping[str, Any]], built: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, str]]:
-    """By stage, the columns that are known of its model before it runs, and its data sets separated by commas.
-    `built`: the catalogue of images."""
+    """By stage, the columns known of its model before it runs, and its data sets. `built`: the catalogue of images."""
     by_stage = {}
     for plan in plans:
         for stage in plan["stages"]:

@@ -134,7 +134,6 @@ def _is_newer(store, key, data):
     if raw is None:
         return False
     try:
-        present = json.loads(raw)["updated_at"]
-        return str(present) > str(json.loads(data)["updated_at"])
+        return str(json.loads(raw)["updated_at"]) > str(json.loads(data)["updated_at"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -77,8 +77,7 @@ def wait_until_ready(
     poll_seconds: float,
     show: Show,
 ) -> Mapping[str, Any]:
-    """Wait until the cluster and all nodes of the pools run, at most ``seconds``, and return the cluster. Raises
-    ProvisionError at the deadline."""
+    """The cluster once it and all nodes of the pools run, within ``seconds``; else raises ProvisionError."""
     printed = ""
 
     def missing() -> str:
@@ -153,8 +152,7 @@ def _is_ours(path: Path) -> bool:
 def _checked_kubeconfig(kubeconfig: bytes) -> bytes:
     """Return the kubeconfig if it is safe. Raises ProvisionError if it is malformed, or names programs or files."""
     try:
-        users = yaml.safe_load(kubeconfig)["users"]
-        keys = {key for user in users for key in user["user"]}
+        keys = {key for user in yaml.safe_load(kubeconfig)["users"] for key in user["user"]}
     except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError):
         raise ProvisionError("the API returns no kubeconfig: run `make provision` again") from None
     if keys - CREDENTIALS:

@@ -20,8 +20,6 @@ HOURS_PER_DAY = 24
 
 @dataclass(frozen=True)
 class NodePool:
-    """A node pool to order."""
-
     name: str
     size: str
     count: int
@@ -111,8 +109,7 @@ def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[Node
 def cost_of(
     pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str
 ) -> tuple[Decimal, list[str]]:
-    """Cost of the pools in USD per hour, with a line for each pool. Raises ProvisionError for a size that the region
-    lacks."""
+    """USD per hour of the pools, with a line for each. Raises ProvisionError for a size that the region lacks."""
     total, lines = Decimal(0), []
     for pool in pools:
         size = sizes.get(pool.size)

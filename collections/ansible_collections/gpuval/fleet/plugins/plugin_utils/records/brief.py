@@ -15,8 +15,7 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class StageBrief:
-    """What status shows of a stage on a node. `figures`: node-wide metrics by name; `modified`: when the store got the
-    record."""
+    """What status shows of a stage on a node. `figures`: node-wide metrics; `modified`: when the store got it."""
 
     state: str
     attempt: int
@@ -74,8 +73,7 @@ METRICS = frozenset(metric for parts in LINES.values() for _, metric, _ in parts
 
 
 def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
-    """The line of a stage that succeeded. `figures`: node-wide metrics by name, in base units. Without figures of its
-    own in LINES, the stage's line has its duration."""
+    """The line of a stage that succeeded, with its `figures` (in base units) of LINES, else with its duration."""
     figure_texts = [
         f"{title}: {form(float(figures[metric]))}"
         for title, metric, form in LINES.get(stage, ())

@@ -227,8 +227,7 @@ def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str
 
 
 def _runs(record: Record, planned: Sequence[str]) -> bool:
-    """Whether the record's command is the planned one with its placeholders filled. A too large record keeps only the
-    first word."""
+    """Whether the command is the planned one with placeholders filled. A too large record keeps only the first word."""
     command, words = record["command"], planned[:MAX_COMMAND_WORDS]
     if SHRUNK in record["message"] and len(command) == 1:
         words = words[:1]
@@ -271,8 +270,7 @@ def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str
 
 
 def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
-    """Read a JSON object from a file that a node may have written; None if it is missing, too large, malformed or a
-    link."""
+    """Read a JSON object that a node may have written; None if it is missing, too large, malformed or a link."""
     try:
         if path.is_symlink() or path.stat().st_size > max_bytes:
             return None

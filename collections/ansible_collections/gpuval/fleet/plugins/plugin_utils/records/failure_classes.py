@@ -130,8 +130,7 @@ def row_of(name: str) -> FailureClass:
 
 def subject_of(name: str, *, failed: bool = True) -> str:
     """The subject of a failure class: node, store, network, site, program, scheduler or gpuval. ``failed``: false for
-    missing evidence, which is about the node for few classes. A user's own required check that failed is about the
-    node."""
+    missing evidence, which is about the node for few classes. A failed check of a user's own is about the node."""
     row = traits_of(name)
     return row.subject if failed or row.also_incomplete or row.subject != NODE else GPUVAL
 

@@ -15,8 +15,7 @@ MetricRow = tuple[str, str, str, "int | None"]
 
 
 class MetricForm:
-    """All of some metrics but their values: ``rows`` in their order; ``places``: numbers of rows by name and kind of
-    scope."""
+    """All of some metrics but their values: ``rows``; ``places``: numbers of rows by name and kind of scope."""
 
     def __init__(self, rows: tuple[MetricRow, ...]) -> None:
         self.rows = rows

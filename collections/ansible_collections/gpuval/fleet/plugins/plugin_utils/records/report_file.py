@@ -208,7 +208,6 @@ def _template(check: Document) -> str:
 
 
 def _texts_for_value(common: Document, value: Any, unit: str) -> Document:
-    """The texts of a criterion with the value filled in."""
     if not isinstance(value, float) or _VALUE not in common["reason"]:
         return common
     return {**common, "reason": common["reason"].replace(_VALUE, units.human(value, unit), 1)}

@@ -1,5 +1,4 @@
-"""cluster_test_report.json: the run in brief, for programs that read the report of acceptance tests in one container
-(gpuval.cluster_test/1)."""
+"""cluster_test_report.json: the run in brief, as acceptance tests in one container have it (gpuval.cluster_test/1)."""
 
 import json
 import statistics

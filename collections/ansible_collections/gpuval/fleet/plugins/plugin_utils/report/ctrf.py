@@ -1,6 +1,5 @@
-"""ctrf-report.json: the Common Test Report Format (https://ctrf.io), which CI systems and their reporters read. A test
-for each check. Missing evidence is ``other``: it neither passed nor failed. ``rawStatus`` is the check's own
-verdict."""
+"""ctrf-report.json: the Common Test Report Format (https://ctrf.io) of CI systems, a test for each check. Missing
+evidence is ``other``: neither passed nor failed. ``rawStatus`` is the check's own verdict."""
 
 import json
 from collections import Counter

@@ -16,8 +16,7 @@ _HEAD = ("verdict", "counts", "run", "summary", "racks", "fleet")
 
 @dataclass(frozen=True)
 class ReportDifference:
-    """What the kept report has otherwise than the new one: ``file`` of the run, ``node`` and ``check`` where it belongs
-    to some, and both texts."""
+    """How the kept report differs from the new one: ``file`` of the run, ``node`` and ``check`` if any, both texts."""
 
     file: str
     node: str
@@ -65,8 +64,7 @@ def compared(
     *,
     only_verdicts: bool = False,
 ) -> Iterator[ReportDifference]:
-    """Compare the heads of two reports, then their nodes, in the same order. Of files that differ all differences are
-    yielded, at least one, or those of verdicts."""
+    """Compare two reports' heads, then their nodes, in order: all differences, at least one, or those of verdicts."""
     heads, is_found, file = (next(kept), next(judged)), False, f"{folder}report.json"
     for key in _HEAD[:1] if only_verdicts else _HEAD:
         if heads[0].get(key) != heads[1].get(key):

@@ -47,8 +47,7 @@ _VERDICT_WORDS = {
 
 
 def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: EvidencePlace = RESULTS) -> str:
-    """The page's HTML. ``directory``: the run's results, with curves, versions and evidence files. ``evidence``: the
-    paths of these files for the page's reader."""
+    """The page's HTML. ``directory``: the run's results. ``evidence``: where the page's reader finds evidence files."""
     with results.reading(report, directory) as read:
         return page_of(report, directory, read, evidence)
 
@@ -180,8 +179,7 @@ def _node_data(
 
 
 def _stage_data(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
-    """A stage's entry: [name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2
-    record, 4 confirmed by the store only]."""
+    """[name, state, seconds from the first stage, seconds, attempt, message, files: 1 log, 2 record, 4 store only]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - first, 1) if start is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None

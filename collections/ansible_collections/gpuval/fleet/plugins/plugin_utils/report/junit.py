@@ -1,5 +1,4 @@
-"""junit.xml: a suite for each node, with its action as property, and for each rack, and a case for each check; nodes
-that were never reached are in it too."""
+"""junit.xml: a suite for each node (also if never reached), with its action, and each rack; a case for each check."""
 
 import functools
 from collections import Counter
@@ -14,8 +13,7 @@ _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
-    """The XML text: a failed check is a failure, missing required evidence an error; warnings, missing advice are
-    output."""
+    """The XML text: a failed check is a failure, missing required evidence an error; warnings and advice are output."""
     root = ET.Element("testsuites", name=_text(f"gpuval {report['run']['run_id']}"))
     totals: Counter[str] = Counter()
     for suite in suites_of(report):

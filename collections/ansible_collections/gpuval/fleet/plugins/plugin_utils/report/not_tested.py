@@ -29,16 +29,10 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     nodes = report["nodes"]
     never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
     texts = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
-    stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
-    parts: dict[str, None] = {}
-    for gap in report["fleet"].get("not_tested", ()):
-        if set(gap["names"]) <= set(never):
-            continue
-        if gap["what"] == gap["stage"]:
-            key = (gap["reason"], tuple(gap["names"]), gap["count"])
-            stages.setdefault(key, []).append(gap["what"])
-        else:
-            parts[gap["what"]] = None
+    gaps = [gap for gap in report["fleet"].get("not_tested", ()) if not set(gap["names"]) <= set(never)]
+    parts = dict.fromkeys(gap["what"] for gap in gaps if gap["what"] != gap["stage"])
+    keyed = (((gap["reason"], tuple(gap["names"]), gap["count"]), gap) for gap in gaps if gap["what"] == gap["stage"])
+    stages = values_by_key((key, gap["what"]) for key, gap in keyed)
     for (reason, names, count), whats in stages.items():
         where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
         texts.append(f"{some_of(whats, 6)}{where}: {reason}")
@@ -46,8 +40,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def losses(report: Mapping[str, Any]) -> list[str]:
-    """Lines with the smallest loss on one part and on a whole node that is named, by figure and group; and longest
-    bursts."""
+    """Lines with the smallest loss of one part and of a whole node that is named, by figure and group, and bursts."""
     lines = []
     for entry in report["fleet"].get("power", ()):
         part, node = (

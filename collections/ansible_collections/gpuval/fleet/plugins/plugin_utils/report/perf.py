@@ -17,8 +17,7 @@ COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "
 
 
 def perf_csv(report: Mapping[str, Any]) -> str:
-    """The CSV text. A stage that did not succeed has a row with its state as metric and no performance. So has a launch
-    that failed, with the failure class as metric."""
+    """The CSV text. A failed stage has a row with its state, a failed launch one with its class, as metric."""
     stream = io.StringIO()
     stream.write(",".join(COLUMNS) + "\n")
     zeros = len(report["nodes"]) <= MAX_WHOLE_NODES

@@ -42,15 +42,13 @@ def folder_of(run_id: str) -> str:
 
 
 def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
-    """The problems of nodes that are not PASS, in the order of the nodes."""
     by_text: dict[tuple[str, ...], SharedProblem] = {}
     for node in nodes:
         name, texts = node["name"], ("", "no required check was passed", "", "")
         if check := headline(node):
             where, part = check["stage"] or check["name"], part_of(node, check)
             texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
-        problem = by_text.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts))
-        problem.nodes.append(name)
+        by_text.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts)).nodes.append(name)
     return list(by_text.values())
 
 

@@ -50,7 +50,6 @@ METRICS = {
 
 
 def run_text(report: Mapping[str, Any]) -> str:
-    """The text of gpuval.prom, for one run."""
     run = report["run"]
     samples: list[Sample] = [
         ("gpuval_run_info", {key: run[key] for key in ("run_id", "profile")}, 1),
@@ -103,7 +102,6 @@ def _node_samples(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
 
 
 def _check_samples(exported: str, name: Mapping[str, str], checks: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
-    """A sample for each check that warns, or is required and failed or lacks evidence."""
     for check in checks:
         if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
             labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}

@@ -81,8 +81,7 @@ def verdict_title(report: Mapping[str, Any]) -> str:
 
 
 def _untested_gpus(report: Mapping[str, Any]) -> list[str]:
-    """A line if the run accepts no GPU, because no node has one or no stage works on one. Only the owner knows whether
-    GPUs were ordered."""
+    """A line if no GPU is accepted: no node has one, or no stage tests one. Only the owner knows what was ordered."""
     nodes, lines = report["nodes"], []
     if report["verdict"] not in ACCEPTED:
         return []
@@ -287,15 +286,12 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 def _unknown_models(nodes: Sequence[Mapping[str, Any]]) -> str:
     """A line on nodes whose GPU model is not in the catalogue and passed with the general criteria; empty without."""
-    named: dict[str, list[str]] = {}
-    for node in nodes:
-        for check in node["checks"]:
-            if (
-                check["name"] == "sku"
-                and check["verdict"] == "warn"
-                and check["reason"].startswith("not in the catalogue")
-            ):
-                named.setdefault(str(check["value"]), []).append(node["name"])
+    named = values_by_key(
+        (str(check["value"]), node["name"])
+        for node in nodes
+        for check in node["checks"]
+        if (check["name"], check["verdict"]) == ("sku", "warn") and check["reason"].startswith("not in the catalogue")
+    )
     texts = some_of((f"{model} on {some_of(names, 5)}" for model, names in sorted(named.items())), 5, "; ")
     remedy = "only the general criteria apply: set gpuval_sku, and floors of your own"
     return f"Model not in the catalogue: {texts}; {remedy}" if named else ""

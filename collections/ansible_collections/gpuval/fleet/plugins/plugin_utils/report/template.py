@@ -14,8 +14,7 @@ FOLDER = Path(__file__).parent
 
 @functools.cache
 def load(name: str, escaped: Callable[..., str]) -> jinja2.Template:
-    """Load a template from this folder. Every text in it passes ``escaped``, which returns it in a form safe for the
-    output; the filter ``upto`` limits its length."""
+    """Load a template from this folder. Every text in it passes ``escaped``; the filter ``upto`` limits its length."""
 
     def safe(text: str, *limit: int) -> Markup:
         return Markup(escaped(text, *limit))  # noqa: S704 - the form's own escaping, not HTML's, for Markdown

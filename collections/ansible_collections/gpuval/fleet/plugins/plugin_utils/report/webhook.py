@@ -1,5 +1,4 @@
-"""The end of a run as a CloudEvent 1.0 (structured mode), signed as Standard Webhooks has it, and sent by a few
-attempts, each of which ends in time."""
+"""The end of a run as a CloudEvent 1.0 (structured mode), signed by Standard Webhooks, sent in a few timed attempts."""
 
 import base64
 import hashlib

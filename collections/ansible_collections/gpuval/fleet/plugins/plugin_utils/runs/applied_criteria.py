@@ -40,8 +40,7 @@ def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed, and the id
-    of the run that they come from."""
+    """The standings, and id, of the latest run of this profile with all nodes of this one, which is narrowed."""
     newest = (folder for folder in run_folder.runs_of(results, opened=True) if folder.path.name != run["run_id"])
     for folder in islice(newest, MAX_RUNS_BEFORE):
         with suppress(run_folder.RunError):  # a damaged one is no help

@@ -61,7 +61,6 @@ def is_about(node: Mapping[str, Any]) -> bool:
 
 
 def of_node(node: Mapping[str, Any]) -> frozenset[str]:
-    """The checks that a node of a report failed, and the stages that it lacks."""
     return frozenset(
         f"{check['stage']}/{check['name'] if check['verdict'] == 'fail' or not check['stage'] else ''}"
         for check in node["checks"]

@@ -536,8 +536,7 @@ def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) ->
 
 
 def usual_search_seconds(nodes: int, round_seconds: float | str = 0.0) -> float:
-    """What a search for a bad node among so many may take, a round of it `round_seconds`, unless the operator says
-    otherwise."""
+    """What a search among so many nodes may take, a round `round_seconds`, unless the operator says otherwise."""
     return max(SEARCH_SECONDS + SEARCH_SECONDS_EACH * nodes, SEARCH_ROUNDS * float(round_seconds))
 
 

@@ -74,8 +74,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def parse(text: str, name: str) -> dict[str, str]:
-    """The mapping of workers to ids in a file's text; the suffix of ``name`` distinguishes YAML and JSON from tables.
-    Raises SettingError."""
+    """Workers' ids in a file's text: YAML and JSON by the suffix of ``name``, else a table. Raises SettingError."""
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
     first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
@@ -141,8 +140,7 @@ def unsafe(identity: str) -> str:
 
 def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_ids") -> dict[str, str]:
     """Merge mappings of workers to ids. Raises SettingError if two give different ids for a worker."""
-    pairs = dict.fromkeys(pair for mapping in mappings for pair in mapping.items())
-    return checked(pairs, subject)
+    return checked(dict.fromkeys(pair for mapping in mappings for pair in mapping.items()), subject)
 
 
 def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:

@@ -66,8 +66,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     counts = (str(row["counts"].get(word, "-")) for word in VERDICTS)
     profile, seconds, age = one_line(row["profile"], 40), row["age_seconds"], "-"
     if seconds is not None:
-        units = ((unit, length) for unit, length in AGE_UNITS if seconds >= 2 * length)
-        unit, length = next(units, ("s", 1))
+        unit, length = next(((unit, length) for unit, length in AGE_UNITS if seconds >= 2 * length), ("s", 1))
         age = f"{seconds // length:.0f} {unit} ago"
     return (row["run_id"], status, *counts, str(row["nodes"] or "-"), profile, age)
 

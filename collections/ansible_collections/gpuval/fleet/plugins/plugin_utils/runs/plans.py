@@ -50,8 +50,6 @@ class NothingChosenError(PlanError):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings of one node that its plan is made from."""
-
     run_id: str
     node: str
     created_at: str
@@ -83,9 +81,8 @@ def with_datasets(
     *,
     in_pods: bool = False,
 ) -> list[str]:
-    """The profile, with the stages that load datasets: each before the first stage that names its dataset, and those of
-    gang stages at the end. Raises PlanError for a dataset that is not declared, or that a gang's pods cannot have.
-    """
+    """The profile, with each stage that loads a dataset before the first that names it; of gang stages at the end.
+    Raises PlanError for a dataset that is not declared, or that a gang's pods cannot have."""
     stages: list[str] = []
     together = list(gang_stages)
     for name in [*profile, *together]:
@@ -260,9 +257,8 @@ def unmet_needs(
 
 
 def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
-    """Raise PlanError where containers were asked for by name and no stage has an image: a typing error in
-    gpuval_images would otherwise test the host's own software silently. `images` by stage.
-    """
+    """Raise PlanError where containers were asked for by name and no stage has an image (`images` by stage): a typing
+    error in gpuval_images would test the host's own software silently."""
     work = [stage for stage in images if stage not in (FACTS, IMAGE)]
     if runtime not in ("auto", "host") and work and not any(images.values()):
         raise PlanError(
@@ -332,8 +328,7 @@ def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def checked_container(name: str, container: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the stage asks of its container, with the numbers that a template leaves as text made numbers again. Raises
-    PlanError."""
+    """What the stage asks of its container; numbers that a template left as text are numbers. Raises PlanError."""
     if unknown := sorted(container.keys() - _CONTAINER.keys()):
         raise PlanError(
             f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(unknown)}"

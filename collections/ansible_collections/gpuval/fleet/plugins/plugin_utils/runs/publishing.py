@@ -168,8 +168,7 @@ def verdict_file(folder: run_folder.RunFolder) -> Path:
 
 
 def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
-    """The last verdict on the run, with the digests of the evidence that it was made from; None before the first.
-    Raises RunError for a damaged file."""
+    """The run's last verdict, with digests of its evidence; None before it. Raises RunError for a damaged file."""
     document = run_folder.read_kept(verdict_file(folder), "restore it, or validate under a new id", "verdict")
     return document if document and "evidence" in document else None
 

@@ -141,8 +141,7 @@ def changed(values: Mapping[str, Any], specs: Declared) -> dict[str, Any]:
 
 
 def problems(values: Mapping[str, Any], specs: Declared) -> list[str]:
-    """What is wrong with the templated values of some of the declared variables; secrets are not shown. Each message
-    begins with the name of its setting."""
+    """What is wrong with templated values of declared variables, each by its name first; secrets are not shown."""
     messages = []
     for name, value in values.items():
         option = specs.options[name]

@@ -44,8 +44,7 @@ _OVER_LIMIT = re.compile(r"(?:Assoc|QOS)\w+PerJob(?:Limit)?|Partition(?:Time|Nod
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job: one attempt on one node, or on a gang, whose leader is `node`. `note`: what a node wrote into the job's
-    comment; untrusted."""
+    """A job: one attempt on one node, or on a gang with the leader `node`. `note`: of the job's comment, untrusted."""
 
     id: int
     state: str
@@ -132,7 +131,6 @@ def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], S
 
 
 def describe_pending(job: SlurmJob) -> str:
-    """Text on the state of a pending job, with Slurm's reason."""
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
 
 

@@ -20,8 +20,7 @@ _DATE = "%Y-%m-%dT%H:%M:%S"
 
 
 class WallLimit(NamedTuple):
-    """A time limit of jobs. ``source``: the setting behind it, with name and value. ``holds``: False if a QOS may
-    exempt the job from the limit."""
+    """A time limit of jobs. ``source``: its setting, with name and value. ``holds``: False if a QOS may lift it."""
 
     seconds: float = math.inf
     source: str = ""

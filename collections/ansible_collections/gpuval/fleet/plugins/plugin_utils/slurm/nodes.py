@@ -36,8 +36,7 @@ def from_text(text: str) -> list[dict[str, Any]]:
         values = fields(text_rest)
         if not values.get("NodeName"):
             continue
-        state = re.split(r"[+\s]", values.get("State", ""))
-        words = [re.sub(r"[^A-Z_]", "", word.upper()) for word in state]
+        words = [re.sub(r"[^A-Z_]", "", word.upper()) for word in re.split(r"[+\s]", values.get("State", ""))]
         marks = [flag for mark, flag in _MARKS.items() if mark in values.get("State", "")]
         texts = {key: values.get(name) for key, name in _TEXTS.items()}
         texts |= dict.fromkeys(("reason", "reason_by", "reason_at"))

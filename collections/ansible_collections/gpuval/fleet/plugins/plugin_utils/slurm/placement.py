@@ -413,8 +413,7 @@ class SlurmPlacement(JobPlacement):
         self._poll(time.monotonic())
 
     def finish(self) -> None:
-        """Keep the digests that jobs left, cancel jobs that no controller will wait for, and write into the launches
-        why nodes had no running job."""
+        """Keep the digests that jobs left, cancel jobs without a controller, and write why nodes had no running job."""
         self._poll(time.monotonic())
         self._keep_digests("slurm", self._is_ending, self._follow)
         complete = {view.name for view in self._views.values() if view.complete}

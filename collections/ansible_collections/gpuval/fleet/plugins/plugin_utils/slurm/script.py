@@ -154,8 +154,7 @@ def batch(parameters: Mapping[str, Any], runner: bytes, workloads: bytes, commen
 
 
 def _template(name: str, values: Mapping[str, str]) -> str:
-    """The shell script NAME.sh, filled in. It finds Slurm's commands on the node in PATH, else where this machine has
-    them."""
+    """The shell script NAME.sh, filled in, which finds Slurm's commands in PATH, else where this machine has them."""
     shell = "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
     srun = shutil.which("srun")
     for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **values}.items():

@@ -42,8 +42,6 @@ class HostKey:
 
 @dataclass(frozen=True)
 class KnownHostsEntry:
-    """A line of a known_hosts file."""
-
     file: Path
     line: int
     marker: str
@@ -96,7 +94,6 @@ def parse(text: str, file: Path) -> list[KnownHostsEntry]:
 
 
 def read(files: Iterable[Path]) -> list[KnownHostsEntry]:
-    """The entries of those known_hosts files that exist and are readable."""
     entries: list[KnownHostsEntry] = []
     for file in files:
         with contextlib.suppress(OSError):

@@ -96,7 +96,6 @@ class NodeTasks:
                 time.sleep(max(0.0, until - time.monotonic()))
 
     def use_interpreter(self, node: str, path: str) -> None:
-        """Set the Python that further tasks on the node use."""
         self._worker.set_facts(node, {"discovered_interpreter_python": path})
 
     def close(self) -> None:

@@ -42,8 +42,7 @@ class StatusReader:
         }
 
     def look(self) -> StoredStatus:
-        """The current status of the run, and of the newest round of its gangs. Raises RunError, StoreError, and keeps
-        what was read before."""
+        """The status of the run and the newest round of its gangs. Raises RunError, StoreError; keeps what was read."""
         stored = self._look()
         if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
             return stored

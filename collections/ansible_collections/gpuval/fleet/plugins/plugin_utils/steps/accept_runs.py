@@ -90,8 +90,7 @@ def _write_letter(path, known):
     document = run_folder.read_object(path)
     run_ids = {document["first_run"], *(run["run_id"] for run in document["runs"] if run["accepts"])}
     reports = {one: report_file.unpacked(report_file.read(known[one].path / "report.json")) for one in run_ids}
-    letter = letter_html(document, sha256_of(path), reports)
-    run_folder.write_bytes(path.with_name(LETTER), letter.encode())
+    run_folder.write_bytes(path.with_name(LETTER), letter_html(document, sha256_of(path), reports).encode())
 
 
 def _ensure_judged(heads, known, named, since, inventory):

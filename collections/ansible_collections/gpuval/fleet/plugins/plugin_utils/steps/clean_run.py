@@ -214,8 +214,7 @@ def rounds_of(folder):
 
 
 def round_ids_of(folder):
-    """Run ids of a run's rounds on the nodes, where each round left a token and a key: of all known rounds, even if
-    their run.json is gone."""
+    """Run ids of a run's rounds on the nodes, which left tokens and keys: all known, even without their run.json."""
     named = {below.path.name for below in document.known_folders(folder)}
     with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}

@@ -205,7 +205,6 @@ def _ensure_no_gang_asked(options, count):
 
 
 def _folder_of(options, run_id):
-    """The run's folder in the bucket."""
     return run_folder.check_folder(options.folder or f"{options.runs_folder}/{run_id}")
 
 

@@ -142,8 +142,7 @@ def _ready(action, label, folder, listed, **result):
 
 
 def _held_against_manifest(store, prefix, listed):
-    """The files that a store folder lacks by its manifest, or the manifest itself, and the manifest's digest. Nodes
-    verify the content by checksums."""
+    """The files that a store folder lacks by its manifest (or that itself), and its digest. Nodes verify checksums."""
     raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES) or b""
     missing = [manifest.NAME]
     with suppress(manifest.ModelManifestError, UnicodeDecodeError):

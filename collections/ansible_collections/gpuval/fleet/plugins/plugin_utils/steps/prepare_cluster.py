@@ -60,8 +60,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
 
 
 def _prepare(action, cluster, options):
-    """Check that the cluster has and allows what runs need. Returns whether the namespace was created (in check mode:
-    would be)."""
+    """Check what runs need of the cluster. Returns whether the namespace was created (in check mode: would be)."""
     missing = missing_namespace(cluster)
     created = bool(missing and options.make_namespace)
     cluster.check(

@@ -14,8 +14,7 @@ from ..watch.reach import followed_stages, over_ssh
 
 
 def in_round(folder, node, stage=""):
-    """The newest round of gangs that has the node, with `stage` if given; None for a single-node stage, or without
-    such a round."""
+    """The newest round of gangs that has the node, with `stage` if given; None without one."""
     if stage in folder.read_run()["nodes"][node]["stages"]:
         return None
     for below in reversed(document.round_folders(folder, document.read(folder))):

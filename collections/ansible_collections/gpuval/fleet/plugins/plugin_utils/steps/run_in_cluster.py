@@ -320,7 +320,6 @@ def _is_of_this_place(value: Any, default: Any) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -347,7 +346,6 @@ def _rights(options: RunInClusterOptions) -> list[Manifest]:
 
 
 def _manifests(options: RunInClusterOptions, order: ControllerOrder) -> list[Manifest]:
-    """All objects in the order in which they are applied."""
     return [*_rights(options), *controller.objects(order)]
 
 

@@ -36,8 +36,7 @@ def show_history(
     connection = open_store(store).connection()
     root = project_path(store["state_dir"]) / "history"
     # the embedded store has another port each time that it is set up, but one folder
-    bucket = f"{store['endpoint'] or 'embedded'} {connection.bucket}"
-    cache = Cache(root, bucket)
+    cache = Cache(root, f"{store['endpoint'] or 'embedded'} {connection.bucket}")
     try:
         synced = sync(open_store(store).store(), cache, action.display.display)
         history = History(cache, question, checks)

@@ -532,7 +532,6 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def _free_port(hosts: list[str]) -> int:
-    """A port that is free on every one of these addresses."""
     for port in random.sample(OWN_PORTS, 50):
         with ExitStack() as sockets:
             try:

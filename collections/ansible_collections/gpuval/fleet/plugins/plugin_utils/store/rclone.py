@@ -61,8 +61,7 @@ def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.Co
 
 
 def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
-    """Copy a folder, or one file, by `call_rclone`. Files that are there with the same checksum are not sent again.
-    Raises StoreError."""
+    """Copy a folder or file by `call_rclone`, without files that are there with the checksum. Raises StoreError."""
     process = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
     if process.returncode != 0:
         words = " ".join(process.stderr.split())[-800:]
@@ -70,8 +69,7 @@ def run_rclone(connection: Connection, source: str, target: str, *options: str, 
 
 
 def fetch(connection: Connection, keys: Iterable[str], folder: Path) -> None:
-    """Download objects to ``folder`` under their keys; a key that ends with ``/`` means all objects below it. Raises
-    StoreError."""
+    """Download objects to ``folder`` under their keys, or all below a key that ends with ``/``. Raises StoreError."""
     for key in keys:
         source = f"models:{connection.bucket}/{key}"
         run_rclone(connection, source, str(folder / key), *TRANSFERS, single=not key.endswith("/"))

@@ -132,8 +132,7 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
 
 
 def newest(runs: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
-    """The run that was opened last, with notes; other active runs are listed. Raises RunError if there is none, or
-    if two were opened last."""
+    """The run opened last, and notes on other active ones. Raises RunError without, or if two were opened last."""
     if not runs:
         raise run_folder.RunError(
             f"{where} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "

@@ -102,8 +102,7 @@ def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str
 def measure(
     store: Store, objects: Sequence[tuple[str, int]], seconds: float = MEASURE_SECONDS, streams: int = MEASURE_STREAMS
 ) -> float | None:
-    """Read parts of these objects (key, bytes) for a short time; returns bits per second, None if nothing was read.
-    Raises the store's errors."""
+    """Bits per second of a short read of these objects (key, bytes), or None. Raises the store's errors."""
     pieces = [
         (key, start, min(start + MEASURE_PIECE_BYTES, size))
         for key, size in sorted(objects, key=lambda entry: -entry[1])

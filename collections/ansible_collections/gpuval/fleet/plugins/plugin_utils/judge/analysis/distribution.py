@@ -165,7 +165,8 @@ def _gpu_count(node: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The spread of a figure's values, of a sample (n - 1). ``outliers``: all, furthest first."""
+    """The spread of a figure's values. ``outliers``: all, furthest first. ``standard_deviation``: of a sample (n -
+    1)."""
 
     count: int
     nodes: int

@@ -165,8 +165,7 @@ def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, st
 
 
 def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:
-    """One test for each set of nodes; if two sets together are all nodes, only that of fewer nodes, or of two halves
-    that with the lower median."""
+    """One test for each set of nodes; of two that together are all nodes, that of fewer, or with the lower median."""
     if not groups.by:
         return
     numbers = list(values)

@@ -90,7 +90,6 @@ def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list
 
 
 def _results(check: Check, subject: Subject, record: Record, figure: Document, baseline: Baseline) -> list[PartResult]:
-    """The result of every part that reported, compared with the baseline's figure."""
     figures, results = figures_of(check, subject, record, figure.get("revision", 1))
     unit = check.unit or ""
     places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}

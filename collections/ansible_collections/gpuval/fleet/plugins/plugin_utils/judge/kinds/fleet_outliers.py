@@ -85,7 +85,6 @@ def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
 
 
 def _levels(samples: Samples, of_nodes: Sequence[float | None]) -> list[tuple[str, float]]:
-    """(name, level) of the nodes whose level is known."""
     return [(one.subject.name, level) for one, level in zip(samples, of_nodes, strict=True) if level is not None]
 
 
@@ -206,8 +205,7 @@ class _Comparison:
         return samples_kept
 
     def _leave_uncompared(self, samples: Samples, larger_groups: str) -> None:
-        """Record that these few nodes have no peers of the same ``group_by``. ``larger_groups``: text about groups with
-        peers."""
+        """Record that these nodes have no peers of their ``group_by``. ``larger_groups``: text on groups with peers."""
         check = self.check
         for sample in samples:
             fields = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
@@ -307,7 +305,8 @@ class _Comparison:
         return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
 
     def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
-        """The entries of a node in the worse of two populations: a minority fails; else floors and baselines decide."""
+        """The entries of a node in the worse of two populations. It fails if that is the minority; else nothing shows
+        which population is right, and floors and baselines decide."""
         check, unit = self.check, self.check.unit or ""
         worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
         middle, usual = _median_of([sample]), _median_of(better)
@@ -509,15 +508,15 @@ class _Comparison:
         return before > 0 < now and abs(math.log(now / before)) <= usual
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
-        """Two standard errors of the mean of ``count`` measurements and of the peers' median."""
+        """Two standard errors of the mean of ``count`` measurements (by repeats or changes) and of the peers'
+        median."""
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
         return 2 * middle * math.hypot(of_mean, peer_statistics.MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
-        """The stages in which the whole node is behind, if this check shows it: chance in one stage does not recur in
-        another."""
+        """The stages in which the whole node is behind, if this check shows it: chance does not recur in another."""
         stages = self.context.behind.get(sample.subject.name, {})
         return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
 

@@ -1,8 +1,9 @@
 """Kind ``same``: what must be equal on all GPUs of a node, or on all nodes of a kind.
 
-The value of more than half of those that reported is right. Without one nothing shows what is wrong: all are named, and
-a required check is missing instead of failed. So is that of two nodes or more that are more than a third: faults of
-single nodes do not agree. A missing value is missing evidence.
+The value of more than half of those that reported is right. Where two differ, or no value has a majority, something
+is wrong and the evidence does not tell what: all are named, and a required check is missing (the node INCOMPLETE)
+instead of failed. So is that of a minority of two nodes or more, and more than a third: faults of single nodes do not
+agree with each other. Removing one node's value never makes that node PASS: a missing value is missing evidence.
 """
 
 from collections import Counter, defaultdict

@@ -127,8 +127,7 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> di
         )  # fmt: skip
     most = max(2, min(MAX_REMARKS_OF_A_NODE, MAX_REMARKS // max(1, len(report["nodes"]))))
     indexes = {(column.stage, column.name): index for index, column in enumerate(tabled.columns)}
-    remarks = [_remarks(node, indexes, texts, most) for node in report["nodes"]]
-    return {"columns": columns, "remarks": remarks}
+    return {"columns": columns, "remarks": [_remarks(node, indexes, texts, most) for node in report["nodes"]]}
 
 
 def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:

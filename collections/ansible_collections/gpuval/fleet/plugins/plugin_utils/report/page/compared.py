@@ -25,8 +25,7 @@ _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """An earlier run to compare with: verdicts and figures by node name. ``comparable``: by node the earlier values of
-    figures that this run has, too."""
+    """An earlier run: verdicts, figures by node. ``comparable``: by node those values that this run has, too."""
 
     run_id: str
     created_at: str

@@ -86,8 +86,7 @@ def seconds(time: str | None) -> float | None:
 
 
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The well-formed curves of one file; none if it is too large, or of another node or attempt. GPUs are sampled
-    together: their curves share one list of times."""
+    """The well-formed curves of a file; none if too large, or of another node or attempt. GPUs share lists of times."""
     try:
         if path.stat().st_size > MAX_SERIES_BYTES:
             return []
@@ -157,8 +156,7 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
 
 
 def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: float, bins: int) -> list[float | None]:
-    """Means over ``bins`` equal steps from ``first`` to ``last``. A step without a sample repeats the value before it;
-    outside the curve the value is None."""
+    """Means over ``bins`` equal steps. A step without a sample repeats the one before; None outside the curve."""
     if bins < 2 or last <= first:
         values = [value for value in y if value is not None]
         return [math.fsum(values) / len(values)] if values else [None]

@@ -87,7 +87,6 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
 
 
 def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
-    """(stage, metric) of the figures that a check judges."""
     return {(check["stage"], check["metric"]) for node in report["nodes"] for check in node["checks"]}
 
 

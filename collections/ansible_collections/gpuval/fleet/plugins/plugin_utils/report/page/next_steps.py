@@ -12,8 +12,7 @@ _MAKE = re.compile("`(make [^`]+)`")
 
 
 def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]]:
-    """(purpose, command) of each next step; commands act on the latest run of the inventory. The first step has no
-    command if nodes must be repaired by hand."""
+    """(purpose, command) of each next step, on the inventory's latest run; repairs by hand have no command."""
     chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
     bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
     steps = []

@@ -82,8 +82,7 @@ def _hardware(node: Mapping[str, Any]) -> str:
 
 
 def properties_of_fleet(report: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """For each property its values, the most common first, with the names of their nodes. Reports of release 1.0 have
-    no properties."""
+    """For each property its values, the most common first, with names of nodes; none in reports of release 1.0."""
     names: dict[str, dict[str, list[str]]] = {title: defaultdict(list) for title in TITLES.values()}
     for node in report["nodes"]:
         titled = {

@@ -1,5 +1,4 @@
-"""The curves of the nodes' own files. Several processes read those of a fleet, while this one makes the other forms of
-the report."""
+"""The curves of the nodes' own files. For a fleet other processes read them while this one makes the other forms."""
 
 import gc
 import multiprocessing
