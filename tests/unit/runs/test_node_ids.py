@@ -52,7 +52,7 @@ FAULTS = {
     "YAML as text": ("m.txt", "a: x\nb: y\n", "Lines of WORKER: ID are YAML: name the file .yml"),
     "nothing": ("m.csv", "", "its first row must name the columns"),
     "torn row": ("m.txt", "| worker | uniqueid |\n| a | x | y |\n", "line 2 has 3 columns"),
-    "open quote": ("m.csv", 'worker,uniqueid\n"a,x\n', "is no CSV"),
+    "open quote": ("m.csv", 'worker,uniqueid\n"a,x\n', "is not CSV"),
     "no JSON": ("m.json", "{", "cannot be read"),
     "aliases": ("m.yml", "a: &x [1]\nb: *x\n", "aliases"),
     "nested": ("m.yml", "a: [x]\n", "are text"),

@@ -1,12 +1,11 @@
 """Lists of nodes as plain text or CSV, and their nodes beside those that a cluster knows. Pure."""
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core import csv_text
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.node_ranges import is_range, names_of
@@ -37,7 +36,7 @@ def parse(text: str, source: str) -> list[ListedNode]:
     is_csv = source.lower().endswith(".csv")
     header: list[str] = []
     nodes: list[ListedNode] = []
-    for line, words in _csv_lines(text, source) if is_csv else _plain_lines(text):
+    for line, words in csv_text.rows(text, source) if is_csv else _plain_lines(text):
         try:
             if is_csv and not header:
                 header = _header(words)
@@ -56,18 +55,6 @@ def parse(text: str, source: str) -> list[ListedNode]:
 def _plain_lines(text: str) -> Iterator[tuple[int, list[str]]]:
     lines = (raw.partition("#")[0].replace(",", " ").split() for raw in text.splitlines())
     return ((number, words) for number, words in enumerate(lines, 1) if words)
-
-
-def _csv_lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    reader = csv.reader(io.StringIO(text), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
-    try:
-        for cells in reader:
-            values = [cell.strip() for cell in cells]
-            if any(values) and not values[0].startswith("#"):
-                yield reader.line_num, values
-    except csv.Error as error:
-        raise SettingError(f"{source} line {reader.line_num}: not CSV: {error}") from None
 
 
 def _cells(words: list[str], header: list[str]) -> dict[str, str]:

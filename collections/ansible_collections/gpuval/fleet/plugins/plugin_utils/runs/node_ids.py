@@ -2,8 +2,6 @@
 dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a header, YAML or
 JSON. One error lists everything that is wrong."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -13,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import SettingError, reason_of
+from ..core import csv_text
+from ..core.errors import SettingError
 from ..core.node_ranges import names_of
 from ..core.text import some_of
 
-MAX_FILE_BYTES = 16 << 20
 MAX_ID = 120
 MAX_SHOWN = 20
 #: Maximum length of an id, which becomes the name of files on any file system.
@@ -59,31 +57,20 @@ class NodeIdReader:
 
 def read(path: Path) -> dict[str, str]:
     """Read the mapping of workers to ids in a file. Raises SettingError."""
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"the mapping of node ids, {path}, cannot be read: {reason_of(error)}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise SettingError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no mapping of node ids is")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SettingError(f"{path} is not UTF-8: save it again as CSV in UTF-8") from None
-    return parse(text, path.name)
+    return parse(csv_text.read(path, "mapping of node ids"), path.name)
 
 
 def parse(text: str, name: str) -> dict[str, str]:
     """Workers' ids in a file's text: YAML and JSON by the suffix of ``name``, else a table. Raises SettingError."""
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
-    first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
+    first = next((line for line in text.splitlines() if line.strip() and not csv_text.is_comment(line)), "")
     if suffix in (".yml", ".yaml", ".json") or first.lstrip().startswith(("{", "[", "---")):
         entries: Iterable[tuple[str, str]] = _document(text, name)
     elif suffix not in (".csv", ".tsv") and "|" in text:
         entries = _rows(_table(text), name)
     else:
-        entries = _rows(_csv(text, first, name), name)
+        entries = _rows(csv_text.rows(text, name), name)
     return checked(entries, name)
 
 
@@ -153,31 +140,13 @@ def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
     )
 
 
-def _is_comment(line: str) -> bool:
-    return line.lstrip().startswith("#")
-
-
 def _table(text: str) -> list[tuple[int, list[str]]]:
     """The rows of a table with bars, with their line numbers; not borders, comments and lines without a bar."""
     rows = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        if "|" in line and not _BORDER.fullmatch(line) and not _is_comment(line):
+        if "|" in line and not _BORDER.fullmatch(line) and not csv_text.is_comment(line):
             cells = line.removeprefix("|").removesuffix("|").split("|")
             rows.append((number, [cell.strip().strip("`*").strip() for cell in cells]))
-    return rows
-
-
-def _csv(text: str, first: str, name: str) -> list[tuple[int, list[str]]]:
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
-    rows = []
-    try:
-        for cells in reader:
-            stripped = [cell.strip() for cell in cells]
-            if any(stripped) and not stripped[0].startswith("#"):
-                rows.append((reader.line_num, stripped))
-    except csv.Error as error:
-        raise SettingError(f"{name} line {reader.line_num} is no CSV: {error}") from None
     return rows
 
 
