@@ -6,7 +6,6 @@ each node leaves a line in NCCL's log.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.needs import SYS_ADMIN, lacking, needs_programs
+from tests.kit.needs import needs_namespaces, needs_programs
 
 pytest.importorskip("torch")
 
@@ -51,18 +50,9 @@ sys.exit(run_workload(program.main))
 """
 
 
-def has_namespaces():
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    name = f"gpuval-{uuid.uuid4().hex[:8]}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
-    return made and subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False).returncode == 0
-
-
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    if not has_namespaces():
-        lacking(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
+    needs_namespaces()
     needs_programs(
         {"mpirun": "openmpi-bin", "orted": "openmpi-bin", "ssh-keygen": "openssh-client", "sshd": "openssh-server"}
     )

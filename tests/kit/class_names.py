@@ -15,6 +15,7 @@ OWN = (
     "accelerators_in_use",
     "gpu_order",
     "nic_count",
+    "cabling",
     "sku",
     "sku_gpu_count",
     "gpu_uuids",

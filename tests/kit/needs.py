@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def needs_root(to: str) -> None:
 
 #: What root in a container without --privileged lacks as well.
 SYS_ADMIN = "the right {to} is missing (CAP_SYS_ADMIN): run the tests as root, in a container with --privileged"
+
+
+def needs_namespaces() -> None:
+    """Skip without the right to make network namespaces, or without iproute2."""
+    name = f"gpuval-{uuid.uuid4().hex[:8]}"
+    may = os.geteuid() == 0 and shutil.which("ip") is not None
+    if not may or any(
+        subprocess.run(["ip", "netns", verb, name], capture_output=True, check=False).returncode
+        for verb in ("add", "del")
+    ):
+        lacking(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
 
 
 @contextlib.contextmanager

@@ -178,6 +178,15 @@ def test_a_wrong_check_is_named_with_its_file_and_line(checked, tmp_path, right,
     assert told in message
 
 
+def test_a_wrong_row_of_the_cabling_plan_is_named_with_its_line(checked, tmp_path):
+    plan = tmp_path / "cabling.csv"
+    plan.write_text("node,port,switch,switch_port\ngpu-1,eth4,leaf1,1\n")
+    assert not checked(f"gpuval_cabling_plan: {plan}").failed
+    plan.write_text("node,port,switch,switch_port\ngpu-1,eth4,leaf1,1\ngpu-3,eth4,leaf1,2\n")
+    told = "gpuval_cabling_plan: cabling.csv line 3: the inventory has no node gpu-3; is it gpu-"
+    assert checked(f"gpuval_cabling_plan: {plan}").result["msg"].startswith(f"nothing was started: all.yml:2: {told}")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

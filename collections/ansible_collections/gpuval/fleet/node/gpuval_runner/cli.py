@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--clear", type=Path, help="folder to empty first: shared memory of earlier stages")
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
+    sub.add_argument("--cabling", action="store_true", help="also ask what the node's ports are connected to")
     sub = command(
         "endpoints",
         lambda o: _import_module("endpoints").endpoints(o.endpoints, o.seconds),
@@ -145,7 +146,8 @@ def _facts(options: argparse.Namespace) -> int:
 
     from gpuval_runner.files import write_result
 
-    result: dict[str, Any] = facts_result(options.root, os.environ.get("GPUVAL_ACCELERATOR", "auto"))
+    accelerator = os.environ.get("GPUVAL_ACCELERATOR", "auto")
+    result: dict[str, Any] = facts_result(options.root, accelerator, with_cabling=options.cabling)
     if not write_result(result):  # outside of a stage
         print(json.dumps(result, indent=2))
     if result["state"] == "failure":

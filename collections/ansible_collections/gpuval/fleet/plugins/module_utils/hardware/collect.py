@@ -8,6 +8,7 @@ from typing import Any, Optional
 from .. import engines
 from . import (
     amd_gpus,
+    cabling,
     clock,
     cpu,
     disks,
@@ -41,10 +42,11 @@ REMEDIES = {
 }
 
 
-def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
+def collect(root: str = "/", run: Optional[Run] = None, *, with_cabling: bool = False) -> dict[str, Any]:
     """Return the facts of the machine whose file tree is at `root`, in base units; None for unknown values. `run`
-    starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`. Changes nothing,
-    and raises nothing for hardware, tools or permissions that are missing."""
+    starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`. `with_cabling`
+    adds what the ports are connected to. Changes nothing, and raises nothing for hardware, tools or permissions that
+    are missing."""
     tree = Tree(root)
     run = run or toolbox(root)
     # Another machine's tree has no driver that this process could load.
@@ -78,13 +80,16 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
         "peer_access": peer_access.facts(tree, [gpu.pci_address for gpu in gpus if gpu.pci_address]),
         "services": services_facts,
         "imex": imex.facts(tree, run, services_facts),
+        **({"cabling": cabling.facts(tree, run)} if with_cabling else {}),
     }
 
 
-def facts_result(root: str = "/", accelerator: str = "auto", run: Optional[Run] = None) -> dict[str, Any]:
+def facts_result(
+    root: str = "/", accelerator: str = "auto", run: Optional[Run] = None, *, with_cabling: bool = False
+) -> dict[str, Any]:
     """Collect the facts and return the result of the `facts` stage: state, message, metrics and environment.
     `accelerator`: what the node is declared to be, `auto`, `cpu`, `nvidia`, `amd` or `gaudi`."""
-    return judge(collect(root, run), accelerator)
+    return judge(collect(root, run, with_cabling=with_cabling), accelerator)
 
 
 def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, Any]:

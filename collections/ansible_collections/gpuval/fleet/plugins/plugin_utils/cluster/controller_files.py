@@ -16,8 +16,8 @@ from .pod_settings import PodSettingsError
 
 #: Settings that name a file or folder of this controller, or a list of such.
 FILE_SETTINGS = (
-    *("gpuval_baseline", "gpuval_criteria", "gpuval_extensions", "gpuval_jobs", "gpuval_node_ids"),
-    *("gpuval_s3_ca_file", "gpuval_signing_keys"),
+    *("gpuval_baseline", "gpuval_cabling_plan", "gpuval_criteria", "gpuval_extensions", "gpuval_jobs"),
+    *("gpuval_node_ids", "gpuval_s3_ca_file", "gpuval_signing_keys"),
 )
 #: Folders beside an inventory that is a file.
 VARIABLES = ("group_vars", "host_vars")

@@ -68,6 +68,7 @@ def renamer_of(bundle: Path, sensitive: Sensitive, key: bytes) -> NameRenamer:
     """The renamer of a bundle's run. ``sensitive``: what the controller and the inventory know of its names."""
     folder = RunFolder(bundle / RUN)
     run, words = folder.read_run(), own_words(COLLECTION)
+    sensitive.add_plan(run)
     for name in run["nodes"]:
         facts = read_object(folder.evidence_file(name, "facts"), MAX_RECORD_BYTES)
         sensitive.add_facts(name, facts)

@@ -28,6 +28,7 @@ VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, URL, HOST, ENVIRONMENT, SECRETS, "g
 _FILES = ("_file", "_path", "_dir")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_MADE_UP_NAME = re.compile(r"[0-9_.-]|[a-z][A-Z]")
 _JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
 _PROXY_COMMAND = re.compile(r"ProxyCommand[= ]\s*(.*)", re.IGNORECASE)
 _WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
@@ -47,6 +48,8 @@ class Sensitive(InternalData):
     #: Aliases that only nodes themselves reported, which may be any word.
     claimed: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
+    #: Names of switches that only nodes reported, which may be any word.
+    switches: set[str] = field(default_factory=set)
 
     def add_controller(self, project: Path) -> None:
         """Add the names of this machine, its user, and folders that contain them."""
@@ -88,6 +91,16 @@ class Sensitive(InternalData):
                 self._machine(hostname, node, claimed=True)
                 self._machine(hostname.partition(".")[0], node, claimed=True)
         self.macs |= set(environment.texts(reported, "nics[].address"))
+        self.macs |= set(environment.texts(reported, "cabling[].neighbours[].id"))
+        for switch in environment.texts(reported, "cabling[].neighbours[].name"):
+            self.switches |= switch_names(switch)
+
+    def add_plan(self, run: Mapping[str, Any]) -> None:
+        """Add the switches in the cabling plan of a run's nodes."""
+        for node in run["nodes"].values():
+            for cable in node.get("declared", {}).get("cabling", ()):
+                for name in switch_names(cable["switch"]):
+                    self._machine(name, None)
 
     def of_run(self, names: Mapping[str, str], own_words: Container[str], run_id: str) -> InternalData:
         """The internal data for a run. An alias of one node becomes the node's id, one of several nodes or of a host
@@ -102,7 +115,8 @@ class Sensitive(InternalData):
         usable = {alias: nodes for alias, nodes in self.nodes_of.items() if alias not in refused}
         alone = {alias: next(iter(nodes)) for alias, nodes in usable.items() if len(nodes) == 1 and alias not in names}
         aliases = {alias: names[node] for alias, node in alone.items() if node in names}
-        hosts = (self.hosts | usable.keys()) - names.keys() - aliases.keys()
+        switches = {name for name in self.switches if name.lower() not in own_words and not is_ordinary(name)}
+        hosts = (self.hosts | switches | usable.keys()) - names.keys() - aliases.keys()
         return replace(self, names=names, aliases=aliases, hosts=hosts, run_id=run_id)
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
@@ -117,6 +131,13 @@ class Sensitive(InternalData):
             else:
                 self.nodes_of.setdefault(name, set()).add(node)
                 (self.claimed if claimed else self.declared).add(name)
+
+
+def switch_names(name: str) -> set[str]:
+    """The texts that stand for a switch: its host name and its domain by themselves, so that names with and without
+    domain stay one name. A name of only letters is left out, as it may be any word."""
+    host, _, domain = name.partition(".") if HOST_NAME.fullmatch(name) else (name, "", "")
+    return {part for part in (host, domain if "." in domain else "") if _MADE_UP_NAME.search(part)}
 
 
 def jumps(arguments: str) -> list[tuple[str, str]]:

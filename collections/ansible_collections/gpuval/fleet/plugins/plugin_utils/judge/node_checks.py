@@ -13,6 +13,7 @@ from ..records.documents import LAUNCHED, RUN_ENDED, Document, EvidenceProblem, 
 from ..records.evidence import RunEvidence
 from . import coherence, comparisons, declared, implicated_parts, plausible, unsteady
 from .baseline import lend_spreads
+from .cabling import CablingComparison
 from .check import FACTS, Check, Subject
 from .checks_without_criteria import (
     accelerator_check,
@@ -49,6 +50,11 @@ class JudgedRun:
 
     def __post_init__(self) -> None:
         lend_spreads(self.context.baseline, self.subjects.values())
+
+    @functools.cached_property
+    def cabling(self) -> CablingComparison:
+        """Where the ports of the nodes lead, against the plan."""
+        return CablingComparison(self.document, self.subjects)
 
     @functools.cached_property
     def problems(self) -> dict[str, list[EvidenceProblem]]:
@@ -172,6 +178,7 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
         accelerator_check(case.subject, facts),
         *declared.order_checks(case.subject, facts is not None, models_of(facts)),
         *declared.checks_of(case.expected, facts),
+        *case.run.cabling.checks(case.name),
     ]
 
 

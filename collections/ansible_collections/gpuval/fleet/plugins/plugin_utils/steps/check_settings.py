@@ -25,7 +25,7 @@ from ..jobs import stages as job_stages
 from ..judge import actions, baseline, coherence, criteria, declared, plausible, repairs, sku_catalogue
 from ..records import failure_classes
 from ..report import webhook
-from ..runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
+from ..runs import cabling_plan, datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
 from ..ssh.findings import key_file_problem
 from ..ssh.prober import SSH
@@ -309,6 +309,8 @@ class SettingsCheck:
                 return [f"{name} {value}: not in the catalogue; is it {near}? A model of your own needs another name"]
             self._remarks.add(self._placed(f"{name} {value}: {remark}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}
+        if self._files and name == cabling_plan.SETTING:
+            checks[name] = lambda path: cabling_plan.read(project_path(path), self.action.task_vars["hostvars"])
         if LOADS_MODEL in values:
             checks |= {"gpuval_model": model_source.check, "gpuval_datasets": dataset_source.check}
         try:

@@ -49,6 +49,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     id_map = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
     ids = _ids(action, id_map, options.unmapped)
     sensitive = site_names.sensitive_of(variables, options.store)
+    sensitive.add_plan(run)
     sensitive.secrets |= {options.s3_access_key, options.s3_secret_key, options.s3_session_token} - {""}
     sensitive.add_variables("", {"gpuval_s3_endpoint": options.s3_endpoint})
     target_place = destination.parse(options.destination) if options.destination else None

@@ -20,7 +20,7 @@ from ..core.step_options import PathText, StoreOptions
 from ..gang import rounds
 from ..gang.forming import LEAST
 from ..judge import baseline, criteria, declared, expected_fingerprints, sku_catalogue
-from ..runs import applied_criteria, labels, node_ids, opening, origin, plans
+from ..runs import applied_criteria, cabling_plan, labels, node_ids, opening, origin, plans
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
@@ -88,7 +88,8 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     place = scheduler_of(options.placement)(action, options).place(options.namespace)
     places = (place, options.namespace)  # runs of earlier versions name their kubeconfig
     hostvars, ids = action.task_vars["hostvars"], node_ids.NodeIdReader(project_path)
-    nodes = {name: _expected(name, hostvars[name], stages, gang_stages, ids, options.ids) for name in hosts}
+    read_plan = functools.cache(lambda path: cabling_plan.read(project_path(path), hostvars))
+    nodes = {name: _expected(name, hostvars[name], stages, gang_stages, ids, options.ids, read_plan) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         newest = run_folder.runs_of(results, action.inventory, opened=True)[:1]
         is_named = options.run_id not in ("", run_folder.LATEST)
@@ -231,7 +232,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
     return {**run_document, **{key: value for key, value in further.items() if value}}
 
 
-def _expected(name, hostvars, stages, gang_stages, ids, default_ids):
+def _expected(name, hostvars, stages, gang_stages, ids, default_ids, read_plan):
     if not NODE_NAME.fullmatch(name):
         raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
@@ -246,7 +247,7 @@ def _expected(name, hostvars, stages, gang_stages, ids, default_ids):
         optional_fields = {
             "gang_stages": gang_stages,
             "versions": declared.parse_versions(hostvars.get("gpuval_versions")),
-            "declared": declared.of_host(hostvars),
+            "declared": declared.of_host(hostvars) | cabling_plan.of_host(name, hostvars, read_plan),
             "nics": declared.parse_nics(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
             "labels": labels.of_host(hostvars),
         }
