@@ -36,9 +36,10 @@ def swap(seen, first, second):
     seen[node][port], seen[other_node][other_port] = seen[other_node][other_port], seen[node][port]
 
 
-def judged(plan, seen, *, problems=None, judged_nodes=None):
-    """The checks of each node. ``problems``: why a node's port has no neighbour, by (node, port)."""
-    problems = problems or {}
+def judged(plan, seen, *, problems=None, names=None):
+    """The checks of each node, and the nodes. ``problems``: why a node's port has no neighbour, by (node, port);
+    ``names``: the port's names."""
+    problems, names = problems or {}, names or {}
     run = make_run(nodes=tuple(plan), stages=["facts"])
     evidence = healthy(run)
     for node, ports in plan.items():
@@ -48,7 +49,7 @@ def judged(plan, seen, *, problems=None, judged_nodes=None):
         if seen.get(node) is not None:
             facts["environment"]["cabling"] = [
                 {
-                    "names": [port],
+                    "names": names.get((node, port), [port]),
                     "neighbours": [{"name": name, "id": key, "ports": names} for name, key, *names in neighbours],
                     "problem": problems.get((node, port)),
                 }
@@ -229,6 +230,17 @@ def test_facts_that_do_not_tell_are_not_tested(reported):
     assert (check["verdict"], check["severity"]) == ("missing", "required")  # nothing of a declared plan is proven
     assert check["reason"].startswith("not tested: eth4: ")
     assert any(gap["what"] == "cabling" for gap in report["fleet"]["not_tested"])
+
+
+def test_two_rows_of_one_port_are_not_tested():
+    plan, seen = plan_of(), seen_as_planned(plan_of())
+    plan["node-1"]["mlx5_4"] = ("leaf1", "Ethernet1/9")
+    checks, nodes = judged(plan, seen, names={("node-1", "eth4"): ["eth4", "0000:5e:00.0", "mlx5_4"]})
+    assert outcome(checks["node-1"])[1][3] == (
+        "not tested: eth4: mlx5_4 is the same port: keep one row of it in the plan; "
+        "mlx5_4: eth4 is the same port: keep one row of it in the plan"
+    )
+    assert nodes["node-1"]["class"] != "cabling"
 
 
 def test_reasons_are_said_once_for_all_their_ports():

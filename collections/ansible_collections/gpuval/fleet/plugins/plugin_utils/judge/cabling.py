@@ -94,7 +94,7 @@ class CablingComparison:
         ends = (cable for cables in planned.values() for cable in cables)
         self._by_port = values_by_key((port_name(cable.switch_port), cable) for cable in ends)
         self.nodes = {
-            name: [self._compare(cable, subjects[name].records.get(FACTS)) for cable in cables]
+            name: [self._compare(cable, cables, subjects[name].records.get(FACTS)) for cable in cables]
             for name, cables in planned.items()
             if name in subjects
         }
@@ -107,13 +107,16 @@ class CablingComparison:
         candidates = (cable for port in ports for cable in self._by_port.get(port, ()))
         return next((cable for cable in candidates if seen and seen.is_of(cable)), None)
 
-    def _compare(self, cable: PlannedCable, facts: Record | None) -> ComparedCable:
-        """Compare a cable with what its node reports, which is not trusted."""
+    def _compare(self, cable: PlannedCable, cables: Sequence[PlannedCable], facts: Record | None) -> ComparedCable:
+        """Compare one of a node's cables with what the node reports, which is not trusted."""
         reported = environment.objects(facts["environment"] if facts else {}, "cabling[]")
         ports = [port for port in reported if cable.end[1] in map(str.lower, _texts(port, "names"))]
         if not ports:
             lacking = "the node has no such port" if reported else "the facts do not say where the ports lead"
             return ComparedCable(cable, untested=lacking)
+        names = {name.lower() for port in ports for name in _texts(port, "names")}
+        if others := [other.port for other in cables if other != cable and other.end[1] in names]:
+            return ComparedCable(cable, untested=f"{some_of(others)} is the same port: keep one row of it in the plan")
         neighbours = [neighbour for port in ports for neighbour in environment.objects(port, "neighbours[]")]
         results = [self._compare_neighbour(cable, neighbour) for neighbour in neighbours]
         if not results:
