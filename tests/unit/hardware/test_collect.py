@@ -30,6 +30,7 @@ PARTS = {
     "peer_access",
     "services",
     "imex",
+    "network_ports",
 }
 NVIDIA = functools.partial(dict, vendor="0x10de", device_class="0x030200")
 MI300X = functools.partial(dict, vendor="0x1002", device_class="0x120000")
@@ -355,6 +356,10 @@ def test_criteria_fit_their_schema_and_what_is_measured(machine, monkeypatch):
     tables = [DATA / name for name in ("nvidia_smi_topo_h100.txt", "nvidia_smi_v13_h200x4.xml")]
     machine.tool("nvidia-smi", f"[ $1 = topo ] && exec cat '{tables[0]}'; cat '{tables[1]}'")
     machine.tool("nvidia-imex-ctl", "echo 'Node #0   * 10.0.0.1 *   - READY   - Version: 580.173.02'")
+    for number in range(3):
+        machine.network_port(f"ens{number}", rdma=f"mlx5_{number}")
+    machine.answers("ethtool", "ethtool_m_qsfp_one_lane.txt")
+    machine.answers("mlxlink", "mlxlink_434_400g_dr4.json")
     machine.tool("timedatectl", "echo yes")
     machine.tool("systemctl", "echo 'a.service loaded failed failed text'")
     monkeypatch.setattr(disks, "root_used_ratio", lambda found: 0.5)

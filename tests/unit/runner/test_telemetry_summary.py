@@ -214,6 +214,29 @@ def test_pcie_errors_are_counted_by_device_or_absent_with_their_reason():
     assert summary.environment()["telemetry"]["absent"] == {"pcie_fatal_new_count": "no AER"}
 
 
+def test_failures_of_links_are_counted_by_port_and_of_a_ratio_the_worst_port():
+    failed = {
+        "link_down": {"mlx5_0:1": 2, "mlx5_1:1": 1},
+        "link_symbol_error_ratio": {"mlx5_0:1": 2e-13, "mlx5_2:1": 3e-12},
+    }
+    summary = told(
+        {**END, "link_failures": {**failed, "link_crc_error": {}, "unknown": {"x": 1}, "link_carrier_down": 7}}
+    )
+    node = figures(summary, "node")
+    assert (node["link_down_new_count"], node["link_symbol_error_new_ratio"], node["link_crc_error_new_count"]) == (
+        3,
+        3e-12,
+        0,
+    )
+    assert "link_carrier_down_new_count" not in node
+    assert summary.environment()["telemetry"]["changes"] == [
+        "mlx5_0:1: 2 losses or recoveries of the link",
+        "mlx5_1:1: 1 losses or recoveries of the link",
+        "mlx5_0:1: 2e-13 symbol errors for each bit",
+        "mlx5_2:1: 3e-12 symbol errors for each bit",
+    ]
+
+
 def test_a_flood_of_events_stays_bounded():
     summary = told(
         *(

@@ -8,6 +8,7 @@ amdsmi_cli/amdsmi_commands.py; amdgpu's files: kernel documentation gpu/amdgpu; 
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -320,6 +321,28 @@ def test_pcie_errors_are_those_of_the_stage_by_device(tmp_path):
     found = machine.pcie_errors()
     assert (found["pcie_corrected"], found["pcie_fatal"]) == ({"0000:3b:00.0": 8}, {"0000:3b:00.0": 1})
     assert not any(name.startswith("pcie_") for name in machine.absent)
+
+
+def test_failures_of_links_are_those_of_the_stage(tmp_path, monkeypatch):
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    put(port, link_layer="InfiniBand", phys_state="5: LinkUp", rate="400 Gb/sec (4X NDR)", state="4: ACTIVE")
+    put(port / "counters", symbol_error=0, link_downed=3, link_error_recovery=0)
+    machine = child.HostSensors(str(tmp_path))
+    assert not {"link_down", "link_symbol_error_ratio"} & machine.absent.keys()
+    assert "network of its own" in machine.absent["link_carrier_down"]
+    put(port, phys_state="2: Polling")
+    put(port / "counters", link_downed=4)
+    assert machine.link_failures == {"link_down": {"mlx5_0:1": 1}, "link_symbol_error_ratio": {}}
+    put(port / "counters", link_downed=9)
+    assert machine.link_failures["link_down"] == {"mlx5_0:1": 1}, "what came after the stage is not its own"
+
+
+def test_a_port_whose_firmware_hangs_stops_no_telemetry(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "PORTS_SECONDS", 0.05)
+    monkeypatch.setattr(child.link_counters, "network_ports", lambda _tree: threading.Event().wait(60))
+    machine = child.HostSensors(str(tmp_path))
+    assert machine.link_failures == {}
+    assert "link_down" in machine.absent
 
 
 def test_errors_of_main_memory_are_those_of_the_stage(tmp_path):

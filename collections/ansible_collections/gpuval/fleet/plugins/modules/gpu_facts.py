@@ -110,6 +110,13 @@ ansible_facts:
           description: Network interfaces (C(kind) V(interface)) and RDMA devices (V(rdma)).
           type: list
           elements: dict
+        network_ports:
+          description: Fast network ports with their optical modules or cables, error correction and losses of the link.
+          type: list
+          elements: dict
+        left_out:
+          description: What could not be read of them, and why.
+          type: dict
         os:
           description: Distribution, kernel, boot id, and the kind of container, if it is one.
           type: dict

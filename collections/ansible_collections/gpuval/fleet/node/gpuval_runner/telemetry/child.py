@@ -7,6 +7,7 @@ other source.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
@@ -21,10 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from gpuval_node.hardware import nics, pci
+from gpuval_node.hardware import link_counters, nics, pci
 from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
 from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree, read_number, read_text
+from gpuval_node.network.parallel import in_parallel
 
 from gpuval_runner import oom
 from gpuval_runner.telemetry import kernel_log
@@ -41,6 +43,8 @@ AFTER_SECONDS = 10.0
 COUNTERS_SECONDS, TOOLS_SECONDS = 5.0, 20.0
 #: Seconds that the last read of the kernel's log may take; it stops earlier at the log's end.
 DRAIN_SECONDS = 2.0
+#: Seconds that counters of network ports may take: those of InfiniBand are asked from the NIC's firmware.
+PORTS_SECONDS = 2.0
 LEAST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 3600.0
 #: Driver files that identify the GPU vendor; the first file that exists counts.
 DRIVER_FILES = (
@@ -70,7 +74,10 @@ class HostSensors:
         self._sensors = sensors(self._root)
         self._before = cpu_times(self._text("proc/stat"))
         self._errors, self._pcie = errors(self._tree), pci.aer_counts(self._tree)
+        self._ports, self._ports_read_at = self._network_ports(), time.monotonic()
         self.absent = {kind: pci.NO_AER for kind, counts in self._pcie.items() if not counts}
+        uncounted = link_counters.FAILURES.keys() - link_counters.failures(self._ports, self._ports, 0)
+        self.absent.update(dict.fromkeys(uncounted, link_counters.NO_PORT))
         if not self._sensors:
             self.absent["cpu_temperature_celsius"] = "neither hwmon nor a thermal zone measures the processors here"
         self.absent.update({name: NO_CONTROLLER for name, count in self._errors.items() if count is None})
@@ -107,6 +114,17 @@ class HostSensors:
             for kind, before in self._pcie.items()
             if before
         }
+
+    @functools.cached_property
+    def link_failures(self) -> dict[str, dict[str, float]]:
+        """Return what failed on links of network ports since this object was made, by kind and port; read once."""
+        now, seconds = self._network_ports(), time.monotonic() - self._ports_read_at
+        return link_counters.failures(self._ports, now, seconds)
+
+    def _network_ports(self) -> list[link_counters.NetworkPort]:
+        task = functools.partial(link_counters.network_ports, self._tree)
+        ports: list[link_counters.NetworkPort] = in_parallel({"ports": task}, PORTS_SECONDS).get("ports", [])
+        return ports
 
     def _text(self, name: str) -> str:
         return read_text(self._root / name) or ""
@@ -310,7 +328,7 @@ class Helper:
     def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
     ) -> None:
-        """Report what the stage cost, kernel log, OOM kills, memory and PCIe errors. A later report replaces it."""
+        """Report cost, kernel log, OOM kills, and errors of memory, PCIe and links. A later report replaces it."""
         before, now = self._oom, self._host.oom_kills()
         self._report(
             "end",
@@ -321,6 +339,7 @@ class Helper:
             oom_kills=None if before is None or now is None else max(0, now - before),
             memory_errors=self._host.memory_errors(),
             pcie_errors=self._host.pcie_errors(),
+            link_failures=self._host.link_failures,
             host_absent=self._host.absent,
             cpu_seconds=round(cpu_seconds() - self._cpu_before, 3),
         )

@@ -50,13 +50,18 @@ MEMORY_ERRORS = (
     ("memory_ecc_corrected_new_count", "ecc_corrected_count"),
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
-#: Metrics of PCIe errors (AER) that the kernel counted during the stage, their names in the reports, and in words.
-PCIE_ERRORS = (
-    ("pcie_corrected_new_count", "pcie_corrected", "corrected"),
-    ("pcie_nonfatal_new_count", "pcie_nonfatal", "uncorrected nonfatal"),
-    ("pcie_fatal_new_count", "pcie_fatal", "fatal"),
+#: Metrics of errors of PCIe devices (AER) and network ports that were counted during the stage, their names in the
+#: reports, and in words. Of a ratio the greatest counts.
+DEVICE_ERRORS = (
+    ("pcie_corrected_new_count", "pcie_corrected", "corrected PCIe errors"),
+    ("pcie_nonfatal_new_count", "pcie_nonfatal", "uncorrected nonfatal PCIe errors"),
+    ("pcie_fatal_new_count", "pcie_fatal", "fatal PCIe errors"),
+    ("link_down_new_count", "link_down", "losses or recoveries of the link"),
+    ("link_symbol_error_new_ratio", "link_symbol_error_ratio", "symbol errors for each bit"),
+    ("link_carrier_down_new_count", "link_carrier_down", "losses of the carrier"),
+    ("link_crc_error_new_count", "link_crc_error", "frames with a wrong checksum"),
 )
-HOST_MADE_OF = tuple((row[0], row[1]) for row in (*HOST_FIGURES, *MEMORY_ERRORS, *PCIE_ERRORS))
+HOST_MADE_OF = tuple((row[0], row[1]) for row in (*HOST_FIGURES, *MEMORY_ERRORS, *DEVICE_ERRORS))
 OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(name for name, _reading, _what, is_busy in FIGURES if is_busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Reason for a missing value without an explanation by its source: it excuses nothing.
@@ -189,10 +194,9 @@ class TelemetrySummary:
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
-                # No sensor has more than six decimals.
-                summary.append(
-                    {"name": name, "value": round(value, 6), "unit": name.rpartition("_")[2], "scope": scope}
-                )
+                # No sensor has more than six decimals, only ratios of errors.
+                value = round(value, 6) if abs(value) > 1e-6 else value
+                summary.append({"name": name, "value": value, "unit": name.rpartition("_")[2], "scope": scope})
 
         samples = self._samples if self._source else self._host_samples
         add("telemetry_samples_count", samples)
@@ -201,8 +205,8 @@ class TelemetrySummary:
         rises = (self._end or {}).get("memory_errors")
         for name, reading in MEMORY_ERRORS:
             add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
-        for name, errors in self._pcie_errors():
-            add(name, sum(errors.values()))
+        for name, errors in self._device_errors():
+            add(name, max(errors.values(), default=0) if name.endswith("_ratio") else sum(errors.values()))
         kernel = {f"kernel_{kind}_count": self._counted(self._kinds[kind]) for kind in KINDS}
         if kernel["kernel_oom_count"] is None and self._end:
             kernel["kernel_oom_count"] = self._end.get("oom_kills")
@@ -227,12 +231,13 @@ class TelemetrySummary:
                 add("gpu_xid_critical_count", self._counted(self._critical[gpu["pci_address"]]), f"gpu:{index}")
         return summary
 
-    def _pcie_errors(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Yield each metric of PCIe errors that was counted, with the errors by device."""
-        rises = (self._end or {}).get("pcie_errors")
-        for name, kind, _words in PCIE_ERRORS:
-            if isinstance(rises, dict) and isinstance(rises.get(kind), dict):
-                yield name, {str(device): int(number(rise) or 0) for device, rise in rises[kind].items()}
+    def _device_errors(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Yield each metric of errors that were counted, with the errors by device or port."""
+        fields = [(self._end or {}).get(name) for name in ("pcie_errors", "link_failures")]
+        rises = {kind: errors for field in fields if isinstance(field, dict) for kind, errors in field.items()}
+        for name, kind, _words in DEVICE_ERRORS:
+            if isinstance(rises.get(kind), dict):
+                yield name, {str(device): number(rise) or 0 for device, rise in rises[kind].items()}
 
     def _kernel_readable(self) -> bool:
         return bool(self._end and self._end.get("kernel_log"))
@@ -276,15 +281,15 @@ class TelemetrySummary:
             "absent": self._reasons(),
         }
         compared = self._compared()
-        words = {name: text for name, _kind, text in PCIE_ERRORS}
-        pcie = [
-            f"{one_line(device, 32)}: {rise} {words[name]} PCIe errors"
-            for name, errors in self._pcie_errors()
+        words = {name: text for name, _kind, text in DEVICE_ERRORS}
+        errors_in_words = [
+            f"{one_line(device, 32)}: {rise:.6g} {words[name]}"
+            for name, errors in self._device_errors()
             for device, rise in errors.items()
             if rise
         ]
-        if compared or pcie:
-            telemetry["changes"] = [*pcie, *(compared.changes if compared else ())][:MAX_CHANGES]
+        if compared or errors_in_words:
+            telemetry["changes"] = [*errors_in_words, *(compared.changes if compared else ())][:MAX_CHANGES]
         if compared:
             telemetry["throttling"] = "counters of the driver" if any(compared.throttled.values()) else "samples"
         if end.get("kernel_lost"):

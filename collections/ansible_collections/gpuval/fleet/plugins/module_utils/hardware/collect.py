@@ -18,6 +18,7 @@ from . import (
     nics,
     nvlinks,
     nvml_gpus,
+    optics,
     osinfo,
     pci,
     peer_access,
@@ -58,6 +59,8 @@ def collect(root: str = "/", run: Optional[Run] = None, *, with_cabling: bool = 
     for gpu in gpus:
         gpu.slot = slots.get((gpu.pci_address or "").rpartition(".")[0])
     services_facts = services.facts(tree, run)
+    network_ports = optics.facts(tree, run)
+    untested = optics.untested(network_ports)
     return {
         "accelerator": accelerator,
         "identity": {
@@ -81,6 +84,8 @@ def collect(root: str = "/", run: Optional[Run] = None, *, with_cabling: bool = 
         "services": services_facts,
         "imex": imex.facts(tree, run, services_facts),
         **({"cabling": cabling.facts(tree, run)} if with_cabling else {}),
+        "network_ports": network_ports,
+        **({"left_out": untested} if untested else {}),
     }
 
 
@@ -98,6 +103,7 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
     says `cpu`, and still lists GPU hardware."""
 
     def result(state: str, message: str) -> dict[str, Any]:
+        message = "; ".join([message, *optics.in_words(environment["network_ports"])])
         return {"state": state, "message": message, "metrics": metrics, "environment": environment}
 
     metrics = _metrics(environment)
@@ -281,6 +287,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         for name, value, unit in figures
         if value is not None
     ]
+    metrics += optics.metrics(environment["network_ports"])
     for gpu in gpus:
         metrics += gpu.metrics()
     fabrics = [gpu for gpu in gpus if gpu.vendor == "nvidia"]

@@ -18,7 +18,8 @@ MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 OF_WORKLOADS = (
     *("atomic_file.py", "clock_skew.py", "process_stat.py", "volumes.py"),
     *(f"network/{name}.py" for name in ("__init__", "greeting", "packets", "parallel", "routes", "tcp")),
-    *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "nics", "pci", "tools", "tree")),
+    *(f"hardware/{name}.py" for name in ("__init__", "acs", "cpu", "disks", "link_counters", "nics", "pci")),
+    *("hardware/tools.py", "hardware/tree.py"),
 )
 SHARED = (
     *("atomic_file.py", "clock_skew.py"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuval_node.hardware.cpu import cpu_list
+from gpuval_node.hardware.link_counters import LINK_ERRORS
 from gpuval_node.hardware.nics import RDMA, rdma_device
 from gpuval_node.hardware.pci import DEVICES, numa_node
 from gpuval_node.hardware.tree import Tree
@@ -30,16 +31,6 @@ MOST_PKEYS, NO_PKEY = 128, "0x0000"
 ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
 ROCE_V2 = "RoCE v2"
-#: Counters of faults of cables, transceivers and ports, and their maximum, at which they stay.
-LINK_ERRORS = {
-    "symbol_error": 2**16 - 1,
-    "link_error_recovery": 2**8 - 1,
-    "link_downed": 2**8 - 1,
-    "port_rcv_errors": 2**16 - 1,
-    "port_rcv_remote_physical_errors": 2**16 - 1,
-    "local_link_integrity_errors": 2**4 - 1,
-    "excessive_buffer_overrun_errors": 2**4 - 1,
-}
 #: Counters of lost or late packets. (``out_of_sequence`` also counts reordering by adaptive routing.)
 RETRANSMISSIONS = (
     "local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err",
