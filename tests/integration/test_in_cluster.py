@@ -194,9 +194,12 @@ def test_a_schedule_is_applied_once_and_removed_with_all_that_belongs_to_it(kit,
     fleet.settings["run_recurring_time"] = "04:00"
     changed = fleet.play(*apply)
     assert "CronJob " + job["metadata"]["name"] + ": changed" in changed.output, changed
+    meta = {**job["metadata"], "name": f"{job['metadata']['name']}-29933934", "labels": job["metadata"]["labels"]}
+    owner = {"kind": "CronJob", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    kit.put({"kind": "Job", "metadata": {**meta, "ownerReferences": [owner]}, "spec": {"suspend": True}})
     removed = fleet.play("gpuval.fleet.in_cluster", "-e", "kubernetes_controller_state=absent")
-    assert removed.code == 0, removed
-    assert not [item for kind in ("CronJob", "Secret", "ConfigMap") for item in kit.all(kind)]
+    assert removed.code == 0 and f"Job {meta['name']}: removed at work" in removed.output, removed
+    assert not [item for kind in ("CronJob", "Job", "Secret", "ConfigMap") for item in kit.all(kind)]
 
 
 #: What the API server says of a Role with rights that its user does not have.

@@ -80,6 +80,7 @@ def how_to_grant(path: Path, namespace: str, requests: Iterable[AccessRequest] =
     """How the Role in the file is granted; with the marks' ClusterRole if `requests`, which were denied, need it."""
     text = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
     text += f"; first, where the namespace is missing: kubectl create namespace {namespace}"
+    text += "; its bindings are for the ServiceAccount gpuval-controller: another user goes into their `subjects`"
     return text + (f"\n{BIND_MARKS}" if MARKS.intersection(requests) else "")
 
 

@@ -189,18 +189,19 @@ def _remove(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
     removed, lines = [], []
     verb = "would be removed" if action.check_mode else "removed"
     with Cluster(options) as cluster:
-        for kind in ("CronJob", "Job", "ConfigMap", "Secret"):
-            there = cluster.list(kind, controller.SELECTOR)[0]
-            for item in there:
-                label = f"{kind} {item['metadata']['name']}"
-                removed.append(label)
-                if kind == "Job" and _state(item) == AT_WORK:
-                    again = f"`make clean RUN={item['metadata']['name']}` removes what its run has made on the cluster"
-                    lines.append(f"  {label}: {verb} at work: {again}")
-                else:
-                    lines.append(f"  {label}: {verb}")
-            if there and not action.check_mode:
+        kinds = ("CronJob", "Job", "ConfigMap", "Secret")
+        # Every kind is listed before the first is deleted: the cluster removes a CronJob's Jobs with it.
+        objects_by_kind = {kind: cluster.list(kind, controller.SELECTOR)[0] for kind in kinds}
+        for kind, objects in objects_by_kind.items():
+            if objects and not action.check_mode:
                 cluster.delete_all(kind, controller.SELECTOR)
+    for kind, objects in objects_by_kind.items():
+        for item in objects:
+            name = item["metadata"]["name"]
+            is_at_work = kind == "Job" and _state(item) == AT_WORK
+            again = f" at work: `make clean RUN={name}` removes what its run has made on the cluster"
+            removed.append(f"{kind} {name}")
+            lines.append(f"  {kind} {name}: {verb}{again if is_at_work else ''}")
     action.display.display(*lines)
     return {"changed": bool(removed), "objects": removed, "msg": f"{len(removed)} object(s) of controllers"}
 
