@@ -188,9 +188,65 @@ def test_a_port_that_cannot_be_compared_is_not_tested(neighbours, told):
     seen["node-1"]["eth4"] = neighbours
     checks, nodes = judged(plan, seen, problems={("node-1", "eth4"): "no LLDP neighbour"})
     assert [check["verdict"] for check in checks["node-1"]] == ["pass", "missing"]
-    assert checks["node-1"][1]["severity"] == "advisory"
+    assert checks["node-1"][1]["severity"] == "required"  # the plan declares the cable
     assert told in checks["node-1"][1]["reason"]
-    assert nodes["node-1"]["class"] != "cabling"
+    assert (nodes["node-1"]["verdict"], nodes["node-1"]["class"]) == ("INCOMPLETE", "cabling")
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "told"),
+    [
+        # lldpd of a node with containers or routes calls itself bridge and router
+        ([("node-3.dc.example", "00:11:22:33:44:99", "00:11:22:33:44:99", "eth4")], "its neighbour is the node node-3"),
+        ([("leaf7", None, "Ethernet1/9"), ("leaf8", None, "Ethernet1/9")], "several switches in sight"),
+        ([("leaf7", None, f"Ethernet1/{number}") for number in (8, 9)], None),  # one switch, which is not the plan's
+    ],
+)
+def test_a_switch_that_passes_on_the_frames_of_others_is_no_wrong_cable(neighbours, told):
+    plan, seen = plan_of(), seen_as_planned(plan_of())
+    seen["node-1"]["eth4"] = neighbours
+    checks, nodes = judged(plan, seen)
+    assert nodes["node-1"]["verdict"] == ("INCOMPLETE" if told else "FAIL")
+    assert (told or "found leaf7") in checks["node-1"][-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("places", "verdict"),
+    [
+        (["leaf01 Ethernet1/1", "leaf01 Ethernet1/2"], "INCOMPLETE"),  # the plan's leaf1 has another name
+        (["leaf01 Ethernet1/1", "leaf02 Ethernet1/2"], "FAIL"),
+        (["leaf01 Ethernet1/1", "leaf01 Ethernet1/7"], "FAIL"),
+        (["leaf01 Ethernet1/1", "leaf1 Ethernet1/2"], "FAIL"),  # leaf1 is there
+        (["leaf2 Ethernet1/1", "leaf2 Ethernet1/2"], "FAIL"),  # the plan has leaf2
+    ],
+)
+def test_a_switch_of_few_ports_whose_name_the_plan_may_have_wrong(places, verdict):
+    plan, seen = plan_of(2), seen_as_planned(plan_of(2))
+    for name, place in zip(plan, places):
+        seen[name]["eth4"] = [(place.split()[0], None, place.split()[1])]
+    checks, nodes = judged(plan, seen)
+    assert nodes["node-1"]["verdict"] == verdict
+    assert f"found {places[0]}" in checks["node-1"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("switch", "neighbour", "verdict"),
+    [
+        ("b83f:d203:00a1:b2c0", ("leaf1", "0xb83fd20300a1b2c0"), "pass"),
+        ("B83FD20300A1B2C0", ("leaf1", "0xb83fd20300a1b2c0"), "pass"),
+        ("0xb83fd20300a1b2c0", ("leaf1", "0xb83fd20300a1b2c1"), "fail"),
+        ("0xb83fd20300a1b2c0", ("leaf1", "00:11:22:33:44:55"), "missing"),
+        ("00:11:22:33:44:55", ("leaf1", None), "missing"),
+        ("10.1.2.3", ("leaf1", "00:11:22:33:44:55"), "missing"),  # its address of management, which LLDP rarely tells
+        ("10.1.2.3", ("leaf1", "10.1.2.3"), "pass"),
+    ],
+)
+def test_names_of_different_kinds_are_not_compared(switch, neighbour, verdict):
+    plan = {f"node-{number}": {"eth4": (switch, str(number))} for number in range(1, 4)}
+    seen = {name: {"eth4": [(*neighbour, str(number))]} for number, name in enumerate(plan, 1)}
+    if verdict == "fail":  # one cable of three
+        seen |= {name: {"eth4": [("leaf1", switch, name[-1])]} for name in ("node-2", "node-3")}
+    assert [check["verdict"] for check in judged(plan, seen)[0]["node-1"]] == [verdict]
 
 
 def test_one_of_several_neighbours_is_enough():

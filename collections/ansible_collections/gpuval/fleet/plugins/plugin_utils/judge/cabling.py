@@ -1,11 +1,13 @@
 """The cabling of the nodes against the declared plan. Pure.
 
-A port fails if the switch port that it sees is not that of the plan. What cannot be compared is not tested: a port
-without a neighbour, a switch that sends no name, or names its ports otherwise than the plan does (``516`` beside
-``xe-0/0/4``). Where the plan and most ports disagree, the plan is in doubt, and no node fails.
+A port fails if the switch port that it sees is not that of the plan. What cannot be compared is not tested, and leaves
+its node INCOMPLETE: a port without a neighbour, with another node or several switches in sight, a switch that sends no
+name, or names its ports otherwise than the plan does (``516`` beside ``xe-0/0/4``). Where the plan and most ports
+disagree, or a switch may have another name, the plan is in doubt, and no node fails.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from ..core.grouping import values_by_key
 from ..core.text import some_of
 from ..records import environment
 from ..records.documents import Document, Record
-from ..runs.cabling_plan import SETTING, PlannedCable, is_switch, port_name, switch_name
+from ..runs.cabling_plan import SETTING, PlannedCable, is_switch, port_name, switch_kind, switch_name
 from .check import FACTS, Subject
 from .entries import Entry, own_entry
 
@@ -26,14 +28,19 @@ MIN_PORTS = 4
 MIN_SHIFTED, MIN_EXCHANGED = 3, 2
 MAX_SHOWN, MAX_TEXT = 4, 120
 _NUMBER = re.compile(r"\d+")
-#: Chassis ids and GUIDs, also under the names of a renamed bundle.
-_ID = re.compile(r"(?:[0-9a-f]{2}:){5}|0x|mac-")
 _LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+#: For each kind of a switch's name in the plan, what to write instead of it where the switch sends none.
+_NAMES = {
+    "name": "chassis id or GUID",
+    "chassis id": "name or GUID",
+    "GUID": "name or chassis id",
+    "address": "name, chassis id or GUID",
+}
 _REMEDY = "move the cable to the port of the plan, or correct the plan"
 _REMEDY_PLAN = f"compare some of these cables with the plan by eye, and correct {SETTING} where it is wrong"
 _REMEDY_UNTESTED = (
     "run lldpd on the node and LLDP on the switch; for InfiniBand install infiniband-diags and let the runner read "
-    f"/dev/infiniband/umad*; or unset {SETTING} for this node"
+    f"/dev/infiniband/umad*; or remove the rows of ports that cannot be known from {SETTING}"
 )
 
 
@@ -48,7 +55,10 @@ class SwitchPort(NamedTuple):
 
     def is_of(self, cable: PlannedCable) -> bool:
         """Whether the plan has the cable in this port."""
-        return self.is_on(cable.switch) and port_name(cable.switch_port) in map(port_name, self.ports)
+        return self.is_on(cable.switch) and self.is_named(cable.switch_port)
+
+    def is_named(self, port: str) -> bool:
+        return port_name(port) in map(port_name, self.ports)
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,11 @@ def _form(port: str) -> str:
     return _NUMBER.sub("0", port_name(port))
 
 
+def _host(name: str) -> str:
+    """What names of one switch or node have in common, with and without domain."""
+    return switch_name(name).partition(".")[0]
+
+
 class CablingComparison:
     """The plan of a run's nodes, and what its judged nodes (``subjects``) report. ``doubts``: by end of a cable."""
 
@@ -91,8 +106,12 @@ class CablingComparison:
             for name, node in run["nodes"].items()
             if "cabling" in node.get("declared", {})
         }
-        ends = (cable for cables in planned.values() for cable in cables)
-        self._by_port = values_by_key((port_name(cable.switch_port), cable) for cable in ends)
+        ends = [cable for cables in planned.values() for cable in cables]
+        self._by_port = values_by_key(((_host(cable.switch), port_name(cable.switch_port)), cable) for cable in ends)
+        self._switches = {_host(cable.switch) for cable in ends}
+        hostnames = (environment.texts(subject.records[FACTS]["environment"], "os.hostname")
+                     for subject in subjects.values() if FACTS in subject.records)  # fmt: skip
+        self._hosts = {_host(name) for name in (*run["nodes"], *(name for names in hostnames for name in names))}
         self.nodes = {
             name: [self._compare(cable, cables, subjects[name].records.get(FACTS)) for cable in cables]
             for name, cables in planned.items()
@@ -103,9 +122,11 @@ class CablingComparison:
 
     def _cable_at(self, seen: SwitchPort | None) -> PlannedCable | None:
         """The cable that the plan has in a switch port."""
-        ports = map(port_name, seen.ports if seen else ())
-        candidates = (cable for port in ports for cable in self._by_port.get(port, ()))
-        return next((cable for cable in candidates if seen and seen.is_of(cable)), None)
+        if seen is None:
+            return None
+        places = itertools.product(map(_host, seen.switches), map(port_name, seen.ports))
+        candidates = (cable for place in places for cable in self._by_port.get(place, ()))
+        return next(filter(seen.is_of, candidates), None)
 
     def _compare(self, cable: PlannedCable, cables: Sequence[PlannedCable], facts: Record | None) -> ComparedCable:
         """Compare one of a node's cables with what the node reports, which is not trusted."""
@@ -121,7 +142,10 @@ class CablingComparison:
         results = [self._compare_neighbour(cable, neighbour) for neighbour in neighbours]
         if not results:
             return ComparedCable(cable, untested=next(iter(environment.texts(ports[0], "problem")), "no neighbour"))
-        return min(results, key=lambda result: (result.found is not None, result.untested != ""))
+        best = min(results, key=lambda result: (result.found is not None, result.untested != ""))
+        if best.found and len({result.found.switches for result in results if result.found}) > 1:
+            return ComparedCable(cable, untested="several switches in sight, as behind one that passes on LLDP")
+        return best
 
     def _compare_neighbour(self, cable: PlannedCable, neighbour: Mapping[str, Any]) -> ComparedCable:
         names = environment.texts(neighbour, "name")
@@ -129,16 +153,26 @@ class CablingComparison:
         seen = SwitchPort(switches, tuple(_texts(neighbour, "ports")))
         if seen.is_of(cable):
             return ComparedCable(cable)
-        if not seen.is_on(cable.switch) and not (switches if _ID.match(switch_name(cable.switch)) else names):
-            return ComparedCable(cable, untested="the switch sends no name: the plan may have its chassis id or GUID")
+        is_on, kind = seen.is_on(cable.switch), switch_kind(cable.switch)
+        if not is_on and kind not in map(switch_kind, switches):
+            return ComparedCable(cable, untested=f"the switch sends no {kind}: the plan may have its {_NAMES[kind]}")
+        if not is_on and not self._hosts.isdisjoint(map(_host, names)):
+            return ComparedCable(cable, untested=f"its neighbour is the node {names[0]}, and no switch")
         has_form = _form(cable.switch_port) in map(_form, seen.ports)
-        if seen.is_on(cable.switch) and not has_form and self._cable_at(seen) is None:
+        if is_on and not has_form and self._cable_at(seen) is None:
             ports = " or ".join(seen.ports) or "nothing"
             return ComparedCable(cable, untested=f"{switches[0]} calls the port {ports}: write names of this form")
         return ComparedCable(cable, found=seen)
 
+    def _may_be_renamed(self, tested: Sequence[ComparedCable]) -> bool:
+        """Whether all compared cables of a switch are in the ports of the plan on one switch that the plan lacks."""
+        found = [result.found for result in tested if result.found and result.found.is_named(result.cable.switch_port)]
+        switches = {seen.switches for seen in found}
+        return len(found) == len(tested) and len(switches) == 1 and self._switches.isdisjoint(map(_host, *switches))
+
     def _doubts_by_end(self) -> dict[tuple[str, str], str]:
-        """For each wrong cable the reason to doubt the plan: most ports of the fleet, or of the switch, differ."""
+        """For each wrong cable the reason to doubt the plan: most ports of the fleet, or of the switch, differ, or the
+        switch may have another name."""
         of_switches = values_by_key((switch_name(result.cable.switch), result) for result in self._by_end.values())
         groups = [("the fleet", 1, [*self._by_end.values()])]
         groups += [(f"switch {results[0].cable.switch}", MIN_PORTS, results) for results in of_switches.values()]
@@ -146,7 +180,7 @@ class CablingComparison:
         for what, least, results in groups:
             tested = [result for result in results if not result.untested]
             wrong = [result for result in tested if result.found]
-            if len(tested) < least or 2 * len(wrong) <= len(tested):
+            if 2 * len(wrong) <= len(tested) or (len(tested) < least and not self._may_be_renamed(tested)):
                 continue
             shifts = {result.shift for result in wrong} if len(wrong) >= MIN_SHIFTED else {0}
             shifted = "" if len(shifts) > 1 or 0 in shifts else f", all shifted by {shifts.pop():+d}"
@@ -208,7 +242,7 @@ class CablingComparison:
         if not results:
             untested = "the plan has no cable of this node"
         if untested:
-            severity = "advisory" if tested or not results else "required"
+            severity = "required" if results else "advisory"
             entries.append(entry("missing", f"not tested: {untested}", _REMEDY_UNTESTED, severity=severity))
         return entries
 

@@ -14,7 +14,13 @@ from ..core.text import meant
 SETTING = "gpuval_cabling_plan"
 COLUMNS = ("node", "port", "switch", "switch_port")
 MAX_TEXT = 120
-_MAC = re.compile(r"[0-9a-f]{12}")
+_HEX = re.compile(r"(?:0x)?([0-9a-f]{12}|[0-9a-f]{16})")
+#: What names of switches are, for comparisons, also under the names of a renamed bundle; any other is a name.
+_KINDS = {
+    "chassis id": re.compile(r"(?:[0-9a-f]{2}:){5}|mac-"),
+    "GUID": re.compile("0x"),
+    "address": re.compile(r"(?:\d{1,3}\.){3}\d{1,3}$|address-"),
+}
 #: Names of Ethernet ports that mean the same: Ethernet1/5, Eth1/5, Et1/5, 1/5.
 _ETHERNET = re.compile(r"(?:ethernet|eth|et)(?=\d)")
 
@@ -42,9 +48,18 @@ def port_of_node(name: str) -> str:
 
 
 def switch_name(name: str) -> str:
-    """A switch's name for comparisons: lower case; the MAC address of a chassis with colons, however it is written."""
-    digits = re.sub(r"[:.-]", "", name.lower())
-    return ":".join(digits[index : index + 2] for index in range(0, 12, 2)) if _MAC.fullmatch(digits) else name.lower()
+    """A switch's name for comparisons: lower case; however they are written, the MAC address of a chassis with colons,
+    and a GUID as ``0x`` and 16 digits."""
+    match = _HEX.fullmatch(re.sub(r"[:.-]", "", name.lower()))
+    if not match:
+        return name.lower()
+    digits = match[1]
+    return f"0x{digits}" if len(digits) == 16 else ":".join(digits[index : index + 2] for index in range(0, 12, 2))
+
+
+def switch_kind(name: str) -> str:
+    """What a switch's name is: chassis id, GUID, address or name. Names of different kinds cannot be compared."""
+    return next((kind for kind, pattern in _KINDS.items() if pattern.match(switch_name(name))), "name")
 
 
 def is_switch(planned: str, reported: str) -> bool:
