@@ -117,6 +117,8 @@ REFUSED = tools.ToolResult(
         (tools.ToolResult("lldpctl", timeout_seconds=5.0), None, "lldpctl did not answer within 5 s"),
         ('{"lldp": {}}', None, "no LLDP neighbour"),
         ("[1]", '{"Neighbors": 5}', "no LLDP neighbour"),
+        ('{"lldp": {"interface": {"eth0": {"chassis": {"id": {}, "capability": {"type": []}}}}}}', None, ""),
+        ('{"lldp": {"interface": {"eth0": {"chassis": {"capability": {"type": {}, "enabled": true}}}}}}', None, ""),
         ('{"lldp": {"interface": [{"name": 5}, 3, {"eth0": "x"}]}}', None, ""),
         ("[" * 100_000, None, "lldpctl of this version prints no JSON"),
     ],
@@ -140,6 +142,15 @@ def test_a_port_has_the_names_of_its_pci_device(machine, answers, golden):
     assert [port["names"] for port in ports] == [["eth1", "0000:5e:00.0", "mlx5_4"], ["eth2"]]
     assert [port["problem"] for port in ports] == [None, None]
     assert not any(call[0] == "smpquery" for call in answers.calls)
+
+
+def test_virtual_functions_do_not_displace_ports(machine, answers):
+    for number in range(200):
+        address = f"0000:01:{number // 8:02x}.{number % 8}"
+        interface(machine, f"enp1s0v{number}", address)
+        machine.write(f"/sys/{address}/physfn", "")
+    interface(machine, "ens1", "0000:02:00.0")
+    assert [port["names"] for port in cabling.facts(Tree(str(machine)), answers)] == [["ens1", "0000:02:00.0"]]
 
 
 def test_an_infiniband_port_asks_its_peer_and_nothing_else(machine, answers):

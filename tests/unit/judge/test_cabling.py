@@ -296,7 +296,7 @@ def test_two_rows_of_one_port_are_not_tested():
         "not tested: eth4: mlx5_4 is the same port: keep one row of it in the plan; "
         "mlx5_4: eth4 is the same port: keep one row of it in the plan"
     )
-    assert nodes["node-1"]["class"] != "cabling"
+    assert nodes["node-1"]["verdict"] == "INCOMPLETE"
 
 
 def test_reasons_are_said_once_for_all_their_ports():

@@ -45,7 +45,8 @@ def facts(tree: Tree, run: Run) -> list[dict[str, Any]]:
     for name, address in interfaces.items():
         neighbours = neighbours_of.get(name, [])
         folder = f"{nics.NET}/{name}"
-        if tree.number(f"{folder}/type") == ARPHRD_INFINIBAND or not (neighbours or tree.exists(f"{folder}/device")):
+        has_cable = tree.exists(f"{folder}/device") and not tree.exists(f"{folder}/device/physfn")
+        if tree.number(f"{folder}/type") == ARPHRD_INFINIBAND or not (neighbours or has_cable):
             continue
         unlinked = tree.read(f"{folder}/operstate") in nics.NO_LINK
         problem = None if neighbours else NO_LINK if unlinked else complaint or "no LLDP neighbour"
@@ -90,7 +91,9 @@ def _lldpd_neighbours(document: Any) -> Iterator[tuple[str, Neighbour]]:
             name = _text(chassis, "name")
             if "id" not in chassis and len(chassis) == 1:
                 name, chassis = next(iter(chassis)), _first(chassis, next(iter(chassis)))
-            enabled = {item.get("type") for item in _objects(chassis.get("capability")) if item.get("enabled") is True}
+            enabled = {
+                str(item.get("type")) for item in _objects(chassis.get("capability")) if item.get("enabled") is True
+            }
             if enabled and not enabled & {"Bridge", "Router"}:
                 continue
             ports = [_text(_first(port, "port"), key) for key in ("id", "descr")]
