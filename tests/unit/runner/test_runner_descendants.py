@@ -3,7 +3,7 @@ import signal
 import subprocess
 
 import pytest
-from gpuval_node.process_stat import Process, look, parse_stat, snapshot
+from gpuval_node.process_stat import Process, look, parse_stat, snapshot, variable_of
 from gpuval_runner import descendants
 from gpuval_runner.descendants import belonging
 
@@ -17,7 +17,7 @@ def process(pid, parent=1, session=None, name="x"):
 def members(processes, marker="r/n/s/1", markers=None, own_pid=10, **options):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(descendants.os, "getpid", lambda: own_pid)
-        patched.setattr(descendants, "marker_of", lambda pid: (markers or {}).get(pid, ""))
+        patched.setattr(descendants, "variable_of", lambda pid, _name: (markers or {}).get(pid, ""))
         found = belonging({p.pid: p for p in processes}, marker, **options)
     return sorted(p.pid for p in found)
 
@@ -66,7 +66,7 @@ def test_in_a_pod_pid_2_is_no_kernel_thread():
 @pytest.fixture
 def sleeper():
     child = subprocess.Popen(["sleep", "60"], env={descendants.MARKER_VARIABLE: "r-x/n/s/1"}, start_new_session=True)
-    until(lambda: descendants.marker_of(child.pid) == "r-x/n/s/1")
+    until(lambda: variable_of(child.pid, descendants.MARKER_VARIABLE) == "r-x/n/s/1")
     yield child
     child.kill()
     child.wait()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_node.hardware.tree import Tree as Sysfs
+from gpuval_node.process_stat import oom_kills
 from gpuval_workloads.combined_load import program
 from gpuval_workloads.combined_load import worker as worker_program
 from gpuval_workloads.combined_load.worker import CombinedLoad
@@ -291,9 +292,9 @@ def test_a_part_that_is_killed_for_want_of_memory_is_not_broken_and_leaves_evide
 
 def test_kills_for_want_of_memory_are_counted(tmp_path):
     vmstat = tmp_path / "vmstat"
-    assert program.memory_kills(vmstat) == 0
+    assert oom_kills(vmstat) is None
     vmstat.write_text("oom_kill_other 9\noom_kill 3\n")
-    assert program.memory_kills(vmstat) == 3
+    assert oom_kills(vmstat) == 3
 
 
 class Nics:

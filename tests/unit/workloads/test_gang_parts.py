@@ -173,13 +173,15 @@ def test_the_network_of_the_members_is_that_of_the_first_widened(monkeypatch):
 def test_what_runs_below_is_ended_also_what_lost_its_parent():
     code = (
         "import subprocess, sys, time\n"
+        "from gpuval_node.process_stat import adopt_orphans\n"
         "from gpuval_workloads.common import processes\n"
-        "processes.adopt_orphans()\n"
+        "adopt_orphans()\n"
         "subprocess.run(['sh', '-c', 'setsid sh -c \"trap : TERM; sleep 60 & wait; wait\" & echo $!'])\n"
         "time.sleep(0.3)\n"
         "import os\n"
         "assert processes.below(os.getpid())\n"
-        "processes.end_below(0.5)\n"
+        "processes.END_SECONDS = 0.5\n"
+        "processes.end_below()\n"
         "assert not processes.below(os.getpid())\n"
     )
     done = subprocess.run(

@@ -148,8 +148,7 @@ def age_days(time):
 
 
 def say(text, stream=None, start="gpuval: "):
-    """Print one line that is safe in a log and as a reason of Slurm's. A full disk or a closed output changes no exit
-    code."""
+    """Print one line that is safe in a log and as Slurm's reason. A full disk or closed output changes no exit code."""
     line = start + "".join(character if " " <= character <= "~" else " " for character in text)[:MAX_LINE]
     with contextlib.suppress(OSError, ValueError):
         print(line, file=stream, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
@@ -12,19 +11,10 @@ from typing import Callable, Optional
 from gpuval_node.process_stat import Process, look, variable_of
 
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
-_PR_SET_CHILD_SUBREAPER = 36
 KILL_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
 #: PIDs of the runner's children that outlive a stage and so belong to none: the telemetry helper.
 LASTING: set[int] = set()
-
-
-def become_subreaper() -> bool:
-    """Make this process adopt its orphaned descendants. Returns whether the kernel agreed."""
-    try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
 
 
 def stage_marker(run_id: str, node: str, stage: str, attempt: int) -> str:
@@ -37,11 +27,6 @@ def run_marker(run_id: str, node: str) -> str:
     return f"{run_id}/{node}/"
 
 
-def marker_of(pid: int) -> str:
-    """Return the marker in a process's environment; empty when it has none or may not be read."""
-    return variable_of(pid, MARKER_VARIABLE)
-
-
 def belonging(
     processes: Mapping[int, Process], marker: str, *, session: Optional[int] = None, parent: Optional[int] = None
 ) -> list[Process]:
@@ -52,7 +37,7 @@ def belonging(
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
     def carries(process: Process) -> bool:
-        value = marker_of(process.pid)
+        value = variable_of(process.pid, MARKER_VARIABLE)
         return value.startswith(marker) if marker.endswith("/") else value == marker
 
     members: dict[int, Process] = {}

@@ -29,8 +29,8 @@ FLOORS = (
 
 
 def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
-    """Measure each endpoint in turn, at most ``seconds`` each to connect and to transfer; write the result. Returns the
-    exit code."""
+    """Measure each endpoint in turn, ``seconds`` each to connect and to transfer; write the result. Returns the exit
+    code."""
     from gpuval_node.network import endpoints as services
     from gpuval_node.network.parallel import in_parallel
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from gpuval_node.hardware.tree import read_text
+from gpuval_node.process_stat import oom_kills
 
 LOG_SECONDS = 5.0
 
@@ -20,7 +21,7 @@ class OomCounters(NamedTuple):
 
 def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> OomCounters:
     """Read the counters of this process's control group (versions 2 and 1) and of the machine."""
-    return OomCounters(_kills_in_group(proc, groups), counter(proc / "vmstat"))
+    return OomCounters(_kills_in_group(proc, groups), oom_kills(proc / "vmstat"))
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
@@ -61,13 +62,7 @@ def _kills_in_group(proc: Path, groups: Path) -> Optional[int]:
             files = [groups / "memory" / path / "memory.oom_control", groups / "memory" / "memory.oom_control"]
         elif not controllers:
             files = [groups / path / "memory.events", groups / "memory.events"]
-        for count in map(counter, files):
+        for count in map(oom_kills, files):
             if count is not None:
                 return count
     return None
-
-
-def counter(path: Path) -> Optional[int]:
-    """Return the counter `oom_kill` in a file of counters (vmstat, memory.events); None if the file has none."""
-    match = re.search(r"^oom_kill (\d+)$", read_text(path) or "", re.MULTILINE)
-    return int(match.group(1)) if match else None

@@ -23,10 +23,10 @@ class StageStop:
 @dataclass(frozen=True)
 class StageEvidence:
     """All that is known about a stage that has ended. `signal` ended the main process, `oom` is the kernel's message
-    about memory (or empty). `patterns` counts the declared patterns and readers, `matched` the metrics that they found.
+    about memory (or empty). `patterns` counts declared patterns and readers, `matched` the metrics that they found.
     `not_numbers`: metrics without a number (NaN); `unfilled`: an output line with ``{{ name }}`` in place of its
-    figure. `stuck`: processes outlived KILL. `cause` is the root cause in words; unless `cause_is_known`, the message
-    also has the last output."""
+    figure. `stuck`: processes outlived KILL. `cause`: in words; unless `cause_is_known`, the message also has the last
+    output."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None

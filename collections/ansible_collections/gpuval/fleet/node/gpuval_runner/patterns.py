@@ -1,6 +1,5 @@
-"""Metrics and curves read from a stage's output: by patterns, and by labels that known programs print: ``lm loss:
-2.31E+00``. Output is untrusted: the work on a line is bounded by its length, the memory by ``MAX_CURVES`` times
-``MAX_POINTS``."""
+"""Metrics and curves read from a stage's output: by patterns, and by labels that programs print: ``lm loss: 2.31E+00``.
+Output is untrusted: the work on a line is bounded by its length, the memory by ``MAX_CURVES`` times ``MAX_POINTS``."""
 
 from __future__ import annotations
 

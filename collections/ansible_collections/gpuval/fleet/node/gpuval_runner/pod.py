@@ -10,7 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner import descendants, machine, scratch
+from gpuval_node.process_stat import adopt_orphans
+
+from gpuval_runner import machine, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner.fetch import fetch
 from gpuval_runner.files import read_bounded, to_json, write_atomically
@@ -45,7 +47,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     pod_stage = plan.stage(stage)
     if pod_stage.image:  # this container runs the image's interpreter
         plan = replace(plan, python=pod_stage.container.python)
-    descendants.become_subreaper()
+    adopt_orphans()
     options = replace(options, private_store=False, tee=_tee)
     directory = options.directory
     directory.make()

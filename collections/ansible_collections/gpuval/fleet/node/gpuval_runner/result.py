@@ -69,8 +69,8 @@ class ResultFile:
 
 
 def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[ResultFile]:
-    """Read a result file and hide secrets in its texts; None without a file. A file that is no result counts as
-    ``running``, with a problem."""
+    """Read a result file and hide secrets in its texts; None without one. A malformed one is ``running``, with a
+    problem."""
     try:
         data = read_bounded(path, MAX_RESULT_BYTES)
     except FileNotFoundError:

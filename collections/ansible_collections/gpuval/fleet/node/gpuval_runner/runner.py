@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from gpuval_node.node_directory import BOOT_ID_FILE
-from gpuval_node.process_stat import look
+from gpuval_node.process_stat import adopt_orphans, look
 
-from gpuval_runner import clock, descendants, leftovers, lock, machine, oom, other_work, record, scratch
+from gpuval_runner import clock, leftovers, lock, machine, oom, other_work, record, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.clock import elapsed, instant
@@ -63,7 +63,7 @@ def run(options: RunnerOptions) -> int:
     malformed plan or store file."""
     directory = options.directory
     plans.load(directory.plan)  # refuse a bad plan before anything is changed
-    descendants.become_subreaper()
+    adopt_orphans()
     with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         with uploading(options) as uploader:
@@ -104,7 +104,7 @@ def cancel(options: RunnerOptions, wait_seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def uploading(options: RunnerOptions) -> Iterator[Optional[Uploader]]:
-    """Yield an uploader if there is a store file, else None; closes it and the telemetry helper. Raises
+    """Yield an uploader, or None without a store file; closes it and the telemetry helper. Raises
     ``StoreFileError``."""
     directory, uploader = options.directory, None
     if directory.store.exists():

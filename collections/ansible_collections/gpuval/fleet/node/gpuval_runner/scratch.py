@@ -36,7 +36,7 @@ USERNAME = "_USERNAME"
 def load_secrets(
     directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a stage's secrets by variable: from a file of the launch, in a pod from its `environment`. Raises
+    """Return a stage's secrets by variable: from the launch's file, in a pod from `environment`. Raises
     ``StoreFileError``."""
     values = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_STORE_BYTES)
     secrets = {name: values.get(name) for name in stage.secrets}

@@ -367,8 +367,7 @@ class StageRun:
 
     def _find_cause(self, evidence: StageEvidence, state: str) -> Optional[RootCause]:
         """Return the root cause: hardware events in the kernel's log, else what kept the stage from starting or ended
-        it, else the first failure in its log. A failure that the workload reports itself needs a cause of its own
-        kind."""
+        it, else the first failure in its log. A failure that the workload reports itself needs one of its own kind."""
         from gpuval_node import root_cause  # most stages succeed, and the import would slow the runner's start
 
         cause = root_cause.in_text("\n".join(self._telemetry.summary.kernel_lines))

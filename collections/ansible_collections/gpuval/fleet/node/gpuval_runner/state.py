@@ -23,8 +23,8 @@ class ContainerMark:
 
 @dataclass
 class NodeRunState:
-    """The runner's state of a run on this node. `started` is when a runner first started the plan made at
-    `plan_created_at`: the deadline counts from then. `boot` is the id of the boot in which a runner last started.
+    """The runner's state of a run on this node. `started`: when a runner first started the plan made at
+    `plan_created_at`; the deadline counts from then. `boot`: id of the boot in which a runner last started.
     `interruptions` counts by ``stage/attempt``. `current` identifies the running stage's session by pid and start ticks
     of its first process."""
 

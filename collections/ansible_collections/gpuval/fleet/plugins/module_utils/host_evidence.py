@@ -1,6 +1,5 @@
-"""Gathers evidence to investigate a node: state of the machine, of its accelerators, and of one run on it, within
-limits of time and size. Environment variables and arguments of processes are never read; secrets are redacted in the
-rest."""
+"""Gathers evidence to investigate a node: state of the machine, of its accelerators, and of one run on it, in bounded
+time and size. Environment variables and arguments of processes are never read; secrets are redacted in the rest."""
 
 from __future__ import annotations
 

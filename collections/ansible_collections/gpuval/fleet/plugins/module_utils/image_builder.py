@@ -112,8 +112,7 @@ class Builder:
         return digest[0]
 
     def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest="", no_cache=False):
-        """Build an image from an archive of files, `context`; `base_digest` requires a digest of the base. Returns
-        image and base."""
+        """Build an image from an archive of files, `context`, on a base of `base_digest`. Returns image and base."""
         if self.image(base) is None:
             self.pull(base)
         base_here = self.image(base)

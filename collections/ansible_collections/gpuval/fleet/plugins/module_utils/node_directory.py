@@ -105,8 +105,7 @@ def make_private(path):
 
 
 def check_private(path):
-    """Check that `path` is a folder of this user that others cannot write: programs in it are run, and files removed.
-    Raises NodeError."""
+    """Raise NodeError unless `path` is a folder of this user that others cannot write: programs in it are run."""
     try:
         status = path.lstat()
     except OSError as error:

@@ -176,7 +176,7 @@ def lacking(parameters):
 
 
 def _lacks_of(trial, python, until):
-    """Return what the node lacks by a trial, as texts, with the stages that need it. Files that a trial writes are
+    """Return what the node lacks by a trial, as texts with the stages that need it; what the trial writes is
     removed."""
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
     try:

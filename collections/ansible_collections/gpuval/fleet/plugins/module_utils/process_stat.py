@@ -1,8 +1,12 @@
-"""State and environment of a process in `/proc`. Also packed into the runner and the workloads."""
+"""Processes as the kernel shows and keeps them. Also packed into the runner and the workloads."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import re
+from pathlib import Path
 from typing import NamedTuple, Optional
 
 _MAX_ENVIRON = 1 << 20
@@ -53,6 +57,23 @@ def variable_of(pid: int, name: str, proc: str = "/proc") -> str:
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode("utf-8", "replace")
     return ""
+
+
+def adopt_orphans() -> None:
+    """Make this process adopt descendants whose parent ends (Linux), so that all can be found."""
+    process_control(36)  # PR_SET_CHILD_SUBREAPER
+
+
+def process_control(option: int, value: int = 1) -> None:
+    """Call prctl(2), where there is one."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def oom_kills(path: Path) -> Optional[int]:
+    """Return the counter `oom_kill` in a file of counters (vmstat, memory.events); None if the file has none."""
+    match = re.search(rb"^oom_kill (\d+)$", _read(str(path), 1 << 16), re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
 def _read(path: str, limit: int) -> bytes:

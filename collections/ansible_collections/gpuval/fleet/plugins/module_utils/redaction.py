@@ -303,8 +303,7 @@ def _signature_parts(values: Iterable[str]) -> set[str]:
 
 
 def secrets_of_run(directory: Path | str) -> set[str]:
-    """Return the secrets in a run's folder on a node: signatures of URLs, keys, secrets of jobs. Unreadable files are
-    skipped."""
+    """Return the secrets in a run's folder on a node: signatures of URLs, keys, jobs' secrets, where readable."""
     secrets: set[str] = set()
     folder = Path(directory)
     for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):

@@ -1,5 +1,4 @@
-"""Reduces a text to what a reader sees, in which secrets are searched, on nodes (also packed into the runner) and on
-the controller."""
+"""Reduces a text to what a reader sees, in which secrets are searched. Also packed into the runner."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""File systems that the site provides, such as claims of a cluster, NFS, Lustre and GCS FUSE: their faults are not the
-node's."""
+"""File systems of the site (claims of a cluster, NFS, Lustre, GCS FUSE), whose faults are not the node's."""
 
 from __future__ import annotations
 

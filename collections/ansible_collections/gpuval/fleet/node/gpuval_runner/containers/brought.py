@@ -98,8 +98,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
 
 
 def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
-    """Remove the image archives with these digests; without another run also all others and their folder. Returns the
-    removed paths."""
+    """Remove the image archives with these digests; without another run all, and their folder. Returns the paths."""
     removed = []
     folder = directory.images
     if folder.is_symlink() or not folder.is_dir():

@@ -41,8 +41,7 @@ STAGE = "image"
 
 
 class ImageError(RunnerError):
-    """An image is not on the node as planned; the message says what to do. ``fault``: the failure class of a cause
-    outside the node."""
+    """An image is not on the node as planned; the message says what to do. ``fault``: a class outside the node."""
 
     def __init__(self, message: str, fault: str = "") -> None:
         super().__init__(message)

@@ -27,8 +27,8 @@ from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
 from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree, read_number, read_text
 from gpuval_node.network.parallel import in_parallel
+from gpuval_node.process_stat import oom_kills
 
-from gpuval_runner import oom
 from gpuval_runner.telemetry import kernel_log
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class HostSensors:
 
     def oom_kills(self) -> Optional[int]:
         """Return the number of OOM kills since boot."""
-        return oom.counter(self._root / "proc/vmstat")
+        return oom_kills(self._root / "proc/vmstat")
 
     def memory_errors(self) -> dict[str, int]:
         """Return the memory errors by kind that the memory controllers counted since this object was made."""

@@ -46,8 +46,7 @@ GpuReadings = dict[int, dict[str, Any]]
 
 @dataclass
 class Values:
-    """Sum, count, minimum, maximum and last of values that are added one by one; `whole` counts the rounded values for
-    percentiles."""
+    """Sum, count, minimum, maximum and last of values added one by one; `whole` counts rounded ones for percentiles."""
 
     whole: Optional[Counter[int]] = None
     total: float = 0.0
@@ -178,8 +177,8 @@ class GpuFigures:
 
 class TelemetryComparison:
     """Compares the GPUs before and after a stage, matched by UUID, else PCI address, else index: new errors by GPU,
-    lost GPUs, changes in words. A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to
-    this stage, too."""
+    lost GPUs, changes in words. A GPU that an earlier stage saw, or that the driver counts and has lost, is lost here,
+    too."""
 
     def __init__(
         self, before: GpuReadings, after: GpuReadings, earlier: Sequence[SeenGpu] = (), seconds: Optional[float] = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpuval_node.hardware.tree import Tree
+from gpuval_node.process_stat import oom_kills
 
 from ..common import fio
 from ..common.arguments import positive_float, workload_parser
@@ -44,12 +44,9 @@ UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
 BYTES = ("bytes_per_second", "bytes/s", 1.0)
 
 
-def memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+def memory_kills() -> int:
     """Return the number of processes that the kernel has OOM-killed, at a limit of their own or the machine's."""
-    with suppress(OSError):
-        match = re.search(r"^oom_kill (\d+)$", vmstat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
-        return int(match[1]) if match else 0
-    return 0
+    return oom_kills(Path("/proc/vmstat")) or 0
 
 
 @dataclass
@@ -328,8 +325,7 @@ def _run(
 
 
 def _look_at(workers: Sequence[Worker]) -> None:
-    """Raise ``WorkloadFailure`` for workers that ended. A worker that was OOM-killed is left out: its part is not
-    broken."""
+    """Raise ``WorkloadFailure`` for workers that ended. One that was OOM-killed is left out: its part is not broken."""
     ended = [worker for worker in workers if worker.process.poll() is not None]
     for worker in tuple(ended):
         if worker.process.returncode == -signal.SIGKILL and memory_kills() > worker.kills:

@@ -1,2 +1,1 @@
-"""Common modules of the workloads: result file, choice of devices, statistics, one process per device, and running
-other vendors' programs."""
+"""Common modules of the workloads: result file, devices, statistics, one process per device, vendors' programs."""

@@ -1,5 +1,4 @@
-"""Chooses the devices for the work: ``GPUVAL_ACCELERATOR``, checked against the devices that PyTorch sees. A CPU never
-replaces a GPU."""
+"""Chooses the devices: ``GPUVAL_ACCELERATOR``, as PyTorch sees them. A CPU never replaces a GPU."""
 
 from __future__ import annotations
 

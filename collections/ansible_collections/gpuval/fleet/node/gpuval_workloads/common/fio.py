@@ -99,8 +99,7 @@ def find() -> str | None:
 
 
 def read_report(text: str) -> FioMeasurement:
-    """Return the measurement in the output of ``fio --output-format=json``, which may have other text around. Never
-    raises."""
+    """Return the measurement in the output of ``fio --output-format=json``, among other text. Never raises."""
     document = json_object(plain(text), key="jobs")
     if document is None:
         return FioMeasurement(problem="fio's JSON is missing or cut short")

@@ -1,6 +1,5 @@
 """Speed of repeated work ("laps"): total work over total time, median and other statistics; samples and curves of
-bounded size. This is revision 2 of the definition of a speed; revision 1 was the median of the laps, now a separate
-figure."""
+bounded size. Revision 2 of the definition of a speed; revision 1 was the median of the laps, now a separate figure."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ class ThinnedSample:
 
 
 class StepCurve:
-    """The values of steps 1, 2, 3 ...: the first, the latest, and the means of equal stretches of steps. A stretch is
-    one step; its length doubles when there would be more than ``points`` (even) stretches. ``at``: values of the
+    """The values of steps 1, 2, 3 ...: the first, the latest, and the means of equal stretches of steps, of one step
+    each until there would be more than ``points`` (even), then of twice as many. ``at``: values of the
     ``kept_steps``."""
 
     def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
@@ -112,9 +111,9 @@ class StepCurve:
 
     def first_and_last(self) -> tuple[float, float]:
         """Return the first value of a training curve, that of the untrained model, and the mean of its noisy end: a
-        tenth of the points, at least 3, at most 20, and never more than half. (A mean of several first ones would hide
-        most of the fall: a large model learns the frequencies of tokens within five steps.) Raises ``ValueError`` for
-        an empty curve."""
+        tenth of the points, at least 3, at most 20 and half the curve. (A mean of several first ones would hide most of
+        the fall: a large model learns tokens' frequencies within five steps.) Raises ``ValueError`` for an empty
+        curve."""
         if not self._count:
             raise ValueError("first and last of an empty curve")
         count = max(1, min(max(3, self._count // 10), _END_POINTS, self._count // 2))
@@ -124,9 +123,9 @@ class StepCurve:
 class LapSummary(NamedTuple):
     """Seconds of a lap, and ratios; None for a figure that needs more laps. ``seconds``: mean of all laps.
     ``slowest_hundredth_ratio``: speed of the slowest hundredth over that of the median lap. ``lost_ratio``: share of
-    the time beyond what the laps would take at the pace of the fastest tenth. ``busy_ratio``: the laps' share of the
-    time from the first to the last. ``uncertainty_ratio``: relative standard error of the mean, widened by Student's t
-    for few batches."""
+    the time beyond what the laps take at the pace of the fastest tenth. ``busy_ratio``: the laps' share of the time
+    from first to last. ``uncertainty_ratio``: relative standard error of the mean, widened by Student's t for few
+    batches."""
 
     seconds: float
     median_seconds: float

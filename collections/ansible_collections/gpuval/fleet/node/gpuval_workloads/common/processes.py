@@ -1,43 +1,28 @@
-"""Finds descendants of processes, or processes with a mark in their environment, in ``/proc``, and ends them; free
-ports."""
+"""Finds descendants of processes, or processes with a mark in their environment, and ends them; free ports."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from gpuval_node.process_stat import Process, read_stat, snapshot, variable_of
+from gpuval_node.process_stat import Process, process_control, read_stat, snapshot, variable_of
 
 from .result import WorkloadFailure
 
-POLL_SECONDS = 0.1
+POLL_SECONDS, END_SECONDS = 0.1, 5.0
 #: Ports below Linux's range for outgoing connections, one of which could occupy the port before the server listens.
 PORTS = range(20000, 29000)
-
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-def adopt_orphans() -> None:
-    """Make this process adopt descendants whose parent ends (Linux), so that all can be found."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies (Linux)."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    process_control(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def below(*pids: int) -> set[int]:
@@ -68,8 +53,8 @@ def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float)
     return remaining
 
 
-def end_below(grace_seconds: float = 5.0) -> None:
-    end(_own, grace_seconds, grace_seconds)
+def end_below() -> None:
+    end(_own, END_SECONDS, END_SECONDS)
 
 
 def _own() -> set[int]:

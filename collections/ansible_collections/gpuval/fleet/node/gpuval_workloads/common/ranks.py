@@ -236,9 +236,8 @@ def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a rank's process with this exit code, after its work is reported, without Python's shutdown: a thread that
-    returns from PyTorch's code meanwhile (gloo's: pytorch/pytorch#179291) would abort the process, a crash of a good
-    node."""
+    """End a rank's process with this exit code, after its work is reported, without Python's shutdown, in which a
+    thread that returns from PyTorch's code (gloo's: pytorch/pytorch#179291) would abort the process of a good node."""
     try:
         atexit._run_exitfuncs()  # ends helper processes of the compiler
         sys.stdout.flush()
@@ -325,8 +324,8 @@ def _memory_account(ranks: Ranks) -> str:
 
 def others_on(uuid: str, own_pid: int | None = None) -> list[str]:
     """Return a description of each other process on an NVIDIA GPU (``uuid`` with or without ``GPU-``), as far as
-    ``nvidia-smi`` shows them: it hides the memory of other users' processes ("[N/A]"), and in a container it may show
-    the host's pids, or none."""
+    ``nvidia-smi`` shows them: without the memory of other users' ("[N/A]"), in a container with the host's pids, or
+    none."""
     tool = shutil.which("nvidia-smi")
     ended = command.run([tool, *GPU_PROCESSES], GPU_PROCESSES_SECONDS) if tool else None
     descriptions = []

@@ -38,8 +38,8 @@ SetUp = tuple[Fill, Fill, Callable[[], int]]
 class Collective:
     """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and its set-up.
     ``set_up(ranks, elements, dtype)`` returns three functions: one spoils the output (or renews a shared input), one
-    runs the collective, one counts wrong elements. The size in bytes is that of the whole buffer, over all ranks for
-    gathers and scatters."""
+    runs the collective, one counts wrong elements. The size in bytes is the whole buffer's, over all ranks for
+    gathers."""
 
     name: str
     bus_factor: Callable[[int], float]

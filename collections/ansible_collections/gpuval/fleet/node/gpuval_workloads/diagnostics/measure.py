@@ -73,9 +73,8 @@ def keep_reporting(report: Report, most_seconds: float) -> Periodic:
 
 
 class Meter:
-    """Measures the time of work on one rank, or on all together, and keeps the figures of the diagnostics' parts,
-    curves over message sizes, and why parts were left out. Time is that between two events on a GPU, the monotonic
-    clock's on a CPU."""
+    """Measures the time of work on one rank, or on all together, and keeps the parts' figures, curves over message
+    sizes, and why parts were left out. Time is that between two events on a GPU, the monotonic clock's on a CPU."""
 
     def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
         self._ranks, self.report = ranks, report
@@ -104,8 +103,8 @@ class Meter:
 
     def time(self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True) -> LapStatistics:
         """Repeat the work for about ``seconds``, and return the time of the laps. ``prepare`` runs, untimed, before
-        each lap. With ``together`` all ranks call this at the same time and repeat equally often, as collectives need
-        it."""
+        each lap. With ``together`` all ranks call this at the same time and repeat equally often, as collectives
+        need."""
         for _ in range(2):  # the first loads kernels and connects; the second gives the time of a lap
             begun = time.perf_counter()
             if prepare:

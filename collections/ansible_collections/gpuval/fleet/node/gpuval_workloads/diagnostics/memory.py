@@ -35,8 +35,8 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
 
 def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
     """Fill most of the free device memory with a pattern that differs at every address, read it back, then its
-    complement, for ``seconds``, at least once. Adds the tested bytes, their share of the device's memory, and the
-    number of wrong words."""
+    complement, for ``seconds``, at least once. Adds the tested bytes, their share of the memory, and the number of
+    wrong words."""
     free, total, spare, size = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
     if ranks.accelerator.is_gpu:
         (free, total), spare, size = ranks.memory(), GPU_SPARE_BYTES, GPU_CHUNK_BYTES

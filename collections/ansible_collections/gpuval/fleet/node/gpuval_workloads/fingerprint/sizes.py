@@ -1,5 +1,4 @@
-"""The settings of the fingerprint stage, and the sizes of its work. A change of a size changes every fingerprint: raise
-``SEQUENCE`` with it."""
+"""The settings and sizes of the fingerprint stage. A change of a size changes every fingerprint: raise ``SEQUENCE``."""
 
 from __future__ import annotations
 

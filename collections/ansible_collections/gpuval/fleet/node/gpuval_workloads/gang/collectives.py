@@ -99,8 +99,7 @@ def complete(
 
 
 def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
-    """Add transport fingerprints, by the logs of this node's ranks, which the controller compares. Returns the networks
-    in use."""
+    """Add transport fingerprints by this node's logs, which the controller compares. Returns the networks in use."""
     if not accelerator.is_gpu:
         result.fingerprints["gang_network"] = "gloo"
     if accelerator.kind != "cuda":

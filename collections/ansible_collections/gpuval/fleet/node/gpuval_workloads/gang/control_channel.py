@@ -84,8 +84,7 @@ class GangStop:
 
 
 class Beginning:
-    """Finds members whose ranks do not start although other members' ranks have; only a rank with a heartbeat can
-    stall. Pure."""
+    """Finds members whose ranks do not start although other members' have; only a beating rank can stall. Pure."""
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
         self._slots, self._limit = slots, limit_seconds
@@ -159,7 +158,7 @@ class ControlChannel:
             self._run(self._report({"kind": "arrived", "name": name, "word": word}))
 
     def met(self, name: str) -> list[str] | None:
-        """Return the words of all members, in order, once all have reached the meeting point, else None. Raises
+        """Return the words of all members, in order, once all are at the meeting point, else None. Raises
         ``StoppedError``."""
         if self._stop:
             raise StoppedError(self._stop)
@@ -167,9 +166,9 @@ class ControlChannel:
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
         """Report that this member is done (None) or failed, and wait until all are done, for at most ``seconds``.
-        ``weight``: CAUSE if the failure is not a consequence of another member's, SHARED if all members end for the
-        same reason. ``node``: the member at fault if it is not this one. Raises ``StoppedError`` if the gang ended for
-        another reason."""
+        ``weight``: CAUSE if the failure is no consequence of another member's, SHARED if all members end for the same
+        reason. ``node``: the member at fault if it is another. Raises ``StoppedError`` if the gang ended for another
+        reason."""
         if not self._loop.is_closed():
             self._run(self._report({"kind": "end", "message": message, "weight": weight, "node": node}))
         if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:
@@ -257,8 +256,8 @@ class ControlChannel:
                 self._look(watch, beginning, seconds)
 
     def _culprit(self, now: float) -> GangStop:
-        """Return the stop for members that failed within moments: of the killed or lost member, else one without
-        heartbeat, else the first."""
+        """Return the stop for members that failed within moments: the killed or lost one's, a silent one's, the
+        first."""
         weight, _, stop = min(self._broken, key=lambda broken: broken[:2])
         silent = [
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS

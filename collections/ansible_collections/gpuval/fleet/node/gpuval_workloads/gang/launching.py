@@ -36,8 +36,7 @@ OUTPUT_FOLDER = "ranks"
 
 
 class Stopper:
-    """Ends this member's ranks by ``end`` when the control channel reports a stop; ``verdict`` is the reason, for
-    ``torchrun``."""
+    """Ends this member's ranks by ``end`` when the channel reports a stop; ``verdict`` is why, for ``torchrun``."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.verdict: str | None = None
@@ -130,8 +129,8 @@ class DeepSpeedLauncher:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, module: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the module on all members; return the launcher's process. Raises ``WorkloadFailure`` if a program is
-        missing."""
+        """Start the module on all members; return the launcher's process. Raises ``WorkloadFailure`` without
+        programs."""
         if not shutil.which("pdsh"):
             raise WorkloadFailure(
                 "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"

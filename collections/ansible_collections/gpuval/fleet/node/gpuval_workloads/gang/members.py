@@ -58,8 +58,8 @@ class Gang:
         return self.port + 1
 
     def within_clique(self) -> Gang:
-        """Return the gang of the members whose GPUs are in the clique of this node's. Raises ``ValueError`` if no other
-        member is in it."""
+        """Return the gang of the members in the clique of this node's GPUs. Raises ``ValueError`` if there is no
+        other."""
         clique = self.own.clique
         members = tuple(member for member in self.members if clique and member.clique == clique)
         if len(members) < 2:
@@ -102,8 +102,7 @@ def parse(text: str) -> Gang:
 
 
 def from_environment(environ: Mapping[str, str]) -> Gang:
-    """Return the gang of this process: from the file that a variable names, or from JSON in a variable. Raises
-    ``ValueError``."""
+    """Return the gang of this process: from the file, or the JSON, in a variable. Raises ``ValueError``."""
     if environ.get(GANG_VARIABLE):
         return parse(environ[GANG_VARIABLE])
     if not environ.get(FILE_VARIABLE):

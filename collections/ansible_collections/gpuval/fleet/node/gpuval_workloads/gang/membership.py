@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuval_node.network.routes import addresses, is_ip, route_to
+from gpuval_node.process_stat import adopt_orphans
 
 from ..common import processes
 from ..common.result import WorkloadCrash, WorkloadFailure
@@ -117,8 +118,7 @@ def user() -> str:
 
 
 def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
-    """Raise ``WorkloadFailure`` for a locked user, whose keys sshd without PAM refuses; not if sshd, like this user,
-    may not read the file."""
+    """Raise ``WorkloadFailure`` for a locked user, whose keys sshd without PAM refuses if it may read the file."""
     try:
         lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -257,10 +257,9 @@ def keys_folder(environ: Mapping[str, str]) -> Path:
 
 
 def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServer:
-    """Start the member's SSH server, which ends when ``stack`` closes. Raises ``WorkloadFailure`` if a program or key
-    is missing."""
+    """Start the member's SSH server, until ``stack`` closes. Raises ``WorkloadFailure`` without a program or key."""
     check_blanks(folder, keys, sys.executable)
-    processes.adopt_orphans()
+    adopt_orphans()
     os.environ[PATH_VARIABLE] = os.environ.get("PYTHONPATH", "")
     public = keys / f"{KEY_FILE}.pub"
     try:
@@ -305,7 +304,7 @@ class MemberRecords:
         return cls(urls, document["ca"], attempt)
 
     def ended(self, nodes: Sequence[str]) -> tuple[str, str] | None:
-        """Return the first of the nodes whose stage has ended without success in this attempt, and its message. Takes
+        """Return the first of the nodes whose stage has ended without success in this attempt, and why. Takes
         seconds."""
         context = ssl.create_default_context(cadata=self._authority or None)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))

@@ -92,7 +92,7 @@ def differing(brought: Sequence[Mapping], gang: Gang) -> str:
 
 def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str]) -> list[str]:
     """Return mpirun's command for a process per slot of every member, without program and arguments. The leader starts
-    every daemon itself (no tree): other members cannot log in to each other. For Open MPI 5's names see
+    every daemon (no tree): other members cannot log in to each other. For Open MPI 5's names see
     :func:`environment`."""
     settings = {
         "plm_rsh_agent": "ssh",

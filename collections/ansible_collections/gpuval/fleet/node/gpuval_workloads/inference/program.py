@@ -94,8 +94,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Run the whole measurement, fill `result`, and stop the server with all its processes. Raises ``WorkloadFailure``
-    when model or server program are missing, the server does not become healthy in time or dies, or no request
-    succeeds."""
+    when model or server program are missing, the server is not healthy in time or dies, or no request succeeds."""
     ends_at, seconds_left = None, environ.get("GPUVAL_SECONDS_LEFT")
     if options.until_stopped and seconds_left:  # early enough to stop the server and report before the deadline
         reserve = min(RESERVE_SECONDS, float(seconds_left) * RESERVE_SHARE)

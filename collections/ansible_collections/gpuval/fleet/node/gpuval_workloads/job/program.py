@@ -23,15 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ..common.processes import end_group, signal_group
+from gpuval_node.process_stat import snapshot
+
+from ..common.processes import end, end_group, signal_group
 from ..common.result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, RESULT_FILE_VARIABLE, write_atomically
 
 VARIABLE = "GPUVAL_JOB"
 MAX_JOB_BYTES = 4 << 20
 MASTER_PORT = "6002"
 MAX_RESULT_BYTES = 4 << 20
-#: Seconds between TERM and KILL of a step that exceeds its limit.
-GRACE_SECONDS = 10.0
+#: Seconds between TERM and KILL of a step that exceeds its limit, and for KILL.
+GRACE_SECONDS, KILL_SECONDS = 10.0, 1.0
 EXIT_TIMEOUT = 124
 #: File and output line by which the runner knows that the work is done.
 STAY_FILE = "stays"
@@ -90,8 +92,8 @@ def unpack(text: str) -> JobSteps:
 def environment(
     job: JobSteps, variables: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment of all steps. Variables that multi-node scripts read describe this node alone, or the
-    nodes in ``together``."""
+    """Return the environment of all steps. Variables of multi-node scripts describe this node, or those
+    ``together``."""
     gpus = variables.get("GPUVAL_GPU_COUNT", "")
     processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
     node = variables.get("GPUVAL_NODE", "localhost")
@@ -265,12 +267,8 @@ class JobRun:
 
     def _end_step(self) -> None:
         if self._process is not None:
-            pid = self._process.pid
-            signal_group(pid, signal.SIGTERM)
-            deadline = time.monotonic() + GRACE_SECONDS
-            while time.monotonic() < deadline and _lives(pid):
-                time.sleep(0.1)
-            signal_group(pid, signal.SIGKILL)
+            group = self._process.pid  # it is its session's leader, too
+            end(lambda: {p.pid for p in snapshot().values() if p.session == group}, GRACE_SECONDS, KILL_SECONDS)
 
     def _finish(self, skipped: list[str]) -> int:
         job = self._job
@@ -339,17 +337,6 @@ def _identity(item: Any) -> str:
 def command_of(step: JobStep) -> list[str]:
     """Return the command of a step, or of each of its processes; a Python file is run by Python."""
     return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
-
-
-def _lives(pid: int) -> bool:
-    """Whether any process of the step's process group is left."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        os.killpg(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 class CsvError(ValueError):

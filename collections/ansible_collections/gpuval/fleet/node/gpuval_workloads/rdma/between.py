@@ -1,6 +1,5 @@
 """The stage ``rdma_rails``: runs ib_write_bw between pairs of nodes, rail by rail, both directions at once: each node
-with both neighbours in a ring, a slow node then with further nodes. Members exchange their measurements after each
-round."""
+with both neighbours in a ring, a slow node with further ones. Members exchange their measurements after each round."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def main(result: WorkloadResult) -> None:
 def take_part(
     result: WorkloadResult, options: argparse.Namespace, gang: Gang, tree: Tree, slack: float = SLACK_SECONDS
 ) -> None:
-    """Measure and fill the result. If evidence is missing, ``rdma_rails_measured_count`` is left out, and the message
-    says why."""
+    """Measure and fill the result. Without evidence ``rdma_rails_measured_count`` is left out; the message says why."""
     node, tool = nodes.look(tree, options.devices), shutil.which(perftest.WRITE)
     driverless = rdma.without_driver(tree) if options.devices else []
     bring = {

@@ -1,6 +1,5 @@
 """Runs the tools of perftest and parses their output and errors, in which versions differ (a column for the message
-rate, MB/sec for MiB/sec, warnings within the table). So columns are found by name, and a row counts only if it has a
-number for each."""
+rate, MB/sec for MiB/sec, warnings): columns are found by name, and a row counts only if it has a number for each."""
 
 from __future__ import annotations
 
@@ -218,8 +217,7 @@ def run(
     slack: float = SLACK_SECONDS,
     port: int = 0,
 ) -> PerftestOutcome:
-    """Run both ends of a test; ``cpus`` are the CPUs near each device. Takes at most the test's time, the slack and a
-    kill."""
+    """Run both ends of a test; ``cpus``: those near each device. Takes at most the test's time, slack and a kill."""
     port, seconds = port or free_port(), limit(test, slack)
     sides, is_silent = [PerftestSide(test, tool, cpus, port, seconds)], False
     try:

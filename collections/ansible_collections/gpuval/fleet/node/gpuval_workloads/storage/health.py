@@ -100,8 +100,7 @@ def _nvme(log: dict, used: str, spare: str, celsius: float | None) -> Health | N
 
 
 def parse_smartctl(text: str) -> tuple[Health | None, str]:
-    """Return the health in ``smartctl -j -a`` of smartmontools 7, for NVMe, SATA and SAS; else None and the reason.
-    Never raises."""
+    """Return the health in ``smartctl -j -a`` of smartmontools 7 (NVMe, SATA, SAS), or None and why. Never raises."""
     document = json_object(plain(text), key="smartctl")
     if document is None:
         return None, "printed no JSON: version 7 or newer is needed"

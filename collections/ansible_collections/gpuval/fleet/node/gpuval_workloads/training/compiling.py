@@ -1,6 +1,5 @@
 """Compiles the model's layers within bounded time; if that fails, the training runs without and says so. Every rank
-runs a pass alone before gradients are exchanged: if its compiler fails, no rank waits in a collective, and all fall
-back together."""
+runs a pass alone before gradients are exchanged: if its compiler fails, no rank waits, and all fall back together."""
 
 from __future__ import annotations
 

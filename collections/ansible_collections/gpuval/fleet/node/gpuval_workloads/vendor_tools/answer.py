@@ -86,8 +86,7 @@ def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None =
 
 @dataclass
 class ToolTask:
-    """The input of a tool's run: search of executables, expected number of GPUs, level of tests, and deadline on the
-    monotonic clock."""
+    """The input of a tool's run: search of executables, expected GPUs, level of tests, deadline (monotonic clock)."""
 
     tool: str
     search: command.ExecutableSearch

@@ -1,5 +1,4 @@
-"""The base class of container engines: a command line like docker's; every call has a time limit. Also packed into the
-runner."""
+"""The base class of container engines: a command line like docker's, with time limits. Also in the runner."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DeviceAccess:
-    """How a container gets the accelerators: arguments of the engine and variables of the container; `problem` says why
-    it does not get them."""
+    """How a container gets the accelerators: arguments of the engine, variables; `problem` says why it does not."""
 
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()

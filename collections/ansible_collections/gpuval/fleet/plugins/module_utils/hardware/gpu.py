@@ -153,8 +153,7 @@ class Gpu:
 
     @property
     def faulty(self) -> bool:
-        """Whether the GPU's counters, those that it has, show broken memory, or its driver asks for a reset, reboot or
-        drain."""
+        """Whether the counters that the GPU has show broken memory, or its driver asks for a reset, reboot or drain."""
         words = (self.recovery_action or "").lower().split()
         return any(getattr(self, name) for name in _FAULTS) or any(word in RECOVERY_ACTIONS for word in words)
 
@@ -188,8 +187,7 @@ class Gpu:
 
     @property
     def fabric_not_ready(self) -> bool:
-        """Whether the GPU's NVLink fabric is started but not joined, or not healthy; whether a GPU without one needs it
-        depends on the SKU."""
+        """Whether the GPU's NVLink fabric is started but not joined, or not healthy; without one the SKU decides."""
         return self.fabric_state not in (None, COMPLETED, *NO_FABRIC) or bool(self.fabric_problem)
 
     @property

@@ -91,8 +91,7 @@ def parse(xml: str) -> tuple[list[Gpu], list[str]]:
 
 
 def unreadable(output: str) -> list[str]:
-    """Return the PCI addresses in errors that nvidia-smi prints outside its log (`Unable to determine the device handle
-    for GPU`)."""
+    """Return the PCI addresses in nvidia-smi's errors (`Unable to determine the device handle for GPU`)."""
     addresses = (values.pci_address(address) for address in _UNREADABLE.findall(output))
     return sorted({address for address in addresses if address})
 

@@ -30,8 +30,7 @@ KILL_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of one call of a tool. `returncode` is None when it is missing, could not be started or did not end in
-    time."""
+    """The result of a call of a tool. `returncode`: None when it is missing, did not start or did not end in time."""
 
     tool: str
     stdout: str = ""

@@ -67,8 +67,7 @@ class User:
 
 
 def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
-    """Return the processes that use accelerators, as far as they can be found, without vendors' daemons and those of
-    the gpuval run `but_run`."""
+    """Return the known processes that use accelerators, without vendors' daemons and the gpuval run `but_run`."""
     from . import nvidia_gpus  # noqa: PLC0415 - a launch on a node without accelerators must not import vendors' tools
 
     # AMD's kernel driver lists its processes, with or without tools

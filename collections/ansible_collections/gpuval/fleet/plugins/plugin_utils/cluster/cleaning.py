@@ -105,7 +105,7 @@ def clean(
 
 
 def kinds_of(cluster: Cluster) -> tuple[str, ...]:
-    """Kinds of objects that a run may have created in this cluster, JobSets first: a JobSet would create its Jobs
+    """Kinds of objects that a run may have created in this cluster, JobSets first: they would create their Jobs
     again."""
     return (*([JOB_SET] if cluster.serves(JOB_SET) else ()), *KINDS)
 

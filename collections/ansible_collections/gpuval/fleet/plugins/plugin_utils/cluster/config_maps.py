@@ -26,8 +26,7 @@ class PlanPlace:
 
 
 def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
-    """The ConfigMap of a run's programs. Its name depends on the content: a run resumed by another version of gpuval
-    gets another ConfigMap."""
+    """The ConfigMap of a run's programs. Its name depends on the content, which another version of gpuval changes."""
     size = sum(map(len, archives.values()))
     if size > MOST_PROGRAM_BYTES:
         raise PodSettingsError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
@@ -57,8 +56,8 @@ def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
     """What all plans of a gang share (`shared`, by its name) in as few ConfigMaps as possible, and the place of each
-    gang's part. Raises PodSettingsError for a gang that is too large: 2,000 members always fit, 6,000 with usual names
-    do not."""
+    gang's part. Raises PodSettingsError for too large a gang: 2,000 members always fit, 6,000 with usual names do
+    not."""
     documents = []
     for name, gang in shared.items():
         label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"

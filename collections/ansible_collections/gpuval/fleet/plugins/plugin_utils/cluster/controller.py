@@ -116,8 +116,8 @@ def check_order(order: ControllerOrder) -> list[str]:
 
 
 def hosts(items: Iterable[Mapping[str, Any]], under_test: Collection[str], pod: ControllerPodOptions) -> NodeChoice:
-    """Where the controller can run. `items`: all Node objects; `under_test`: names. Raises PodSettingsError if there is
-    no such node."""
+    """Where the controller can run. `items`: all Nodes; `under_test`: names. Raises PodSettingsError if there is no
+    node."""
     free, avoided, reasons = [], [], []
     settings = pod_settings.PodSettings(tolerations=pod.tolerations, node_selector=pod.node_selector, resource="")
     for item in items:

@@ -75,9 +75,9 @@ def is_claimed(devices: NodeDevices, settings: PodSettings) -> bool:
 
 
 def claim_template(run_id: str, namespace: str, devices: NodeDevices, *, is_queued: bool) -> Manifest:
-    """The ResourceClaimTemplate of all whole GPUs of a node; equal nodes of a run share it. Kueue counts devices before
-    they are allocated: a queued pod requests a number, without selectors. So does a pod beside tainted GPUs, which
-    `All` would wait for."""
+    """The ResourceClaimTemplate of all whole GPUs of a node, which equal nodes share. Kueue counts devices before they
+    are allocated: a queued pod requests a number, without selectors. So does one beside tainted GPUs, for which `All`
+    waits."""
     request: Manifest = {"deviceClassName": devices.device_class, "allocationMode": "All"}
     if is_queued or devices.tainted:
         request |= {"allocationMode": "ExactCount", "count": devices.count}
@@ -135,8 +135,7 @@ class ClusterDevices:
         self._gpu_drivers = {driver: _class_of(driver, classes) for driver in {driver for driver, _name in of_pools}}
 
     def of_node(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """The fields of the node's NodeDevices: those of the driver with most whole GPUs; empty if there is nothing to
-        say."""
+        """The fields of the node's NodeDevices: those of the driver with most whole GPUs; empty if nothing is known."""
         found = [
             devices
             for driver, (device_class, resource) in self._gpu_drivers.items()

@@ -166,7 +166,7 @@ def max_pod_sets(cluster: Cluster) -> int:
 def job_set(
     run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest], max_queued: int = EARLIER_POD_SETS
 ) -> Manifest | None:
-    """The JobSet of a gang's Jobs; None if a JobSet cannot hold them: too large, or more than `max_queued` for their
+    """The JobSet of a gang's Jobs; None if they are too many for a JobSet, or more than `max_queued` for their
     queue."""
     queue = {key: value for job in jobs for key, value in job["metadata"]["labels"].items() if key.startswith("kueue.")}
     if queue and len(jobs) > max_queued:

@@ -128,8 +128,7 @@ _BASELINE = {
 
 
 def secret_of(run: ClusterRun, item: PodAttempt) -> Manifest:
-    """The Secret of one attempt on one node: signed URLs, the models' read key, the machine id, and the secrets of its
-    jobs."""
+    """The Secret of one attempt on one node: signed URLs, the models' read key, the machine id, its jobs' secrets."""
     node, content = item.plan["node"], _content(item)
     content |= {
         _secret_key(stage, name): value for stage, values in item.secrets.items() for name, value in values.items()

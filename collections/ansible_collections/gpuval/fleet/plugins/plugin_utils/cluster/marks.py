@@ -1,5 +1,4 @@
-"""A run's verdict on the nodes of a cluster: labels, annotations, a condition and, when asked, a taint. Set and
-removed."""
+"""A run's verdict on the nodes of a cluster: labels, annotations, a condition and, when asked, a taint."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

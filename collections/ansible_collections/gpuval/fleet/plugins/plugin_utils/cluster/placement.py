@@ -375,8 +375,7 @@ class ClusterPlacement(JobPlacement):
     def _prepare_attempt(
         self, view: NodeView, launch: dict[str, Any], seconds: float
     ) -> tuple[dict[str, Any], manifests.PodAttempt | None]:
-        """The launch of an attempt, and what the attempt needs; None, and the reason in the launch, if no pod can be
-        placed."""
+        """The launch of an attempt, and what it needs; None, with the reason in the launch, if no pod can be placed."""
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
         before = self._folder.read_launch(name).get("machine")

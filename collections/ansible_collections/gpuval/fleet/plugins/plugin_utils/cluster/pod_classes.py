@@ -87,8 +87,7 @@ def without_pod_name(message: str) -> str:
 
 def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[str, str]:
     """The failure class, and the scheduler's reason for the node `name` that a pod is pinned to, out of the reasons for
-    all nodes in its message: those that do not fit this node's state are left out. `node`: None if the cluster lacks
-    it."""
+    all nodes in its message: those that do not fit the node's state are left out. `node`: None if it is missing."""
     cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]

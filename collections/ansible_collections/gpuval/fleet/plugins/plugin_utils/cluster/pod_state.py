@@ -125,8 +125,7 @@ class Pod:
 
     def follow(self, before: "Pod | None") -> None:
         """Copy what an earlier state of the pod showed: the API server changes the deletion time at the pod's removal.
-        If a failure and the deletion appear in one update, their times decide which was first; the clocks may
-        differ."""
+        If one update shows a failure and the deletion, their times decide which was first; the clocks may differ."""
         failed = {
             stage: container
             for stage, container in self.stages.items()

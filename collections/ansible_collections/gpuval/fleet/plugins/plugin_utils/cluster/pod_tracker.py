@@ -41,8 +41,7 @@ PULL_NEWS_SECONDS = 5.0
 class PodStatus:
     """Status of one attempt on one node. `stage`: whose image is pulled, or whose container runs or ended the pod.
     `started`: a container ran. `done`: no more results come, the Job may be deleted. `held`: a queue may still admit
-    the Job.
-    """
+    the Job."""
 
     node: str
     attempt: int

@@ -76,8 +76,8 @@ def take(
     document: Mapping[str, Any] | None,
     at: float | None = None,
 ) -> None:
-    """Add the records of gangs to the evidence, or why they are missing. ``run``: as ``expected`` returns it; ``at``:
-    as `take_record` has it."""
+    """Add the records of gangs to the evidence, or why they are missing. ``run``: of ``expected``; ``at``: of
+    `take_record`."""
     if document is None:
         covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
@@ -140,8 +140,8 @@ def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) 
 
 @dataclass(frozen=True)
 class _CollectedRound:
-    """The files of a round, read once for all its members. ``problems``: by node, from the round's collection; ``at``:
-    when it is judged."""
+    """The files of a round, read once for all members. ``problems``: of its collection, by node; ``at``: of the
+    judgement."""
 
     folder: RunFolder
     run: Mapping[str, Any]

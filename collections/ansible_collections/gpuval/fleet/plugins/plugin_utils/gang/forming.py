@@ -68,9 +68,8 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
 
 def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -> list[str]:
     """Names of nodes that alone have their SKU, whatever their verdicts: no multi-node test is expected of them. Other
-    labels exempt no node: with a mistyped label a node would pass without any test of its network. Nor is a node exempt
-    where SKUs work together (``group_by`` without ``sku``), or while the SKU of a failed node is unknown: it may be the
-    same."""
+    labels exempt no node: a mistyped one would let it pass untested. Nor is a node exempt where SKUs work together
+    (``group_by`` without ``sku``), or while the SKU of a failed node is unknown: it may be the same."""
     if "sku" not in group_by or any(one.verdict != "PASS" and not one.proven for one in candidates):
         return []
     counted = Counter(one.labels.get("sku", "") for one in candidates)

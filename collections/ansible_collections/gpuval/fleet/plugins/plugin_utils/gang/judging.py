@@ -104,8 +104,7 @@ def keep_facts(folder: RunFolder, facts: JudgementFacts) -> None:
 
 
 def kept_facts(folder: RunFolder) -> JudgementFacts | None:
-    """The facts of the last judgement; None for a run that was not judged, or by a release that kept none. Raises
-    RunError for a damaged file."""
+    """The facts of the last judgement; None if none were kept. Raises RunError for a damaged file."""
     remedy = "`make report` writes it again"
     document = run_folder.read_kept(facts_file(folder), remedy, "judgement")
     if document is None:

@@ -155,8 +155,8 @@ class Gangs:
         self._write()
 
     def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-        """The gangs, and their cliques, to search, with the reason. A search that has started is continued, whatever
-        later rounds show."""
+        """The gangs, and their cliques, to search, with the reason; those with a search that has started in any
+        case."""
         named = ((gang_document.FABRIC, every), (gang_document.FABRIC_NVLINK, self._cliques))
         requested = {name: REQUESTED for stage, members in named if stage in self.stages for name in members}
         if len(requested) == len(every) + len(self._cliques):

@@ -230,8 +230,7 @@ def members_to_rerun(
 
 
 def of_all(finding: Mapping[str, Any]) -> list[str]:
-    """Findings about no single node or link: racks, switches, the whole gang, an incomplete search; limited in
-    length."""
+    """Findings about no single node or link: racks, switches, the whole gang, an incomplete search; shortened."""
     lines = []
     for state in ("bad", "suspect"):
         for boundary in finding[f"{state}_boundaries"]:
@@ -251,8 +250,7 @@ def name_of_boundary(boundary: Any) -> str:
 
 
 def unknown_speed(finding: Mapping[str, Any]) -> str:
-    """A warning that all nodes may be slow, since they are only compared with each other; empty if the expected speed
-    is known."""
+    """A warning that all nodes may be slow: they are only compared with each other; empty if a speed is expected."""
     if finding.get("expected_bytes_per_second"):
         return ""
     count, bus = len(finding["nodes"]), finding.get("centre_bytes_per_second")
@@ -350,8 +348,7 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:
-    """New errors on links of GPUs, then the problems that a record's host checks found; limited in number and
-    length."""
+    """New errors on links of GPUs, then the problems that a record's host checks found; shortened."""
     links = (item for item in record["metrics"] if item["name"] == LINK_ERRORS and item["value"])
     found = [f"{item['scope']} has {item['value']:g} new link errors" for item in links]
     problems = _part_of(record, "host_checks").get("problems")
@@ -364,8 +361,7 @@ ROUND_NAME = re.compile(r"[a-z0-9-]+")
 
 
 def check_run_id(results: Path, run: Mapping[str, Any]) -> None:
-    """Raise RunError for a new run whose id equals that of a possible round of a known run, or the reverse. Other ids
-    with dots are fine."""
+    """Raise RunError for a new run whose id equals that of a possible round of a known run, or the reverse."""
     run_id = run["run_id"]
     has_gangs = _has_gangs(run)
     for folder in known_runs(results, imported=True):

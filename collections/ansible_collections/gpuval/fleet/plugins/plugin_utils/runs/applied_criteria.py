@@ -55,9 +55,8 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[s
 def keep_criteria(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str, standings: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
-    What is not given stays as it was. Raises OSError for a file that cannot be read, RunError for files that are too
-    large to keep."""
+    """Remember in the run's folder what it is held against, whole: the files may change. What is not given stays as it
+    was. Raises OSError for a file that cannot be read, RunError for files that are too large to keep."""
     path, document = criteria_file(folder), document_of(folder, criteria, baseline)
     kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
     if kept_standings:
@@ -92,8 +91,7 @@ def judged_by(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
 ) -> tuple[Sequence[str], str, list[str]]:
     """What to hold a run against here: files of criteria, the baseline's file, and remarks: what it was held against
-    before, by this controller or the one that it was imported from, unless something was given here, which counts, with
-    a remark."""
+    before, by this controller or the one that it was imported from, unless something was given here, with a remark."""
     document = kept_criteria(folder)
     if not document:
         remark = (

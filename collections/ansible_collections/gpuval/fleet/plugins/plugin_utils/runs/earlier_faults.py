@@ -21,8 +21,7 @@ def read(
     folder: run_folder.RunFolder, run: Mapping[str, Any], window_days: int
 ) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
     """By class and machine or GPU the runs that ended with that fault of the node, and were opened at most so long
-    before this one, and remarks on files that cannot be used. Names of nodes are compared among runs of one inventory
-    only."""
+    before this one, and remarks on unusable files. Names of nodes are compared among runs of one inventory only."""
     begin = datetime.fromisoformat(run["created_at"])
     since = begin - timedelta(days=window_days)
     run_ids_by_fault: dict[tuple[str, str], set[str]] = defaultdict(set)

@@ -52,8 +52,8 @@ def rack_of(labels: Mapping[str, str]) -> str:
 
 
 def of_cluster(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a cluster's node under gpuval's names: ``names`` maps labels to them, the first label counts. That of
-    the NVLink domain stays."""
+    """Labels of a cluster's node under gpuval's names (``names``, the first counts); that of the NVLink domain
+    stays."""
     labels_found: dict[str, str] = {}
     for label, name in {CLIQUE_LABEL: CLIQUE_LABEL, **names}.items():
         ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]

@@ -73,8 +73,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:
     """The nodes of a run that did not pass, and the settings to validate them with. Raises RunError for a run without a
-    verdict, and for one whose stages its command chose: those that the inventory does not declare, or work that accepts
-    no node."""
+    verdict, and for one with stages that the inventory does not declare, or that accepts no node."""
     run, verdict = folder.read_run(), publishing.judged(folder)
     if verdict is None or not publishing.is_final(run, verdict):
         raise run_folder.RunError(without_verdict(folder, run))

@@ -342,8 +342,8 @@ class RunCollection:
             self.action.display.warning(f"the state of the gangs was not written to the store: {error}")
 
     def _publish_evidence(self):
-        """Upload evidence that only this controller has: nodes' answers, refused evidence, and logs that nodes did not
-        upload."""
+        """Upload evidence that only this controller has: nodes' answers, refused evidence, logs that the store
+        lacks."""
         run, folder, published = self.run_info, self.run_folder, set()
         try:
             for name, expected in run["nodes"].items():
@@ -518,7 +518,7 @@ class RunCollection:
 
     def _collect(self, key, parts, raw, *, altered=False):
         """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes;
-        ``altered``: the store's copy, which is here, was altered. Returns whether it changed the results, None if it is
+        ``altered``: the store's copy, which is here, was altered. Returns whether results changed, None if it is
         refused or outdated."""
         kind, stage, node = parts
         if kind == "records":

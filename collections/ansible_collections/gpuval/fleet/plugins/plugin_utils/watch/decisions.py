@@ -305,8 +305,8 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
 
 
 def seconds_left(view: NodeView) -> float | None:
-    """Expected seconds of the node's open stages, from their declared durations; None if a stage has none, or a cluster
-    pulls the images."""
+    """Expected seconds of the node's open stages, as declared; None if a stage has none, or a cluster pulls the
+    images."""
     if view.pulling:
         return None
     total = 0.0

@@ -136,8 +136,7 @@ class StorePoller:
             self._watched.say(str(broken))
 
     def _note_refusal(self, key: str, raw: bytes, *, is_of_store: bool) -> None:
-        """Fetch a record of the store that was refused from its node; one from the node ends its stage if it says
-        so."""
+        """Fetch a refused record of the store from its node; one from the node ends its stage if it says so."""
         _, stage, node = parse_key(self._watched.info["folder"], key) or ("", "", "")
         view = self._watched.views.get(node)
         if view is None or stage not in view.stages:

@@ -80,8 +80,7 @@ def _write(
     *,
     is_whole: bool = False,
 ) -> None:
-    """Write the run's files, run.json last: an interrupted import starts again. Evidence stays until it is
-    collected."""
+    """Write the run's files, run.json last: an interrupted import starts again. Collected evidence stays."""
     run_folder.write_json(folder.import_file, {**_origin_of(store, run), "is_whole": is_whole})
     folder.collected_file.unlink(missing_ok=True)
     shutil.rmtree(folder.state / "launches", ignore_errors=True)

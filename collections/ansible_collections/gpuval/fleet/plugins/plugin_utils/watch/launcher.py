@@ -29,8 +29,8 @@ class Launcher:
         warn: Callable[[str], None],
         wait_for_node: float = 0.0,
     ) -> None:
-        """`window`: the command's own limits; `wait_for_node`: how many seconds a launch is retried on a node where
-        another run is at work."""
+        """`window`: the command's own limits; `wait_for_node`: seconds for which a launch is retried beside another
+        run."""
         self._wait_for_node = wait_for_node
         self._watched, self._placement, self._command_window, self._warn = watched, placement, window, warn
         #: Further attempts that wait until the window has room.

@@ -73,8 +73,7 @@ Event = Union[LaunchEnd, NodeNews]
 
 @dataclass
 class NodeOutages:
-    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the failure class of such an
-    outage."""
+    """Tracks nodes that did not answer their scheduler during the run. ``failure``: the class of such an outage."""
 
     failure: FailureClass
     #: For each (node, attempt) the start of its outage, in seconds and as text, and the reason.

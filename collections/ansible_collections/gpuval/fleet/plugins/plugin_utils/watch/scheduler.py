@@ -30,8 +30,7 @@ TRAITS = ("name", "work", "in_pods", "over_ssh", "bears_marks", "has_drains")
 
 @dataclass(frozen=True)
 class NodeProbes:
-    """The result of a probe: findings by node, its seconds, lines for the console, and more fields of the step's
-    result."""
+    """The result of a probe: findings by node, its seconds, lines for the console, and further fields."""
 
     findings: Mapping[str, ProbeFinding]
     seconds: float

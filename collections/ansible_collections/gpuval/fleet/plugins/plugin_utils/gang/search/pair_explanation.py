@@ -21,9 +21,9 @@ Link = tuple[str, str]
 
 
 class PairMeasurement(NamedTuple):
-    """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that the group was to test.
-    An explanation adds `relative`, the value minus the centre (HARD for a failure), and `margin`, the least deviation
-    that counts."""
+    """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that it was to test. An
+    explanation adds `relative`, the value minus the centre (HARD: failed), and `margin`, the least deviation that
+    counts."""
 
     round: int
     one: str

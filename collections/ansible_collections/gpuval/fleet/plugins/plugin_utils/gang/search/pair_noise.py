@@ -63,8 +63,7 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1) -> fl
 
 @dataclass(frozen=True)
 class PairNoise:
-    """Relative noise of one measurement: `sigma`; `known`: number of residuals behind it; `expected`: assumed
-    before."""
+    """Relative noise of one measurement: `sigma`; `known`: number of residuals behind it; `expected` before."""
 
     sigma: float
     known: int

@@ -111,7 +111,7 @@ class RoundPlan:
                     begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _test_nodes(self) -> None:
-        """Test suspect nodes. If only two nodes are good, their pair cannot run at the same time, so it runs in
+        """Test suspect nodes. The pair of the only two good nodes cannot run at the same time, so it runs in
         between."""
         explanation = self.explanation
         open_nodes = [node for node in explanation.implicated if self.states.nodes[node].open]

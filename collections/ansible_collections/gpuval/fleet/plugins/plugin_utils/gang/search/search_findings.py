@@ -29,9 +29,9 @@ class NodeFinding:
 
 @dataclass
 class NodeFindings:
-    """The search's class of every node and boundary, and which results are missing. `unvouched`: nodes with too few
-    right results to be healthy. `unsure`: healthy nodes that may still be slow within the noise, those with the fewest
-    results first."""
+    """The search's class of every node and boundary, and missing results. `unvouched`: nodes with too few right results
+    to be healthy. `unsure`: healthy nodes that may still be slow within the noise, those with the fewest results
+    first."""
 
     nodes: dict[str, NodeFinding]
     boundaries: dict[TopologyBoundary, NodeFinding]
