@@ -84,7 +84,7 @@ class GangStop:
 
 
 class Beginning:
-    """Finds members whose ranks do not start although other members' have; only a beating rank can stall. Pure."""
+    """Finds members whose ranks do not start although other members' have; without a heartbeat none can stall. Pure."""
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
         self._slots, self._limit = slots, limit_seconds

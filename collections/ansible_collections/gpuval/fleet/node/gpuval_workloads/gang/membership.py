@@ -118,7 +118,8 @@ def user() -> str:
 
 
 def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
-    """Raise ``WorkloadFailure`` for a locked user, whose keys sshd without PAM refuses if it may read the file."""
+    """Raise ``WorkloadFailure`` for a user locked in `shadow`, if sshd may read it: without PAM it refuses their
+    keys."""
     try:
         lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

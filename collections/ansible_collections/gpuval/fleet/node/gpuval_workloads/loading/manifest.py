@@ -70,7 +70,8 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
 
 
 def drop_from_cache(handle: int) -> None:
-    """Drop an open file from the page cache: the next read is from the disk. Raises ``OSError`` if data were lost."""
+    """Drop an open file from the page cache: the next read is from the disk. Raises ``OSError`` if it was not
+    stored."""
     try:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)

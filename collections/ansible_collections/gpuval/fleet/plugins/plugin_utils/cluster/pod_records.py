@@ -35,7 +35,7 @@ _MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})----
 class Owed:
     """Records for the stages that an ended pod left open. records: documents of gpuval.record/1. cut_off: stages that
     were at work and whose end proves nothing. not_run: stages whose container never ran. Another attempt runs the last
-    two, and the stages that retry.py names."""
+    two, and the stages that watch/attempts.py names."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     cut_off: list[str] = field(default_factory=list)

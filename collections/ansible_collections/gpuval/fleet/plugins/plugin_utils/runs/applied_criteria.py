@@ -90,8 +90,8 @@ def _file(path: Path) -> dict[str, str]:
 def judged_by(
     folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
 ) -> tuple[Sequence[str], str, list[str]]:
-    """What to hold a run against here: files of criteria, the baseline's file, and remarks: what it was held against
-    before, by this controller or the one that it was imported from, unless something was given here, with a remark."""
+    """What to hold a run against here, as files of criteria, the baseline's file, and remarks: the same as before, by
+    this controller or the one that it was imported from, unless something was given here, with a remark."""
     document = kept_criteria(folder)
     if not document:
         remark = (

@@ -38,6 +38,7 @@ from ..store.access import open_store
 from ..store.guard import shortage
 from ..store.stored_runs import READERS, read_all
 from ..watch import collecting
+from ..watch.watched_run import MEMORY_FILE
 
 #: A node's last uploads may still be on the way when its last record is there.
 UPLOAD_SECONDS = 4.0
@@ -125,15 +126,16 @@ class RunCollection:
         self.renews = folder.is_imported and not self.seen_file.exists()
         self.frozen = self.is_judged and not self.renews
         # by its key the stamp of each object that the watch, or a collection, has read of the store
-        self.watched = watched = run_folder.read_object(self._watch_memory)
+        self.memory_file = folder.state / MEMORY_FILE
+        self.watched = watched = run_folder.read_object(self.memory_file)
         self.seen = {
             key: stamp
             for key, stamp in {**watched.get("seen", {}), **run_folder.read_object(self.seen_file)}.items()
-            if (parts := evidence.parse_key(self.run_info["folder"], key)) and self._holds(*parts)
+            if (parts := self._parts_of(key)) and self._holds(*parts)
         }
         self._read_digests()
         for key in watched.get("digests", {}).keys() & self.seen.keys():
-            kind, stage, node = evidence.parse_key(self.run_info["folder"], key)
+            kind, stage, node = self._parts_of(key)
             self.digests[node].read[f"{kind}/{stage}"] = watched["digests"][key]
         self.refused, self.unread, self.has_read = {}, {}, False
         self.collected, self.stored = 0, set()
@@ -220,7 +222,7 @@ class RunCollection:
                     self.kept_digests[name] = copy.deepcopy(known)
             if self.watched.get("digests") and not self.frozen:  # what stands there later is of a later watch
                 self.watched = {**self.watched, "digests": {}}
-                run_folder.write_json(self._watch_memory, self.watched)
+                run_folder.write_json(self.memory_file, self.watched)
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -233,21 +235,14 @@ class RunCollection:
         self.digests = {name: self.run_folder.read_digests(name) for name in self.run_info["nodes"]}
         self.kept_digests = copy.deepcopy(self.digests)
 
-    @property
-    def _watch_memory(self):
-        return self.run_folder.state / "watch.json"
-
     def _holds(self, kind, stage, node):
         return evidence.is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
 
     def _from_store(self):
-        listed = [
-            (entry, parts)
-            for entry in self.store.list(f"{self.run_info['folder']}/")
-            if (parts := evidence.parse_key(self.run_info["folder"], entry.key))
-        ]
-        self.stored |= {parts for _entry, parts in listed}
+        entries = self.store.list(f"{self.run_info['folder']}/")
+        listed = [(entry, parts) for entry in entries if (parts := self._parts_of(entry.key))]
         places = {entry.key: parts for entry, parts in listed}
+        self.stored |= {*places.values()}
         changed = [
             entry
             for entry in self._within_quota(listed)
@@ -506,7 +501,7 @@ class RunCollection:
                     for problem in result.get("problems", ()):
                         self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
-                        parts = evidence.parse_key(self.run_info["folder"], key)
+                        parts = self._parts_of(key)
                         kept = self._keep(key, parts, base64.b64decode(text))
                         self.collected += bool(kept)
                         if kept is not None:

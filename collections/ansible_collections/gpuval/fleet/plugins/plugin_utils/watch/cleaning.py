@@ -117,7 +117,7 @@ def summarize(
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
     tried = [name for name in names if outcomes[name]["state"] not in (LEFT_OUT, NOTHING)]
-    subject = _run_words(run_ids)
+    subject = f"run{'s' * (len(run_ids) > 1)} {some_of(run_ids, MAX_NAMED)}" if run_ids else "all runs"
     if trial:
         head = f"CLEAN (check mode, nothing was removed): {subject}"
     elif still:
@@ -142,12 +142,6 @@ def summarize(
     if len(listed) > MAX_LINES:
         lines.append(f"- and {len(listed) - MAX_LINES} more: {', '.join(listed[MAX_LINES:])}")
     return CleanSummary([one_line(line, 2000) for line in lines], dict(counts), still)
-
-
-def _run_words(run_ids: Sequence[str]) -> str:
-    if not run_ids:
-        return "all runs"
-    return f"{'run' if len(run_ids) == 1 else 'runs'} {some_of(run_ids, MAX_NAMED)}"
 
 
 def _outcome_line(name: str, outcome: Mapping[str, Any]) -> str:

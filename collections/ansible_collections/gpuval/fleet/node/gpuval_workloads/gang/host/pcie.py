@@ -77,7 +77,7 @@ def _lanes(tree: Tree, folder: str) -> tuple[Lanes, Lanes] | None:
 
 
 def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
-    """Return the bridges between two devices (PCI addresses) below a common switch; none below the root complex."""
+    """Return the bridges between two devices below their common switch; none if they share only the root complex."""
     shared = 0
     while shared < min(len(first_path), len(second_path)) and first_path[shared] == second_path[shared]:
         shared += 1
