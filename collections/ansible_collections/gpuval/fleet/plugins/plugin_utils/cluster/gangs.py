@@ -122,34 +122,18 @@ def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manif
 
 
 def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
-    """The Job, suspended until its Kueue queue admits it; unchanged without a queue."""
-    if not settings.queue:
-        return job
+    """The Job, changed so that it is suspended until its Kueue queue admits it."""
     kueue, metadata, spec = settings.kueue, job["metadata"], job["spec"]
-    pod, pod_metadata = spec["template"]["spec"], spec["template"]["metadata"]
     most = spec["activeDeadlineSeconds"] + MAX_SECONDS_SLACK
-    labels = {QUEUE_LABEL: settings.queue, MAX_SECONDS_LABEL: str(most)}
+    metadata["labels"] |= {QUEUE_LABEL: settings.queue, MAX_SECONDS_LABEL: str(most)}
     if kueue.get("priority_class"):
-        labels[PRIORITY_LABEL] = kueue["priority_class"]
-    topology = {name: kueue[key] for key, name in TOPOLOGY.items() if kueue.get(key)}
+        metadata["labels"][PRIORITY_LABEL] = kueue["priority_class"]
+    metadata["annotations"][names.QUEUE_ANNOTATION] = settings.queue
+    spec["suspend"], template = True, spec["template"]
+    template["metadata"]["annotations"] |= {name: kueue[key] for key, name in TOPOLOGY.items() if kueue.get(key)}
     if hostname:  # Kueue's topology reads no affinity: it would choose another node
-        pod = {**pod, "nodeSelector": {**pod.get("nodeSelector", {}), names.HOSTNAME_LABEL: hostname}}
-    return {
-        **job,
-        "metadata": {
-            **metadata,
-            "labels": {**metadata["labels"], **labels},
-            "annotations": {**metadata["annotations"], names.QUEUE_ANNOTATION: settings.queue},
-        },
-        "spec": {
-            **spec,
-            "suspend": True,
-            "template": {
-                "metadata": {**pod_metadata, "annotations": {**pod_metadata["annotations"], **topology}},
-                "spec": pod,
-            },
-        },
-    }
+        template["spec"].setdefault("nodeSelector", {})[names.HOSTNAME_LABEL] = hostname
+    return job
 
 
 def max_pod_sets(cluster: Cluster) -> int:

@@ -120,15 +120,9 @@ def explain(requests: Sequence[AccessRequest], namespace: str) -> str:
 
 def is_listed(request: AccessRequest, rules: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a namespace's rules allow the request. Rules restricted to some resource names do not count."""
-
-    def fits(rule: Mapping[str, Any], key: str, *names: str) -> bool:
-        return not {"*", *names}.isdisjoint(rule.get(key) or ())
-
+    names = {"verbs": request.verb, "apiGroups": request.group, "resources": request.full_resource}
     return request.resource not in CLUSTER_SCOPED and any(
-        fits(rule, "verbs", request.verb)
-        and fits(rule, "apiGroups", request.group)
-        and fits(rule, "resources", request.full_resource)
-        and not rule.get("resourceNames")
+        not rule.get("resourceNames") and all({"*", name} & {*(rule.get(key) or ())} for key, name in names.items())
         for rule in rules
     )
 
