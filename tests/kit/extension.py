@@ -48,8 +48,23 @@ FILES = {
             - {name: burn_turned, subject: node, action: gpu_damage}
             - {name: burn_*, subject: node, action: part_slow}
     """,
-    "stages/burn/files/ranges.yml": """
-        - {metrics: [burn_turns_count], unit: count, high: 1000}
+    "stages/burn/files/stage.yml": """
+        schema: gpuval.stage/1
+        gpus: none
+        shortened_by: [burn_turns]
+        bounds: {burn_seconds: {more_than: 0, at_most: 3600}}
+        figures:
+          - metric: burn_turns_count
+            line: Turns
+            summary: "{} turned"
+            in_table: true
+            gauge: {name: gpuval_burn_turns, unit: count, help: Turns of the site's loop.}
+        ranges:
+          - {metrics: [burn_turns_count], unit: count, high: 1000}
+        comparisons:
+          - {metrics: [burn_turns_count], worse: lower, margin: 0.05}
+        implicates:
+          slowest_gpu: [burn_turns_*]
     """,
     "stages/burn/files/coherence.yml": """
         schema: gpuval.coherence/1

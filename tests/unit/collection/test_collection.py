@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stage_traits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 from jsonschema import Draft202012Validator
 
@@ -69,7 +69,8 @@ def test_what_a_stage_brings_stands_in_its_folder():
     rows = [
         row.name for groups in map(failure_classes.read, failure_classes.COMMON) for row in sum(groups.values(), ())
     ]
-    metrics = [name for entry in read(plausible.RANGES) for name in entry["metrics"]]
+    of_all = read(stage_traits.OF_ALL)
+    metrics = [name for table in stage_traits.TABLES for row in of_all[table] for name in row["metrics"]]
     assert [name for name in (*rows, *metrics) if name.startswith(stages)] == []
     rules = coherence.entries_of(coherence.RULES)
     assert [rule["name"] for rule in rules if len(rule.get("stages", "**")) == 1] == []

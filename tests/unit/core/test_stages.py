@@ -13,19 +13,36 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stage_traits, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import ordinary_names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
+    acceptance,
+    coherence,
+    comparisons,
+    criteria,
+    implicated_parts,
+    plausible,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, folder, plans, settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief, failure_classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import prometheus
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import figure_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import nodes as page_nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import (
+    applied_criteria,
+    folder,
+    opening,
+    plans,
+    settings,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launch_inputs
 
-from tests.kit.builders import healthy, make_run
+from tests.kit.builders import healthy, judge, make_record, make_run, metric
 from tests.kit.extension import FILES, write_extension
 
 
@@ -176,6 +193,8 @@ def test_a_stage_of_an_extension_is_one_of_all(write):
     write()
     assert declaration("burn", gpuval_profile="night")["timeout_seconds"] == 66
     assert declaration("burn", gpuval_profile="night", burn_seconds=10)["timeout_seconds"] == 80
+    of_gpus = [plans.stage(name, {"command": ["true"]}, [name]).get("gpus") for name in ("burn", "storage", "training")]
+    assert of_gpus == ["none", "none", None], "what a plan does not say of a stage works on them"
     assert "burn" in settings.stages({})
     assert not settings.is_shipped("burn")
     assert settings.unknown_tags(["burns"]) == ["--tags burns: no such stage; is it burn?"]
@@ -197,6 +216,35 @@ def test_a_stage_of_an_extension_is_one_of_all(write):
     assert failure_classes.class_named("burn_turned") is None
     assert plausible.range_of("burn_turns_count").high > 1000
     assert not ordinary_names.is_ordinary("burn")
+
+
+def test_what_people_see_of_a_stage_of_an_extension_is_what_it_declares(write):
+    write()
+    run = make_run(["good", "other"], stages=["facts", "burn"], sku="cpu")
+    evidence = healthy(run, gpus=0, vendor="cpu")
+    for node in run["nodes"]:
+        metrics = [metric("burn_turns_count", 800, "count")]
+        evidence.records[node]["burn"] = make_record(node, "burn", metrics=metrics, message="")
+    report = judge(run, evidence)
+    assert "burn (median of 2 nodes): 800 turned" in summary_lines(report)
+    assert 'gpuval_burn_turns{node="good",gpu="",serial=""} 800' in prometheus.run_text(report)
+    assert ("burn", "burn_turns_count") in page_nodes.table(report).columns
+    assert figure_lines(report["nodes"][0]) == ["Node: good, Turns: 800"]
+    assert brief.fields(evidence.records["good"]["burn"])["figures"] == {"burn_turns_count": 800}
+    assert not acceptance.may_use_gpus(["facts", "burn"]), "it declares that it does not"
+    shortened = opening.shortened(["burn"], {"burn_turns": 3}, lambda text: 3 if "burn_turns" in text else "night")
+    assert shortened == ["burn_turns 3"]
+    assert settings.problems({"burn_seconds": 4000}, settings.declared()) == [
+        "burn_seconds 4000: must be more than 0, at most 3600"
+    ]
+    rule = comparisons.comparison_rule_of("burn_turns_count")
+    assert (rule.worse, rule.margin, rule.file) == ("lower", 0.05, "stages/burn/files/stage.yml")
+    symptom = implicated_parts.Symptom(0, "node", "burn_turns_count", frozenset())
+    assert symptom.is_of(implicated_parts.WAITING)
+    extensions.use(())
+    assert comparisons.comparison_rule_of("burn_turns_count").worse == "higher", "that of all stages"
+    assert not symptom.is_of(implicated_parts.WAITING)
+    assert acceptance.may_use_gpus(["facts", "burn"]), "nothing is known of it"
 
 
 def test_its_program_travels_with_the_workloads(write):
@@ -240,6 +288,7 @@ def test_what_a_run_is_judged_by_holds_the_criteria_of_extensions(write, tmp_pat
 CRITERION = FILES["stages/burn/files/criteria.yml"]
 FAILURES = FILES["stages/burn/files/failures.yml"]
 RULES = FILES["stages/burn/files/coherence.yml"]
+TRAITS = FILES["stages/burn/files/stage.yml"]
 
 
 def own_class(stage, name):
@@ -273,6 +322,15 @@ def own_class(stage, name):
         ({"stages/burn/defaults/main.yml": "burn_workload: [\n"}, "burn/defaults/main.yml:2: not YAML"),
         ({"stages/burn/meta/argument_specs.yml": "argument_specs: [\n"}, "meta/argument_specs.yml:2: not YAML"),
         ({"stages/burn/files/failures.yml": "schema: [\n"}, "files/failures.yml:2: not YAML"),
+        ({"stages/burn/files/stage.yml": "- ]\n"}, "burn/files/stage.yml:1: not YAML"),
+        (
+            {"stages/burn/files/stage.yml": TRAITS.replace("{metrics: [burn_turns_count]", "{metrics: ['*']")},
+            "burn/files/stage.yml: *: metrics of the stage begin with burn_: rename",
+        ),
+        (
+            {"stages/burn/files/stage.yml": TRAITS.replace("gpus: none", "gpus: nothing")},
+            "stage.yml: gpus: 'nothing' is none of work, memory, none",
+        ),
         (
             {"stages/burn/files/failures.yml": FAILURES.replace("subject", "patterns: ['('], subject")},
             "failures.yml: patterns: '(': missing ), unterminated subpattern at position 0: correct it",
@@ -283,6 +341,7 @@ def test_a_file_that_no_stage_or_profile_can_have_is_named(write, changed, probl
     write(changed)
     with pytest.raises(GpuvalError) as error:
         stages.variables("night")
+        stage_traits.traits_of_stages()
         settings.declared()
         failure_classes.class_named("burn_turned")
     assert problem in str(error.value)
@@ -294,7 +353,7 @@ def test_a_file_that_no_stage_or_profile_can_have_is_named(write, changed, probl
         ("burn_second: 1", "night.yml: burn_second: no setting of a stage; is it burn_seconds?"),
         ("gpuval_retries: 0", "night.yml: gpuval_retries: no setting of a stage"),
         ("burn_seconds: 5 min", "night.yml: burn_seconds 5 min: must be a number of seconds: write 300"),
-        ("training_seconds: -1", "night.yml: training_seconds -1: must be 0 or more"),
+        ("training_seconds: -1", "night.yml: training_seconds -1: must be at least 0"),
     ],
 )
 def test_a_profile_sets_what_stages_have(write, chosen, problem):
@@ -323,7 +382,6 @@ def test_a_profile_has_one_deadline_for_all_nodes(write):
         ),
         (own_class("disk", "disk_full"), "class 'disk_full': gpuval ships disk_full: rename the stage or scheduler"),
         (own_class("facts_gpu", "facts_gpu_*"), "class 'facts_gpu_*': gpuval ships facts_gpu_"),
-        ({"stages/burn/files/ranges.yml": "- ]\n"}, "burn/files/ranges.yml:1: not YAML"),
         ({"stages/burn/files/coherence.yml": "rules: ]\n"}, "burn/files/coherence.yml:1: not YAML"),
         (
             {"stages/burn/files/coherence.yml": RULES.replace("low: 0.99", "stages: [training]")},
@@ -390,6 +448,7 @@ import dataclasses, json, sys
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.stage_traits import figures_of, traits_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.internal_data import ordinary_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria, plausible
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import not_applicable
@@ -416,6 +475,7 @@ print(json.dumps({
     "checks": sorted(map(repr, checks)),
     "classes": {check.name: repr(failure_classes.class_named(check.name)) for check in checks},
     "ranges": {check.metric: repr(dataclasses.replace(plausible.range_of(check.metric), file="")) for check in checks},
+    "traits": [figures_of([stage]), traits_of(stage).gpus, traits_of(stage).bounds],
     "rules": [rule.name for rule in coherence.rules() if stage in rule.stages],
     "wrong": settings.problems({f"{stage}_seconds": "-1"}, declared),
     "tag": settings.unknown_tags([stage[:-1]]),

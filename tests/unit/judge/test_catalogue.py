@@ -9,6 +9,7 @@ from string import ascii_lowercase
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd_gpus, gaudi_gpus, nvidia_gpus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.stage_traits import traits_of_stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
@@ -82,7 +83,8 @@ def test_no_floor_is_above_what_the_maker_says(sku):
 @pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
 def test_every_figure_with_a_limit_may_be_as_good_as_the_data_sheet(sku):
     """A range that is lower than the peak, or than a criterion, would fail good nodes."""
-    for allowed in plausible.ranges():
+    for row in (row for traits in traits_of_stages().values() for row in traits.ranges):
+        allowed = plausible.Range(**row)
         highest, anywhere = allowed.highest(sku), allowed.highest(None)
         if highest is not None and anywhere is not None:
             assert highest <= anywhere, allowed

@@ -4,7 +4,8 @@ import goals
 import power as benchmark
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import power, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.stage_traits import figures_of, traits_of_stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import not_tested
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
@@ -108,4 +109,4 @@ def test_bursts_are_those_of_a_tenth_of_the_measured_seconds():
 
 def test_the_table_names_figures_that_shipped_criteria_compare():
     compared = {check.metric for check in SHIPPED if check.kind == "outlier" and check.peers == "fleet"}
-    assert {figure["metric"] for figure in power.power_figures()} <= compared
+    assert {figure.metric for figure in figures_of(traits_of_stages()) if figure.loss} <= compared

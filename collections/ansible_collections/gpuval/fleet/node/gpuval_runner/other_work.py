@@ -14,16 +14,13 @@ from gpuval_node.hardware.users import User, accelerator_users
 from gpuval_node.process_stat import snapshot
 
 from gpuval_runner import descendants
-from gpuval_runner.plan import HOST_STAGES, NodePlan
+from gpuval_runner.plan import NodePlan
 
 #: Seconds between two looks. A process counts if both looks saw it: one that is ending loses its environment first.
 LOOK_SECONDS = 3.0
 #: Start of the message, by which the controller recognises other work, as at launch.
 IN_THE_WAY = "others use this node's accelerators or run here:"
 MOST_NAMED = 4
-#: Stages that need no accelerators, so that other work on the accelerators does not disturb them.
-OFF_ACCELERATORS = HOST_STAGES | {"loading", "storage", "endpoints"}
-DATASET = "dataset_"
 
 
 class OtherWork:
@@ -47,9 +44,9 @@ class OtherWork:
         self.found = self.found or ", ".join(self.beside()[:MOST_NAMED])
         return self.found
 
-    def beside(self, stage: str = "") -> list[str]:
+    def beside(self) -> list[str]:
         """Return the processes of others that use the accelerators now, at the end of a stage."""
-        if self._users is None or stage in OFF_ACCELERATORS or stage.startswith(DATASET):
+        if self._users is None:
             return []
         before = self._users()
         if not before:

@@ -157,6 +157,7 @@ class Stage:
     container: StageContainer = field(default_factory=StageContainer)
     output: tuple[OutputReader, ...] = ()
     datasets: Annotated[tuple[str, ...], _DATASET] = ()
+    gpus: Annotated[str, _one_of("work", "memory", "none")] = "work"
     #: Names of the job's secret variables, whose values are in no plan.
     secrets: Annotated[tuple[str, ...], _VARIABLE] = ()
 

@@ -279,6 +279,7 @@ class Runner:
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)
         facts = self.records.get(FACTS)
+        is_undisturbed = self.plan.gives_way or self.plan.stage(name).gpus == "none"
         return StageContext(
             plan=self.plan,
             directory=self.directory,
@@ -297,7 +298,7 @@ class Runner:
             ),
             halt=self.halt,
             disturbed=self.disturbed,
-            beside=lambda: [] if self.plan.gives_way else self._other_work.beside(name),
+            beside=lambda: [] if is_undisturbed else self._other_work.beside(),
             containers=self._containers,
             started=self._started,
             tick=self.note_store,

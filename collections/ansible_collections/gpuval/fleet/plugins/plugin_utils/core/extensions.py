@@ -12,10 +12,10 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from .errors import SettingError
 from .paths import COLLECTION, ROLES, project_path
@@ -36,12 +36,16 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: The folders that this process uses, and those that none of them may lie in: results and state.
 _in_use: dict[str, tuple[Path, ...]] = {"folders": (), "forbidden": ()}
+_clear_caches: list[Callable[[], None]] = []
 
 
 def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> None:
     """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one."""
-    _in_use["folders"] = tuple(map(project_path, folders))
-    _in_use["forbidden"] = tuple(map(project_path, forbidden))
+    chosen = {"folders": tuple(map(project_path, folders)), "forbidden": tuple(map(project_path, forbidden))}
+    if chosen != _in_use:
+        _in_use.update(chosen)
+        for clear in _clear_caches:
+            clear()
 
 
 def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
@@ -59,17 +63,9 @@ def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
 
 def cached(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Keep what a function returns for as long as this process uses the same folders."""
-
-    @lru_cache(maxsize=1 << 14)
-    def kept(_folders: tuple[tuple[Path, ...], ...], *arguments: Any, **named: Any) -> _Result:
-        return function(*arguments, **named)
-
-    @wraps(function)
-    def returned(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        return kept(tuple(_in_use.values()), *arguments, **named)  # type: ignore[arg-type]
-
-    returned.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
-    return returned
+    kept = lru_cache(maxsize=1 << 14)(function)
+    _clear_caches.append(kept.cache_clear)
+    return cast("Callable[_Arguments, _Result]", kept)
 
 
 @cached
@@ -107,7 +103,7 @@ def check() -> None:
 
 @cached
 def files(kind: str, pattern: str, *, shipped: bool = True) -> tuple[Path, ...]:
-    """Files in the folder of each stage or scheduler, such as ``files/ranges.yml``: those of extensions first, then of
+    """Files in the folder of each stage or scheduler, such as ``files/stage.yml``: those of extensions first, then of
     what ships unless ``shipped`` is false. Raises SettingError."""
     paths = sorted(found(kind).values(), key=is_shipped)
     used = [path if path.is_dir() else path.parent for path in paths if shipped or not is_shipped(path)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
+from ..core.stage_traits import traits_of
 from ..core.text import some_of
 from ..records.documents import Document
 from ..runs import datasets
@@ -17,8 +18,6 @@ from .check import FACTS
 from .identity import DISPUTED
 
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
-#: Stages that put no work on a GPU: a run with only these stages accepts no GPU node.
-NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
 #: More than any node has: a count comes from the node, and may be any number.
 MAX_GPUS = 4096
 _GPU = re.compile(r"gpu:?(\d+)")
@@ -67,7 +66,7 @@ def stages_of(nodes: Sequence[Document]) -> list[str]:
 
 def may_use_gpus(stages: Iterable[str]) -> bool:
     """Whether any of the stages works on a GPU; a stage of an extension may."""
-    return not all(stage in NO_GPU_STAGES or stage.startswith(datasets.STAGE) for stage in stages)
+    return not all(traits_of(stage).gpus != "work" or stage.startswith(datasets.STAGE) for stage in stages)
 
 
 def _lacking(node: Document, proof: AcceptanceProof, gpus: int) -> str:

@@ -1,11 +1,10 @@
 """Each figure of a node beside that of the other nodes of its kind: advice on what no criterion compares.
 
 A figure is compared as the logarithm of its ratio to the median of its part (gpu:3 with gpu:3). A node is named that is
-on the worse side by more than the margin (``skus/shared/comparisons.yml``) and more spreads than healthy nodes reach:
-the good side of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
+on the worse side by more than the margin (``comparisons`` of the stage's traits) and more spreads than healthy nodes
+reach: the good side of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
 """
 
-import functools
 import math
 import statistics
 from collections import defaultdict
@@ -14,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import units
+from ..core.extensions import short_path
 from ..core.grouping import values_by_key
-from ..core.paths import COLLECTION
-from ..core.text import natural_order, pattern_of, some_of
+from ..core.stage_traits import OF_ALL, row_of
+from ..core.text import natural_order, some_of
 from ..records import environment
 from .check import FACTS, Informational, Subject, is_informational, revision_of
-from .criteria import read_document
 from .entries import Entry, gang_of, own_entry
 from .peer_groups import revision_words
 from .peer_statistics import deviation_text
@@ -109,7 +108,9 @@ def compare(
             f"{units.number_text(limit)} spreads; {far}"
         )
         verdict = "warn" if names else "pass"
-        of_fleet.append(_advisory_entry("figures_of_peers", FACTS, verdict, reason, part="fleet"))
+        of_fleet.append(
+            _advisory_entry("figures_of_peers", FACTS, verdict, reason, part="fleet", source=short_path(OF_ALL))
+        )
     return of_nodes, of_fleet
 
 
@@ -182,7 +183,7 @@ def _compared(rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> Compar
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
     """Draw each figure's spread to that of similar figures of the stage: few nodes often show less (Smyth 2004)."""
     spread = ((key, figure) for key, figure in figures.items() if figure.spread)
-    similar = values_by_key(((key.kind, key.stage, id(figure.rule)), figure) for key, figure in spread)
+    similar = values_by_key(((key.kind, key.stage, id(figure.rule.metrics)), figure) for key, figure in spread)
     for alike in similar.values():
         usual = statistics.median(figure.spread for figure in alike)
         for figure in alike:
@@ -221,13 +222,13 @@ def _entries(
             name, key.stage, "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
             part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
             value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
+            source=figure.rule.file,
             expected=f"within {units.number_text(100 * figure.rule.margin)} % of the other nodes of its kind",
         )  # fmt: skip
 
 
 def _advisory_entry(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
-    source = "skus/shared/comparisons.yml"
-    return own_entry(name, stage, "outlier", verdict, reason, severity="advisory", source=source, **fields)
+    return own_entry(name, stage, "outlier", verdict, reason, severity="advisory", **fields)
 
 
 def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
@@ -236,18 +237,17 @@ def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry
     return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
 
 
-COMPARISONS = COLLECTION / "skus/shared/comparisons.yml"
-
-
 @dataclass(frozen=True)
 class ComparisonRule:
     """How figures of some metrics are compared: a row of the table. If ``worse`` is empty, they are not compared."""
 
-    metrics: tuple[str, ...]
+    metrics: Sequence[str]
     worse: str = ""
     margin: float = 0.25
     offset: float = 0.0
     among: str = "setup"
+    #: The file that has the rule, as a report names it.
+    file: str = ""
 
     @property
     def least(self) -> float:
@@ -255,12 +255,6 @@ class ComparisonRule:
         return -math.log(1 - self.margin) if self.worse == "lower" else math.log(1 + self.margin)
 
 
-@functools.cache
-def comparison_rules() -> tuple[ComparisonRule, ...]:
-    return tuple(ComparisonRule(**{**row, "metrics": tuple(row["metrics"])}) for row in read_document(COMPARISONS))
-
-
-@functools.lru_cache(maxsize=8192)
 def comparison_rule_of(metric: str) -> ComparisonRule:
-    """The first rule that matches the metric's name; the last rule matches all."""
-    return next(rule for rule in comparison_rules() if any(pattern_of(name).fullmatch(metric) for name in rule.metrics))
+    """The first rule that matches the metric's name; the last one matches all."""
+    return ComparisonRule(**row_of("comparisons", metric))

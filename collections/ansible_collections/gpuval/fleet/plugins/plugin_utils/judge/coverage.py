@@ -13,6 +13,7 @@ from typing import Any
 from ..core import extensions
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
+from ..core.stage_traits import traits_of
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
@@ -84,15 +85,10 @@ def of_report(nodes: Sequence[Document], checks: Iterable[Check], informational:
     return compare(reported, checks, informational, applied)
 
 
-#: Stages that only some settings or placements have; they prove nothing about the hardware.
-OPTIONAL = frozenset({"facts", "image", "endpoints"})
 OPEN_STATES = frozenset({"missing", "pending", "skipped", "cancelled"})
 NO_TOOL = "not on the node or in its image"
 NO_FIGURE = "the node does not report it"
 MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
-
-#: A training reports only one of these metrics.
-ALTERNATIVES = frozenset({"training_tokens_per_second", "training_samples_per_second"})
 
 #: (stage, what was not tested, why)
 Gap = tuple[str, str, str]
@@ -124,7 +120,7 @@ def _missing_stages(run: Document, node: Document) -> Iterator[Gap]:
     alone = "a single node has no gang" if len(run["nodes"]) == 1 else why
     apart = () if sku_catalogue.is_in_domain(node.get("catalogue_sku")) else NVLINK_STAGES
     for stage in extensions.found("stages"):
-        if stage not in expected["stages"] and stage not in OPTIONAL and stage not in apart:
+        if stage not in expected["stages"] and not traits_of(stage).optional and stage not in apart:
             reason = exempt.get(stage, alone if stage in run.get("gang_stages", ()) else why)
             yield stage, stage, one_line(reason, MAX_TEXT)
     for stage in node["stages"]:
@@ -152,7 +148,8 @@ def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> 
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):
             continue  # the whole stage is missing, which has an entry of its own
-        alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
+        alternatives = traits_of(check.stage).alternatives
+        alike = alternatives if check.metric in alternatives else (check.metric,)
         if not any(subject.metrics(record, metric, check.scope) for metric in alike):
             notes = record["environment"]
             why = environment.texts(notes, f"telemetry.absent.{check.metric}")

@@ -9,21 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ..core.stage_traits import traits_of_stages
 from ..records import environment, launch_errors
 from ..records.documents import Record
 from .check import FACTS, Check, Subject
 from .entries import Entry
 
 HOST, HOST_MEMORY, GPU_SWITCH = "host", "host memory", "GPU switch"
-#: Figures that the node's slowest GPU or link determines, since all GPUs wait for it.
-WAITING = (
-    "training_model_tflops", "training_tokens_per_second", "training_samples_per_second", "training_step_*",
-    "training_slowest_*", "inference_tokens_per_second", "diagnostics_all_*", "diagnostics_reduce_scatter_*",
-    "diagnostics_broadcast_*", "diagnostics_p2p_off_*",
-)  # fmt: skip
-HOST_COPIES = ("diagnostics_host_to_device_*", "diagnostics_device_to_host_*", "diagnostics_both_ways_*")
-GPU_LINKS = ("diagnostics_peer_*",)
-MEMORY_OF_HOST = ("diagnostics_numa_*", "combined_load_memory_*")
+#: Kinds of figures that stages declare (``implicates`` in ``files/stage.yml``): those that the node's slowest GPU or
+#: link determines, since all GPUs wait for it, copies between host and GPUs, links between GPUs, memory of the host.
+WAITING, HOST_COPIES, GPU_LINKS, MEMORY_OF_HOST = "slowest_gpu", "host_copies", "gpu_links", "host_memory"
 #: If this share of a group's members is slow, the group is the cause.
 MOST = 0.75
 
@@ -38,8 +33,10 @@ class Symptom:
     metric: str
     ends: frozenset[str]
 
-    def is_of(self, patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(self.metric, pattern) for pattern in patterns)
+    def is_of(self, *kinds: str) -> bool:
+        """Whether the metric is one of these kinds of figures."""
+        lists = (traits.implicates.get(kind, ()) for traits in traits_of_stages().values() for kind in kinds)
+        return any(fnmatchcase(self.metric, pattern) for patterns in lists for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
 def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
     """Suspects: NUMA nodes of which all GPUs, and no others, copy slowly between host and device."""
     slow = frozenset(end for symptom in symptoms if symptom.is_of(HOST_COPIES) for end in symptom.ends)
-    copying = _check_indexes(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES + MEMORY_OF_HOST))
+    copying = _check_indexes(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES, MEMORY_OF_HOST))
     for name, gpus in layout.numa_nodes.items():
         if len(gpus) > 1 and slow == gpus and len(layout.numa_nodes) > 1:
             yield Suspect(name, copying)
@@ -168,7 +165,7 @@ def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
     pairs = {symptom.ends for symptom in symptoms if len(symptom.ends) > 1 and _are_gpus(symptom.ends)}
     of_all = any(symptom.part == "node" and symptom.is_of(GPU_LINKS) for symptom in symptoms)
     if of_all or (layout.gpus > 3 and len(pairs) >= MOST * layout.gpus * (layout.gpus - 1) / 2):
-        explained = (symptom for symptom in symptoms if symptom.ends in pairs or symptom.is_of(GPU_LINKS + WAITING))
+        explained = (symptom for symptom in symptoms if symptom.ends in pairs or symptom.is_of(GPU_LINKS, WAITING))
         yield Suspect(GPU_SWITCH, _check_indexes(explained))
 
 

@@ -1,23 +1,18 @@
-"""Whether figures are physically possible: by the ranges in ``files/ranges.yml`` of stages and in ``skus/shared/``."""
+"""Whether figures are physically possible: by ``ranges`` of the traits of stages."""
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..core import extensions, schemas, units
-from ..core.extensions import short_path
-from ..core.paths import COLLECTION
-from ..core.text import pattern_of
+from ..core import units
+from ..core.stage_traits import row_of
 from ..records.documents import UNFINISHED, NodeMetric, Record
 from . import sku_catalogue
-from .criteria import data_sheet_figure, read_document
+from .criteria import data_sheet_figure
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 
-#: The ranges file within the folder of a stage.
-OF_STAGE = "files/ranges.yml"
-RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
 _REMEDY = (
     "Check the tool's version, its unit and the node's clock, then validate again with --limit {node}. An implausible "
@@ -29,7 +24,7 @@ _REMEDY = (
 class Range:
     """The possible figures of some metrics. ``high_of``: a property of the SKU; ``times`` its value is the maximum."""
 
-    metrics: tuple[str, ...]
+    metrics: Sequence[str]
     unit: str
     low: float = 0.0
     high: float | None = None
@@ -45,21 +40,9 @@ class Range:
         return self.high if peak is None else float(peak) * self.times
 
 
-@extensions.cached
-def ranges() -> tuple[Range, ...]:
-    """The ranges of the stages' files, then those for all. Raises schemas.Invalid for a file against its schema."""
-    entries: list[dict[str, Any]] = []
-    for path in (*extensions.files("stages", OF_STAGE), RANGES):
-        document = read_document(path)
-        schemas.validate("ranges", document, what=str(path))
-        entries += [{**entry, "metrics": tuple(entry["metrics"]), "file": short_path(path)} for entry in document]
-    return tuple(Range(**entry) for entry in entries)
-
-
-@extensions.cached
 def range_of(metric: str) -> Range:
     """The first range that matches the metric's name; the last range matches all."""
-    return next(one for one in ranges() if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
+    return Range(**row_of("ranges", metric))
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:

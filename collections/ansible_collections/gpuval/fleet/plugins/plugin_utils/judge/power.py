@@ -2,7 +2,7 @@
 
 The loss is put into the run's own records, and the checks of the figure judge these again beside the same peers, so
 that limits, spreads, margins and errors are those of the verdict. Of the parts (or nodes) the one that hides a loss
-best counts, but for a hundredth of them: 99 of 100 are named. Figures and their titles: ``skus/shared/power.yml``.
+best counts, but for a hundredth of them: 99 of 100 are named. Figures and their titles: see `StageFigure`.
 """
 
 import functools
@@ -16,17 +16,14 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 
-from ..core import schemas
 from ..core.grouping import values_by_key
-from ..core.paths import COLLECTION
+from ..core.stage_traits import figures_of, traits_of_stages
 from ..records.documents import Document
 from .check import Check
-from .criteria import read_document
 from .kinds import KINDS, JudgeContext, fleet_outliers
 from .peer_groups import GroupKey, PeerHistory, PeerSample, ratios_of
 from .peer_statistics import FEW_TO_LEAVE_OUT
 
-POWER = COLLECTION / "skus/shared/power.yml"
 #: Losses are tried in these steps; a loss that no check names up to the last step is unknown.
 STEP, STEPS = 0.001, range(951)
 #: One of this many parts may hide the loss.
@@ -44,19 +41,12 @@ _Place = tuple[GroupKey, GroupKey]
 _Victim = tuple[PeerSample, Collection[str]]
 
 
-@functools.cache
-def power_figures() -> Sequence[Document]:
-    document = read_document(POWER)
-    schemas.validate("power", document, what=str(POWER))
-    return tuple(document["figures"])
-
-
 def of_run(context: JudgeContext) -> list[dict[str, Any]]:
     """For each figure and group of peers the smallest losses that the checks name; None if none is named. Call it after
     the comparison of nodes, while the context has their samples."""
     losses = []
-    for figure in power_figures():
-        metric_checks = [check for check in context.criteria if check.metric == figure["metric"]]
+    for figure in (figure for figure in figures_of(traits_of_stages()) if figure.loss):
+        metric_checks = [check for check in context.criteria if check.metric == figure.metric]
         fleet = [check for check in metric_checks if context.samples.get(check.name)]
         checks = [check for check in metric_checks if check in fleet or not KINDS[check.kind].needs_peers(check)]
         samples_by_key = context.samples[fleet[0].name] if fleet else {}
@@ -66,9 +56,9 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False
         for group in sorted(groups, key=lambda group: (-len(groups[group]), group))[:MAX_GROUPS]:
-            seconds = [timed for sample in groups[group] if (timed := _seconds(figure, sample)) is not None]
+            seconds = [timed for sample in groups[group] if (timed := _seconds(figure.loss, sample)) is not None]
             losses.append({
-                "stage": fleet[0].stage, "metric": figure["metric"], "title": figure["title"],
+                "stage": fleet[0].stage, "metric": figure.metric, "title": figure.loss["title"],
                 "nodes": len(groups[group]), "kind": " ".join(filter(None, [*group[0], *group[1]])),
                 "burst_seconds": float(f"{statistics.median(seconds) / BURSTS:.2g}") if seconds else None,
                 **{name: _loss(checks, fleet, group, context, is_whole=whole) for name, whole in scopes.items()},
@@ -76,13 +66,13 @@ def of_run(context: JudgeContext) -> list[dict[str, Any]]:
     return losses
 
 
-def _seconds(figure: Document, sample: PeerSample) -> float | None:
+def _seconds(loss: Document, sample: PeerSample) -> float | None:
     """How long the node measured the figure, in seconds; None if its record does not tell."""
     parts: Any = sample.record["environment"].get("seconds_by_part")
-    if "duration" in figure:
-        parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == figure["duration"]}
-    seconds = parts.get(figure.get("part", figure.get("duration"))) if isinstance(parts, dict) else None
-    return seconds * figure.get("share", 1) if isinstance(seconds, (int, float)) and 0 < seconds < MAX_SECONDS else None
+    if "duration" in loss:
+        parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == loss["duration"]}
+    seconds = parts.get(loss.get("part", loss.get("duration"))) if isinstance(parts, dict) else None
+    return seconds * loss.get("share", 1) if isinstance(seconds, (int, float)) and 0 < seconds < MAX_SECONDS else None
 
 
 def _loss(

@@ -1,7 +1,7 @@
 """What a status shows of a record, which itself has up to a megabyte, and the line of a stage that a node has done, as
 acceptance logs have them: ``Node: X, Training Time: 811.93 seconds``. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_rate
 
 from ..core.escape import one_line
+from ..core.stage_traits import traits_of
 
 MESSAGE_CHARACTERS = 300
 
@@ -28,6 +29,7 @@ class StageBrief:
 
 def fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an accepted record that status shows, except the time at which the store received it."""
+    shown = {figure.metric for figure in traits_of(record["stage"]).figures if figure.line}
     return {
         **{key: record[key] for key in ("state", "attempt", "duration_seconds")},
         "message": one_line(record["message"], MESSAGE_CHARACTERS),
@@ -35,7 +37,7 @@ def fields(record: Mapping[str, Any]) -> dict[str, Any]:
         "figures": {
             metric["name"]: metric["value"]
             for metric in record["metrics"]
-            if metric["scope"] == "node" and metric["value"] is not None and metric["name"] in METRICS
+            if metric["scope"] == "node" and metric["value"] is not None and metric["name"] in shown
         },
     }
 
@@ -53,31 +55,18 @@ def _bytes(value: float) -> str:
     return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.2f} MB"
 
 
-#: For each stage the figures of its line: label, metric, format.
-LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
-    "training": (("Training Time", "training_duration_seconds", _seconds),),
-    "loading": (
-        ("Data Size", "loading_bytes", _bytes),
-        ("Duration", "loading_duration_seconds", _seconds),
-        ("Throughput", "loading_bytes_per_second", human_rate),
-    ),
-    "inference": (
-        ("Startup Time", "inference_startup_seconds", _seconds),
-        ("Running Time", "inference_running_seconds", _seconds),
-        ("Inference Number", "inference_requests_done_count", "{:.0f}".format),
-        ("Generated Token Number", "inference_generated_tokens_count", "{:.0f}".format),
-    ),
-}
-#: The metrics that the lines need.
-METRICS = frozenset(metric for parts in LINES.values() for _, metric, _ in parts)
+def _text(metric: str, value: float) -> str:
+    """A figure of a line, in the unit that ends its name."""
+    forms = {"_bytes_per_second": human_rate, "_bytes": _bytes, "_seconds": _seconds}
+    return next((form(value) for unit, form in forms.items() if metric.endswith(unit)), f"{value:.10g}")
 
 
 def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
-    """The line of a stage that succeeded, with its `figures` (in base units) of LINES, else with its duration."""
+    """The line of a stage that succeeded, with its `figures` (in base units) by its traits, else with its duration."""
     figure_texts = [
-        f"{title}: {form(float(figures[metric]))}"
-        for title, metric, form in LINES.get(stage, ())
-        if isinstance(figures.get(metric), (int, float))
+        f"{figure.line}: {_text(figure.metric, float(figures[figure.metric]))}"
+        for figure in traits_of(stage).figures
+        if figure.line and isinstance(figures.get(figure.metric), (int, float))
     ]
     if not figure_texts and duration_seconds is not None:
         figure_texts = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]

@@ -7,15 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from .prometheus import FIGURES
-from .summary import HEADLINES, reasons
+from ..core.stage_traits import figures_of
+from .summary import reasons
 
 STATUS = {"PASS": "success", "PARTIAL": "success", "FAIL": "failure", "INCOMPLETE": "incomplete"}
-#: The main figures, as (stage, metric), each once.
-MAIN_FIGURES = dict.fromkeys(
-    [(stage, name) for stage, name, _unit in FIGURES.values()]
-    + [(stage, name) for stage, names in HEADLINES.items() for name in names]
-)
 _dump = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -59,7 +54,8 @@ def _validation(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _performance(node: Mapping[str, Any]) -> dict[str, float]:
-    figures = {name: _figure(node, stage, name) for stage, name in MAIN_FIGURES}
+    main = (figure for figure in figures_of(node["metrics"]) if figure.gauge or figure.summary)
+    figures = {figure.metric: _figure(node, figure.stage, figure.metric) for figure in main}
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import markdown as escaped
+from ..core.stage_traits import traits_of
 from ..judge.analysis import fleet
 from ..judge.entries import headline
 from ..records import brief
@@ -17,7 +18,6 @@ from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
 from .summary import decisive, node_metrics, places, reasons, verdict_title
 
-SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Maximum rows of the table of GPUs, enough for a hundred nodes of eight.
 MAX_GPUS = 1024
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
@@ -96,13 +96,14 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
 
 
 def figure_lines(node: Mapping[str, Any]) -> list[str]:
-    """A line each for training, loading and inference, if the node has their figures."""
+    """A line for each stage that has figures for it, with those of the table of nodes behind."""
     lines = []
-    for stage, parts in brief.LINES.items():
+    for stage in (stage["name"] for stage in node["stages"]):
         metrics = node_metrics(node, stage)
-        figures = {name: metrics[name]["value"] for _, name, _ in parts if name in metrics}
-        speeds = [metrics[name] for name in SPEEDS if name in metrics]
-        if figures:
+        shown = [figure for figure in traits_of(stage).figures if figure.metric in metrics]
+        if any(figure.line for figure in shown):
+            figures = {name: metric["value"] for name, metric in metrics.items()}
             line = brief.stage_line(node["name"], stage, figures, None)
+            speeds = [metrics[figure.metric] for figure in shown if figure.in_table and not figure.line]
             lines.append(", ".join([line, *(units.human(metric["value"], metric["unit"]) for metric in speeds)]))
     return lines

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import one_line
+from ..core.stage_traits import figures_of, traits_of_stages
 from ..judge.checks_without_criteria import renumbered
 
 #: (metric, labels, value)
@@ -16,16 +17,7 @@ Sample = tuple[str, Mapping[str, str], float]
 
 RUN_VERDICTS = ("PASS", "PARTIAL", "FAIL", "INCOMPLETE")
 NODE_VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
-#: Main figures: exported metric, its stage, its name in records, and the base unit.
-FIGURES = {
-    "gpuval_matmul_bf16_flops": ("diagnostics", "diagnostics_matmul_bf16_tflops", "FLOP/s"),
-    "gpuval_memory_bytes_per_second": ("diagnostics", "diagnostics_memory_bytes_per_second", "bytes_per_second"),
-    "gpuval_training_tokens_per_second": ("training", "training_tokens_per_second", "tokens_per_second"),
-    "gpuval_training_model_flops": ("training", "training_model_tflops", "FLOP/s"),
-    "gpuval_loading_bytes_per_second": ("loading", "loading_bytes_per_second", "bytes_per_second"),
-    "gpuval_inference_tokens_per_second": ("inference", "inference_tokens_per_second", "tokens_per_second"),
-}
-#: Every exported metric with its help text.
+#: Every exported metric with its help text, without the figures of stages.
 METRICS = {
     "gpuval_run_info": "The run of this file.",
     "gpuval_run_verdict": "1 for the verdict on the run.",
@@ -37,16 +29,16 @@ METRICS = {
     "gpuval_rack_verdict": "1 for the verdict on the NVLink rack.",
     "gpuval_rack_check_status": "1 for a check of a rack, as gpuval_check_status has it for nodes.",
     "gpuval_stage_duration_seconds": "How long the stage took.",
-    "gpuval_matmul_bf16_flops": "Floating-point operations per second of bf16 matrix products.",
-    "gpuval_memory_bytes_per_second": "Bandwidth of the memory in bytes per second.",
-    "gpuval_training_tokens_per_second": "Tokens that the training processes per second.",
-    "gpuval_training_model_flops": "Floating-point operations per second of the trained model.",
-    "gpuval_loading_bytes_per_second": "Bytes of the model loaded per second.",
-    "gpuval_inference_tokens_per_second": "Tokens that the server generates per second.",
     "gpuval_health_verdict": "1 for the last verdict on the node over all runs.",
     "gpuval_health_action": "1 for the action that the node needs since that verdict.",
     "gpuval_health_timestamp_seconds": "When the run of that verdict finished, in seconds since 1970.",
 }
+
+
+def help_texts() -> dict[str, str]:
+    """By exported metric its help text."""
+    gauges = (figure.gauge for figure in figures_of(traits_of_stages()) if figure.gauge)
+    return METRICS | {gauge["name"]: gauge["help"] for gauge in gauges}
 
 
 def run_text(report: Mapping[str, Any]) -> str:
@@ -97,8 +89,8 @@ def _node_samples(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
         if stage["duration_seconds"] is not None:
             labels = {"stage": stage["name"], "state": stage["state"]}
             yield "gpuval_stage_duration_seconds", {**name, **labels}, stage["duration_seconds"]
-    for exported, figure in FIGURES.items():
-        yield from _figures(node, exported, *figure)
+    for figure in (figure for figure in figures_of(node["metrics"]) if figure.gauge):
+        yield from _figures(node, figure.gauge["name"], figure.stage, figure.metric, figure.gauge["unit"])
 
 
 def _check_samples(exported: str, name: Mapping[str, str], checks: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
@@ -123,14 +115,15 @@ def _figures(node: Mapping[str, Any], exported: str, stage: str, name: str, unit
 
 def _text(samples: Iterable[Sample]) -> str:
     """Samples as text. Of those with equal labels only the first is written: a second one makes the file unreadable."""
-    by_metric: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+    helps = help_texts()
+    by_metric: dict[str, dict[str, float]] = {name: {} for name in helps}
     for name, labels, value in samples:
         labels_text = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
         by_metric[name].setdefault(f"{{{labels_text}}}" if labels_text else "", value)
     lines = []
     for name, values in by_metric.items():
         if values:
-            lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
+            lines += [f"# HELP {name} {helps[name]}", f"# TYPE {name} gauge"]
             lines += [f"{name}{labels} {_number(value)}" for labels, value in values.items()]
     return "\n".join([*lines, "# EOF", ""])
 

@@ -12,6 +12,7 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.grouping import values_by_key
+from ..core.stage_traits import traits_of
 from ..core.text import some_of, with_remedy
 from ..gang import report_section
 from ..judge import acceptance, sku_catalogue, stage_end
@@ -33,17 +34,6 @@ NARROWED = {
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
 ACCEPTED = ("PASS", "PARTIAL")
-
-#: The main figures of each stage, with their texts in the summary.
-HEADLINES: Mapping[str, Mapping[str, str]] = {
-    "training": {f"training_{name}": "{}" for name in
-                 ("duration_seconds", "tokens_per_second", "samples_per_second", "model_tflops")},
-    "loading": {f"loading_{name}": "{}" for name in ("bytes", "duration_seconds", "bytes_per_second")},
-    "inference": {
-        "inference_startup_seconds": "start-up {}", "inference_running_seconds": "running {}",
-        "inference_requests_done_count": "{} requests done", "inference_tokens_per_second": "{}",
-    },
-}  # fmt: skip
 
 
 def summary_lines(report: Mapping[str, Any]) -> list[str]:
@@ -168,18 +158,18 @@ def node_metrics(node: Mapping[str, Any], stage: str) -> dict[str, Mapping[str, 
 
 def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
-    for stage, phrases in HEADLINES.items():
+    stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
+    for stage in stages:
         figures, most = [], 0
         metrics = [node_metrics(node, stage) for node in nodes]
-        for name, phrase in phrases.items():
-            reported = [by_name[name] for by_name in metrics if name in by_name]
+        for shown in (figure for figure in traits_of(stage).figures if figure.summary):
+            reported = [by_name[shown.metric] for by_name in metrics if shown.metric in by_name]
             if alike := [metric["value"] for metric in reported if metric["unit"] == reported[0]["unit"]]:
                 most = max(most, len(alike))
-                figures.append(phrase.format(units.human(statistics.median(alike), reported[0]["unit"])))
+                figures.append(shown.summary.format(units.human(statistics.median(alike), reported[0]["unit"])))
         if figures:
             of = f" (median of {most} nodes)" if most > 1 else ""
             lines.append(f"{stage}{of}: {', '.join(figures)}")
-    stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
     return lines or [f"Done: {', '.join(stages)}"]
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core import stages
+from ..core.stage_traits import traits_of
 from ..core.text import some_of
 from .folder import LATEST, NEW, RunError, check_run_id, is_in_time, is_open, is_unreported, read_object, runs_of
 
-#: By stage, settings that end the stage early if they are not 0.
-SHORTENING = {"training": ("training_steps", "training_epochs"), "inference": ("inference_requests",)}
 #: Of gpuval, where run.json names none.
 FIRST_VERSION = "1.0"
 
@@ -149,7 +148,7 @@ def shortened(names: Iterable[str], task_vars: Mapping[str, Any], template: Call
             seconds, of_profile = _number(template(f"{{{{ {name} }}}}")), _number(template(str(default)))
             if 0 < seconds < of_profile:
                 shortened_settings.append(f"{name} {seconds:g} of {of_profile:g}")
-        for limit in SHORTENING.get(stage, ()):
+        for limit in traits_of(stage).shortened_by:
             count = _number(template(f"{{{{ {limit} }}}}")) if limit in task_vars else 0
             if count > 0:
                 shortened_settings.append(f"{limit} {count:g}")

@@ -11,6 +11,7 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import extensions, schemas, yaml_file
 from ..core.errors import GpuvalError, SettingError
 from ..core.paths import COLLECTION
+from ..core.stage_traits import traits_of
 from ..core.text import meant
 from ..records import evidence
 from . import datasets
@@ -296,6 +297,8 @@ def stage(
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
     merged["output"] = _readers(name, declaration)
+    gpus = "none" if name.startswith(datasets.STAGE) else traits_of(name).gpus
+    merged |= {"gpus": gpus} if gpus != "work" else {}
     merged["container"] = checked_container(name, {**(container or {}), **(merged["container"] or {})})
     return merged
 

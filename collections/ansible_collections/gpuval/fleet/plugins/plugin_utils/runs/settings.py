@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.storage import table
 from ..core import extensions, yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
+from ..core.stage_traits import traits_of_stages
 from ..core.stages import profiles as profile_files
 from ..core.text import meant, nearest_spelling
 from . import datasets, folder
@@ -69,7 +71,9 @@ GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool],
     ("gpuval_gang_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
     ("gpuval_gang_nvlink_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
 )
-#: The same for other settings. No number is negative.
+#: What a bound in ``files/stage.yml`` of a stage means.
+BOUNDS = {"more_than": operator.gt, "at_least": operator.ge, "less_than": operator.lt, "at_most": operator.le}
+#: The same for settings of no stage; `_rule_of` has those of stages.
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "gpuval_deadline_seconds": (lambda n: n > 0, "more than 0"),
     "gpuval_heartbeat_seconds": (lambda n: n > 0, "more than 0"),
@@ -78,15 +82,7 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "gpuval_store_port": (lambda n: 0 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}, or 0 to choose one"),
     "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
-    "rdma_seconds": (lambda n: n > 0, "more than 0"),
-    "rdma_rails_seconds": (lambda n: n > 0, "more than 0"),
-    "rdma_rails_least_ratio": (lambda n: 0 < n <= 1, "a ratio, above 0 to 1"),
-    "endpoints_seconds": (lambda n: 0 < n <= 300, "more than 0, at most 300"),
-    "combined_load_seconds": (lambda n: n >= 10, "10 or more"),
-    "storage_seconds": (lambda n: n >= 5, "5 or more"),
-    "storage_keep_free_ratio": (lambda n: 0 <= n < 1, "a ratio, from 0 to below 1"),
     "status_interval_seconds": (lambda n: n > 0, "more than 0"),
-    "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
 }
 
 
@@ -199,10 +195,18 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     number = checked.validated_parameters.get(name)
     if kind not in ("int", "float") or number is None:
         return ""
-    fits, rule = RULES.get(name, (lambda n: n >= 0, "0 or more"))
+    fits, rule = RULES.get(name) or _rule_of(name)
     if not math.isfinite(number):
         return type_message
     return "" if fits(number) else f"must be {rule}"
+
+
+def _rule_of(name: str) -> tuple[Callable[[float], bool], str]:
+    """What fits a number by the bounds that its stage declares, and the rule for a message; else 0 or more."""
+    declared_bounds = (traits.bounds for traits in traits_of_stages().values())
+    bounds = next((bounds[name] for bounds in declared_bounds if name in bounds), {"at_least": 0})
+    rule = ", ".join(f"{key.replace('_', ' ')} {limit:g}" for key, limit in bounds.items())
+    return lambda number: all(BOUNDS[key](number, limit) for key, limit in bounds.items()), rule
 
 
 def _shown(value: Any) -> str:

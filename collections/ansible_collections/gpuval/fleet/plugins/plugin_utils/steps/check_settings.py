@@ -13,7 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ...module_utils.engines._engine import ContainerEngine
 from ..artifacts import dataset_source, images, model_source
 from ..cluster import pod_settings
-from ..core import extensions, stages
+from ..core import extensions, stage_traits, stages
 from ..core.action import injected_settings
 from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
@@ -22,7 +22,7 @@ from ..core.text import listed, meant, some_of
 from ..gang.document import SEARCH_STAGES
 from ..inventory import env_file
 from ..jobs import stages as job_stages
-from ..judge import actions, baseline, coherence, criteria, declared, plausible, repairs, sku_catalogue
+from ..judge import actions, baseline, coherence, criteria, declared, repairs, sku_catalogue
 from ..records import failure_classes
 from ..report import webhook
 from ..runs import cabling_plan, datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
@@ -117,6 +117,7 @@ class SettingsCheck:
         try:
             extensions.check()
             stages.variables("")
+            stage_traits.traits_of_stages()
             env = env_file.read(self.action.task_vars.get("ansible_inventory_sources") or ())
         except GpuvalError as error:
             extensions.use(())  # what must be done whatever is set goes on without
@@ -325,7 +326,7 @@ def _problems_of_extensions(specs):
     """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
     messages = criteria.problems_of_extensions()
-    data = [actions.check_ladders, failure_classes.check_names, partial(plausible.range_of, ""), coherence.rules]
+    data = [actions.check_ladders, failure_classes.check_names, coherence.rules]
     uses = [
         *(data if extensions.own("stages") or extensions.own("schedulers") else ()),
         *(partial(extensions.load_class, "engines", name, ContainerEngine) for name in extensions.own("engines")),

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import NEEDED_VARIABLE
@@ -58,15 +57,11 @@ def controller_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@extensions.cached
 def archives(*, bytecode: bool = True) -> dict[str, bytes]:
     """The archives of the runner and the workloads, by names of the module's arguments; for pods without bytecode, most
     of the runner's size: a ConfigMap holds 1 MiB."""
-    return _archives(bytecode, extensions.files("stages", payload.PROGRAM), *extensions.found("engines").values())
-
-
-@cache
-def _archives(bytecode: bool, programs: tuple[Path, ...], *_engines: Path) -> dict[str, bytes]:
-    """``_engines``: the runner's container engines, as part of the cache's key."""
+    programs = extensions.files("stages", payload.PROGRAM)
     return {"runner": payload.runner_pyz(bytecode), "workloads": payload.workloads_zip(programs)}
 
 

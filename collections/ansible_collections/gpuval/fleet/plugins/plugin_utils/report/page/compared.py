@@ -4,7 +4,7 @@ this controller; a file that cannot be read is passed over, since a comparison d
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ...judge.compare import FigureChange, Figures, ReportFigure, compare, media
 from ...records import report_file
 from ...runs import applied_criteria
 from ...runs import folder as run_folder
-from .nodes import FIGURES, figures
+from .nodes import figures
 
 #: Number of earlier runs that are searched for one with the same nodes.
 MAX_SEARCHED = 50
@@ -68,12 +68,7 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
     both = [(node["name"], earlier.verdicts.get(node["name"]), node["verdict"]) for node in report["nodes"]]
     verdicts = [(name, then, verdict) for name, then, verdict in both if then and then != verdict]
     hidden = max(0, len(moved) - MAX_CHANGES)
-    return Comparison(earlier, _rows(pairs), verdicts, moved[:MAX_CHANGES], hidden, title, baseline_rows)
-
-
-def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
-    """The medians of the changes, in the order of the table of nodes."""
-    return sorted(medians(changes), key=lambda row: FIGURES.index(row.key))
+    return Comparison(earlier, medians(pairs), verdicts, moved[:MAX_CHANGES], hidden, title, baseline_rows)
 
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
@@ -91,7 +86,7 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
         if (figure["sku"], figure["gpus"]) == kind and (figure["stage"], figure["workload"]) in workloads
     }
     names = [node["name"] for node in alike]
-    return baseline.title, _rows(compare(dict.fromkeys(names, of_kind), {name: now[name] for name in names}))
+    return baseline.title, medians(compare(dict.fromkeys(names, of_kind), {name: now[name] for name in names}))
 
 
 def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None:

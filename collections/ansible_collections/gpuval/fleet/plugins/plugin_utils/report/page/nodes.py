@@ -2,27 +2,16 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.escape import one_line
 from ...core.grouping import values_by_key
+from ...core.stage_traits import figures_of
 from ...judge.compare import ReportFigure
 from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 from ...runs.labels import rack_of
-
-#: (stage, metric) of each column; for several parts their median is shown.
-FIGURES = (
-    ("diagnostics", "diagnostics_matmul_bf16_tflops"),
-    ("diagnostics", "diagnostics_memory_bytes_per_second"),
-    ("training", "training_tokens_per_second"),
-    ("training", "training_samples_per_second"),
-    ("training", "training_model_tflops"),
-    ("loading", "loading_bytes_per_second"),
-    ("inference", "inference_tokens_per_second"),
-)
-_MAIN = frozenset(FIGURES)
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,8 @@ class NodeTable:
 def table(report: Mapping[str, Any]) -> NodeTable:
     """The table of the report's nodes, without columns that no node has a figure for."""
     figures_all = [figures(node) for node in report["nodes"]]
-    columns = [key for key in FIGURES if any(key in row for row in figures_all)]
+    stages = dict.fromkeys(stage["name"] for node in report["nodes"] for stage in node["stages"])
+    columns = [key for key in _columns(stages) if any(key in row for row in figures_all)]
     rows = [
         NodeRow(node, _hardware(node), rack(node), [row.get(key) for key in columns])
         for node, row in zip(report["nodes"], figures_all, strict=True)
@@ -61,14 +51,20 @@ def table(report: Mapping[str, Any]) -> NodeTable:
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
     """The main figures of a node by (stage, metric); for several GPUs the median."""
-    stages = dict.fromkeys(stage for stage, _ in FIGURES)
-    reported = (((stage, one["name"]), one) for stage in stages for one in node["metrics"].get(stage, ()))
-    by_metric = values_by_key(pair for pair in reported if pair[0] in _MAIN and pair[1]["value"] is not None)
+    columns = _columns(node["metrics"])
+    stages = dict.fromkeys(stage for stage, _ in columns)
+    reported = (((stage, one["name"]), one) for stage in stages for one in node["metrics"][stage])
+    by_metric = values_by_key(pair for pair in reported if pair[0] in columns and pair[1]["value"] is not None)
     return {
-        key: ReportFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
-        for key, metrics in by_metric.items()
-        if len(kinds := {(one["unit"], one.get("revision", 1)) for one in metrics}) == 1
+        key: ReportFigure(statistics.median(one["value"] for one in by_metric[key]), *kinds.pop())
+        for key in columns
+        if len(kinds := {(one["unit"], one.get("revision", 1)) for one in by_metric.get(key, ())}) == 1
     }
+
+
+def _columns(stages: Iterable[str]) -> list[tuple[str, str]]:
+    """(stage, metric) of each column of these stages; for several parts their median is shown."""
+    return [(figure.stage, figure.metric) for figure in figures_of(stages) if figure.in_table]
 
 
 def rack(node: Mapping[str, Any]) -> str:
