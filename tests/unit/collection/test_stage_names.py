@@ -15,7 +15,7 @@ NAMED = re.compile(rf"(?<![\w./-])(?:{'|'.join(NAMES)})(?:_[a-z0-9_]+)?(?![\w./-
 OTHER_WORDS = re.compile(
     r"image|image_(?:id|name|denied|not_found|pull\w*|refused|without_python|archive|load|build)\w*"  # of containers
     r"|fabric|fabric_(?:state|status|clique\w*|cluster_uuid|guid|health|problem|joined_count|not_ready)"  # of a GPU
-    r"|storage|storage_class|storage_slow|rdma|rdma_(?:port|device)|fingerprint_group"  # of clusters, NICs, ladders, criteria
+    r"|storage|storage_class|storage_slow|rdma|rdma_(?:port|device)|fingerprint_group"  # of clusters, NICs
     r"|deepspeed_script\w*|training_(?:precision|log)|collective_library"  # of jobs, MAD, logs, versions
 )
 #: Files of the product that name stages, by pattern, and the reason. What is not here belongs into a stage's folder.

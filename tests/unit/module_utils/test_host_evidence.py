@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import host_evidence
-from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, gather, pack, shown_container
+from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import (
+    Part,
+    gather,
+    pack_parts,
+    shown_container,
+)
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SecretRedactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
@@ -118,7 +123,7 @@ def test_a_deadline_that_is_over_still_gives_an_archive(run):
 def test_the_archive_stays_below_its_limit_and_keeps_the_ends():
     noise = os.urandom(3 << 20).hex().encode()
     parts = [Part("first.txt", b"small"), Part("large.log", noise + b"THE END"), Part("last.txt", noise)]
-    data, notes = pack(parts, SecretRedactor(), 200_000)
+    data, notes = pack_parts(parts, SecretRedactor(), 200_000)
     assert len(data) <= 200_000
     files = unpacked(data)
     assert files["first.txt"] == b"small"

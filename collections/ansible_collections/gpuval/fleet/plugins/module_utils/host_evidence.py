@@ -140,14 +140,15 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
     if bug_report:
         jobs.append(_bug_report)
     parts, late = _work_off(jobs, deadline)
-    return pack(parts, redact, limit_bytes, late=late, now=time.time())
+    return pack_parts(parts, redact, limit_bytes, late_commands=late, packed_at=time.time())
 
 
-def pack(parts, redact, limit_bytes, late=0, now=0.0):
-    """Return a tar.gz of at most `limit_bytes` with the redacted parts in order, and the notes by name."""
+def pack_parts(parts, redact, limit_bytes, late_commands=0, packed_at=0.0):
+    """Return a tar.gz of at most `limit_bytes` with the redacted parts in order, and the notes by name. `packed_at`:
+    time of its files, in seconds since 1970."""
     notes, chosen, used = {}, [], 4096
-    if late:
-        notes["deadline"] = f"{late} of the commands were not done in time"
+    if late_commands:
+        notes["deadline"] = f"{late_commands} of the commands were not done in time"
     for part in parts:
         if part.note:
             notes[part.name] = part.note
@@ -163,12 +164,12 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
     chosen.append(("NOTES.txt", text[:2048].encode() if used > limit_bytes - 4096 else text.encode()))
     stream = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=stream, mode="wb", mtime=int(now)) as packed,
+        gzip.GzipFile(fileobj=stream, mode="wb", mtime=int(packed_at)) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
         for name, data in chosen:
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime, entry.mode = len(data), int(now), 0o644
+            entry.size, entry.mtime, entry.mode = len(data), int(packed_at), 0o644
             archive.addfile(entry, io.BytesIO(data))
     return stream.getvalue(), notes
 

@@ -112,7 +112,7 @@ class CausePatterns:
         self._by_part: dict[str, list[int]] = {}
         for group in document["lines"]:
             for line in group["lines"]:
-                parts, pattern = _compiled(line)
+                parts, pattern = _compile_line(line)
                 for part in parts:
                     self._by_part.setdefault(part, []).append(len(self._lines))
                 self._lines.append((pattern, group["weight"], group.get("class", UNPROVEN)))
@@ -139,8 +139,8 @@ def patterns() -> CausePatterns:
     return CausePatterns(data())
 
 
-def _compiled(line: str) -> tuple[list[str], re.Pattern[str]]:
-    """Return for a line of the data the texts of which a match contains one, and the regular expression."""
+def _compile_line(line: str) -> tuple[list[str], re.Pattern[str]]:
+    """Return the regular expression of a line of root_causes.json, after texts of which every match contains one."""
     begins, ends = line.startswith("^"), line.endswith("$")
     pieces = _PLACE.split(line[begins : len(line) - ends])
     choices = [[piece] for piece in pieces[::2]]

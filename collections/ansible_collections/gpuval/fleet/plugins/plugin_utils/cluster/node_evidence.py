@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ...module_utils.host_evidence import Part, pack
+from ...module_utils.host_evidence import Part, pack_parts
 from ...module_utils.redaction import SecretRedactor, is_secret
 from ..core.escape import one_line
 from ..watch import reach
@@ -145,7 +145,7 @@ def gather(
         if own.node is None and not (own.jobs or own.events):
             state(node, "missing", "the cluster has neither the node nor anything of this run on it")
             return
-        data, notes = pack(parts(own, output), redact, limit_bytes, now=time.time())
+        data, notes = pack_parts(parts(own, output), redact, limit_bytes, packed_at=time.time())
         archive(node, data, "" if own.jobs else "the cluster no longer has a Job of this run for the node", notes)
 
     with ThreadPoolExecutor(WORKERS) as pool:

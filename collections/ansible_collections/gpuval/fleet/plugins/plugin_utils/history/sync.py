@@ -103,7 +103,7 @@ def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) 
                 show(f"run {run['run_id']}: reading its report")
                 synced.read += 1
             with tempfile.TemporaryDirectory(dir=cached.path) as draft:
-                cache.write(cached, folder, _lines(store, entry, run, Path(draft) / "report.json"))
+                cache.write(cached, folder, _history_lines(store, entry, run, Path(draft) / "report.json"))
         except (*DAMAGES, *ERRORS) as error:
             refused = one_line(f"{key} is refused, so run {run['run_id']} is not judged: {error}")
             cache.write(cached, folder, (projection.line_of(name, node, None) for name, node in run["nodes"].items()))
@@ -114,8 +114,9 @@ def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) 
         synced.add_problem(state["refused"])
 
 
-def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
-    """The history's lines for a run's nodes, judged by its report. Raises ValueError for an invalid or foreign one."""
+def _history_lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
+    """The history's lines for a run's nodes. `entry`: its report in the store, None before it is judged; `draft`: file
+    to download the report to. Raises ValueError for a report that is invalid or of another run."""
     expected = dict(run["nodes"])
     for node in _judged_nodes(store, entry, run, draft) if entry else ():
         if node["name"] in expected:

@@ -24,11 +24,11 @@ def lines(document: Mapping[str, Any]) -> list[str]:
         return [f"history of {subject}{since}: no run in the bucket; `make validate` starts one"]
     runs = len({row["run_id"] for row in rows})
     first = f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}"
-    parts = (_rows, _figures, _flaky, _drifts, _refused)
+    parts = (_run_lines, _figures, _flaky, _drifts, _refused)
     return [first, "", *(line for part in parts for line in part(document))]
 
 
-def _rows(document: Mapping[str, Any]) -> list[str]:
+def _run_lines(document: Mapping[str, Any]) -> list[str]:
     rows = document["rows"][-MAX_ROWS:]
     hidden = len(document["rows"]) - len(rows)
     earlier = [f"({_count(hidden, 'earlier row')} left out: OUTPUT=history.json has all)"] if hidden else []

@@ -119,14 +119,16 @@ def _git(
         ) from None
     if process.returncode:
         printed = process.stderr.replace(login.password, "***") if login and login.password else process.stderr
-        raise MadError(f"{subject}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_remedy(printed, login)}")
+        raise MadError(
+            f"{subject}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_git_remedy(printed, login)}"
+        )
     return process.stdout
 
 
-def _remedy(printed: str, login: Login | None) -> str:
-    if _NOT_ALLOWED.search(printed):
+def _git_remedy(error_text: str, login: Login | None) -> str:
+    if _NOT_ALLOWED.search(error_text):
         return "use https:// or SSH in models.json and .gitmodules"
-    if not _REFUSED.search(printed):
+    if not _REFUSED.search(error_text):
         return "check address and revision"
     if login:
         return "check username and password in credential.json"

@@ -181,7 +181,7 @@ class Prober:
         with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
             file = Path(folder) / "known_hosts"
             if policy.by_authority:
-                return self._with_authority(target, at, policy, file)
+                return self._login_by_authority(target, at, policy, file)
             trusted_keys, has_login = policy.trusted_keys(at), not (at.proxy and target.secrets)
             if has_login and (trusted_keys or policy.is_first_contact):
                 file.write_text("".join(f"{at.name} {key}\n" for key in trusted_keys))
@@ -224,7 +224,8 @@ class Prober:
                     return other
         return finding
 
-    def _with_authority(self, target: SshTarget, at: Where, policy: Policy, file: Path) -> ProbeFinding:
+    def _login_by_authority(self, target: SshTarget, at: Where, policy: Policy, file: Path) -> ProbeFinding:
+        """Log in to a node whose host key a trusted authority signed; `file`: the known_hosts file to write for it."""
         pins = tuple((at.name, CA, entry.key) for entry in policy.known.authorities)
         file.write_text("".join(f"{marker} {name} {key}\n" for name, marker, key in pins))
         done = self._ssh(target, at, file, "yes", login=not (at.proxy and target.secrets))

@@ -183,7 +183,7 @@ def status_of(stored: StoredStatus) -> Status:
     if run["finished_at"] is not None:
         nodes = [replace(node, ahead=None) for node in nodes]
     else:
-        nodes = _in_turn(nodes, watch["window"]["nodes"] if watch else 0)
+        nodes = _with_expected_ends(nodes, watch["window"]["nodes"] if watch else 0)
     open_ended = any(node.ahead is None and node.state in ("silent", "running", "waiting") for node in nodes)
     end = None
     if ahead := [node.ahead for node in nodes if node.ahead is not None]:
@@ -319,25 +319,25 @@ def _ahead(
     return Ahead(seconds, exact) if seconds or exact else None
 
 
-def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
-    """The nodes with the expected ends of waiting nodes, which start after those at work. `places`: nodes at work
-    at the same time, 0: all."""
+def _with_expected_ends(nodes: Sequence[NodeStatus], max_at_work: int) -> list[NodeStatus]:
+    """The nodes, with the time until the expected end of those that wait for a node at work to end. `max_at_work`:
+    nodes at work at the same time, 0: all."""
     working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
     exact = all(ahead.exact for ahead in working)
     # A silent node occupies its place for an unknown time.
-    free = [ahead.seconds for ahead in working] + [0.0] * max(0, places - len(working) - hidden)
+    free = [ahead.seconds for ahead in working] + [0.0] * max(0, max_at_work - len(working) - hidden)
     heapq.heapify(free)
     ordered = []
     for node in nodes:
         time = node.ahead
         if node.state == "waiting" and time is not None:
-            if places and not free:
+            if max_at_work and not free:
                 time = None
             else:
-                begins = free[0] if places else 0.0
+                begins = free[0] if max_at_work else 0.0
                 time = Ahead(begins + time.seconds, time.exact and (exact or begins == 0.0))
-                if places:
+                if max_at_work:
                     heapq.heapreplace(free, time.seconds)
         ordered.append(replace(node, ahead=time))
     return ordered

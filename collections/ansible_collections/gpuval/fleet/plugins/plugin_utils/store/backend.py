@@ -25,7 +25,8 @@ class StoreBackend(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, options: Mapping[str, Any]) -> "StoreBackend": ...
+    def of(cls, options: Mapping[str, Any]) -> "StoreBackend":
+        """The store that the option `store` of a step describes."""
 
     @abstractmethod
     def connection(self) -> Connection:

@@ -118,7 +118,7 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
             return run, []
     runs, refused = all_runs(store)
     if not run_id:
-        run, lines = newest(runs, datetime.now(timezone.utc), _bucket(store))
+        run, lines = newest_run(runs, datetime.now(timezone.utc), _bucket(store))
         return run, [*lines, *refused]
     named = [one for one in runs if one.run_id == run_id]
     if len(named) == 1:
@@ -131,11 +131,12 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
     raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, runs)}")
 
 
-def newest(runs: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
-    """The run opened last, and notes on other active ones. Raises RunError without, or if two were opened last."""
+def newest_run(runs: Sequence[StoredRun], now: datetime, bucket: str) -> tuple[dict[str, Any], list[str]]:
+    """The run opened last, and notes on others that are active `now`; `bucket`: its name in messages. Raises RunError
+    if there is no run, or two were opened in the same second."""
     if not runs:
         raise run_folder.RunError(
-            f"{where} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "
+            f"{bucket} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "
             "gpuval_s3_endpoint to those of that controller"
         )
     ordered = sorted(runs, key=lambda run: run.created, reverse=True)
@@ -146,9 +147,9 @@ def newest(runs: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dic
             "several runs were opened in the same second: choose one with -e gpuval_run_id=: " + _listed(simultaneous)
         )
     if len(ordered) == 1:
-        return chosen.run, [f"run {chosen.run_id}: the only one of {where}"]
-    lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {where}"]
-    active = [run for run in ordered[1:] if run.goes_on(moment)]
+        return chosen.run, [f"run {chosen.run_id}: the only one of {bucket}"]
+    lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {bucket}"]
+    active = [run for run in ordered[1:] if run.goes_on(now)]
     if active:
         lines.append(f"other runs in progress (choose with -e gpuval_run_id=): {_listed(active)}")
     return chosen.run, lines
