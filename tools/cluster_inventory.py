@@ -324,7 +324,7 @@ def _tolerations(chosen: Sequence[ClusterNode]) -> tuple[list[dict[str, str]], l
         }
         for taint in shared
     ]
-    names = ", ".join(map(cluster_nodes.taint_text, shared))
+    names = cluster_nodes.taint_texts(shared)
     return tolerations, [f"all of them have the taint {names}, which gpuval_pods.tolerations covers"] if shared else []
 
 

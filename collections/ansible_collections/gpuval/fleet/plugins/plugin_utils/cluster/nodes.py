@@ -239,7 +239,7 @@ def untolerated(
     return [taint for taint in away if not any(pod_settings.covers(toleration, taint) for toleration in tolerations)]
 
 
-def _texts_of(taints: Iterable[Mapping[str, str]]) -> str:
+def taint_texts(taints: Iterable[Mapping[str, str]]) -> str:
     """Taints as kubectl writes them, `nvidia.com/gpu=present:NoSchedule`, without those that repeat a condition."""
     texts = (f"{taint['key']}{'=' * bool(taint['value'])}{taint['value']}:{taint['effect']}" for taint in taints)
     return ", ".join(text for text in texts if not _REPEATED.match(text))
@@ -275,7 +275,7 @@ def finding(
         return about
     have = gpus(description, settings, sku)
     tolerations = pod_settings.tolerations(settings, have.resource)
-    if away := _texts_of(untolerated(description["taints"], tolerations)):
+    if away := taint_texts(untolerated(description["taints"], tolerations)):
         return class_finding(name, "tainted", f"no toleration covers its taint {away}")
     if sku == CPU or settings.resource == "":
         return ProbeFinding(REACHABLE, "")
@@ -296,7 +296,7 @@ def _node_problem(name: str, description: Mapping[str, Any], settings: PodSettin
             return class_finding(name, "node_pressure", _condition(kind, condition))
     cordon = {"key": CORDONED, "value": "", "effect": "NoSchedule"}
     if description["unschedulable"] and untolerated([cordon], settings.tolerations):
-        addition = f", and has the taint {other_taints}" if (other_taints := _texts_of(description["taints"])) else ""
+        addition = f", and has the taint {other_taints}" if (other_taints := taint_texts(description["taints"])) else ""
         return class_finding(name, "cordoned", f"it is cordoned: no pod is scheduled on it{addition}")
     if not description["hostname"]:
         return class_finding(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
