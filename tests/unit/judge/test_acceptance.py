@@ -241,7 +241,7 @@ def test_marks_drains_health_and_hostfiles_ask_the_same(stages, accepts):
 @pytest.mark.parametrize(
     ("case", "title"),
     [
-        (fleet(stages=["facts", "loading"]), "PARTIAL"),
+        (fleet(stages=["facts", "loading"]), "PARTIAL (no GPU was tested)"),
         (fleet(), "PASS"),
         (fleet(stages=["facts", "job"]), "PARTIAL"),
         (fleet(stages=["facts"]), "PARTIAL (no GPU was tested)"),

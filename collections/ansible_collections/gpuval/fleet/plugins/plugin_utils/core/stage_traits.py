@@ -64,7 +64,7 @@ def figures_of(stages: Iterable[str]) -> list[StageFigure]:
 
 
 @extensions.cached
-def row_of(table: str, metric: str) -> Mapping[str, Any]:
+def table_row(table: str, metric: str) -> Mapping[str, Any]:
     """The first row of ``ranges`` or ``comparisons`` that fits the metric's name: of its stage, else of all stages,
     whose last row fits all. A row is always the same object."""
     rows = (row for traits in (*traits_of_stages().values(), _read(OF_ALL)) for row in getattr(traits, table))

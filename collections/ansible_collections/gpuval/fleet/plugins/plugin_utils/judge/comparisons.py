@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..core import units
 from ..core.extensions import short_path
 from ..core.grouping import values_by_key
-from ..core.stage_traits import OF_ALL, row_of
+from ..core.stage_traits import OF_ALL, table_row
 from ..core.text import natural_order, some_of
 from ..records import environment
 from .check import FACTS, Informational, Subject, is_informational, revision_of
@@ -257,4 +257,4 @@ class ComparisonRule:
 
 def comparison_rule_of(metric: str) -> ComparisonRule:
     """The first rule that matches the metric's name; the last one matches all."""
-    return ComparisonRule(**row_of("comparisons", metric))
+    return ComparisonRule(**table_row("comparisons", metric))

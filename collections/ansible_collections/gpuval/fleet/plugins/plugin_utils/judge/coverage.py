@@ -13,7 +13,7 @@ from typing import Any
 from ..core import extensions
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
-from ..core.stage_traits import traits_of
+from ..core.stage_traits import traits_of, traits_of_stages
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
@@ -148,8 +148,8 @@ def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> 
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):
             continue  # the whole stage is missing, which has an entry of its own
-        alternatives = traits_of(check.stage).alternatives
-        alike = alternatives if check.metric in alternatives else (check.metric,)
+        lists = (traits.alternatives for traits in traits_of_stages().values())
+        alike = next((metrics for metrics in lists if check.metric in metrics), [check.metric])
         if not any(subject.metrics(record, metric, check.scope) for metric in alike):
             notes = record["environment"]
             why = environment.texts(notes, f"telemetry.absent.{check.metric}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core import units
-from ..core.stage_traits import row_of
+from ..core.stage_traits import table_row
 from ..records.documents import UNFINISHED, NodeMetric, Record
 from . import sku_catalogue
 from .criteria import data_sheet_figure
@@ -42,7 +42,7 @@ class Range:
 
 def range_of(metric: str) -> Range:
     """The first range that matches the metric's name; the last range matches all."""
-    return Range(**row_of("ranges", metric))
+    return Range(**table_row("ranges", metric))
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
