@@ -50,6 +50,25 @@ def test_ports_of_ethernet_count_carrier_and_checksums(machine):
     assert failures(machine, changes) == {"link_carrier_down": {"ens1": 2}, "link_crc_error": {"ens2": 9}}
 
 
+def test_symbol_errors_of_a_link_that_was_lost_are_those_of_the_loss(machine):
+    machine.infiniband_port(**{"counters/symbol_error": 0})
+    changes = {counter("symbol_error"): 60_000, counter("link_downed"): 1}
+    assert failures(machine, changes) == {"link_down": {"mlx5_1:1": 1}, "link_symbol_error_ratio": {}}
+
+
+def test_functions_and_representors_are_no_ports(machine):
+    for name in ("ens1f0np0", "ens1f0npf0vf3", "ens1f0npf0sf88", "ens1f0s88", "ens1f0v1"):
+        machine.network_port(name)
+    machine.write("sys/class/net/ens1f0np0/phys_port_name", "p0")
+    machine.write("sys/class/net/ens1f0npf0vf3/phys_port_name", "pf0vf3")
+    machine.write("sys/class/net/ens1f0npf0sf88/phys_port_name", "c1pf0sf88")
+    subfunction = machine.root / "sys/class/net/ens1f0s88/device"
+    subfunction.unlink()
+    subfunction.symlink_to("../../../mlx5_core.sf.4")
+    machine.write("sys/class/net/ens1f0v1/device/physfn", "")
+    assert [port.name for port in link_counters.network_ports(Tree(str(machine)))] == ["ens1f0np0"]
+
+
 @pytest.mark.parametrize(
     ("errors", "seconds", "over_ib", "over_nvidia"),
     [

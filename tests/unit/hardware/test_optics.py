@@ -145,6 +145,17 @@ def test_thresholds_that_nobody_filled_in_judge_nothing(machine, golden):
     assert (port["alarms"], port["warnings"], port["problem"]) == ([], [], optics.COPPER)
 
 
+def test_thresholds_that_exclude_what_is_usual_are_noise(machine, golden):
+    machine.network_port()
+    text = golden(MODULES[0])
+    for quantity, names in (("voltage", {"high alarm": 2.2, "high warning": 2.1}), ("temperature", {"low alarm": 60})):
+        for name, value in {**names, "low warning": 2 if quantity == "voltage" else 60}.items():
+            text, count = re.subn(rf"(Module {quantity} {name} threshold\s*: )[-\d.]+", rf"\g<1>{value}", text)
+            assert count == 1
+    [port] = look(machine, ethtool=text)
+    assert (port["alarms"], port["warnings"], port["problem"]) == ([], [], None)
+
+
 def test_copper_has_no_diagnostics_and_is_not_tested(machine, golden):
     machine.network_port(driver="bnxt_en")
     ports = look(machine, ethtool=golden("ethtool_m_sfp_dac.txt"))

@@ -12,9 +12,10 @@ OF_STAGES = [check for check in builders.SHIPPED if check.name.startswith("diagn
 ALARM = "ens3: RX power of lane 3 -12.40 dBm, low alarm threshold -10.41 dBm"
 
 
-def judged(found=(), *, in_stage=(), **environment):
+def judged(found=(), *, in_stage=(), nic_count=None, **environment):
     """The node and the run's gaps; ``found``: figures of the facts by metric and port."""
     run = make_run(["node-1"], stages=["facts", "diagnostics"])
+    run["nodes"]["node-1"] |= {} if nic_count is None else {"nics": {"count": nic_count}}
     facts = facts_record("node-1", message=f"2 x NVIDIA H200; {ALARM}")
     facts["metrics"] += [metric("network_ports_count", 8), *(metric(*figure) for figure in found)]
     facts["environment"].update(environment)
@@ -70,3 +71,9 @@ def test_what_cannot_be_read_is_not_tested_and_costs_no_verdict():
 def test_failures_of_links_during_a_stage(figure, verdict, name):
     node, entries, _gaps = judged(in_stage=[figure])
     assert (node["verdict"], entries[name]["verdict"]) == (verdict, "fail" if verdict == "FAIL" else "warn")
+
+
+def test_ports_that_the_owner_does_not_use_fail_no_node():
+    figures = [("optics_alarm_count", 1, "count", "link:ens3")], [("link_down_new_count", 1, "count", "node")]
+    assert judged(figures[0], in_stage=figures[1], nic_count=0, nics=[])[0]["verdict"] == "PASS"
+    assert judged(figures[0])[0]["verdict"] == judged(in_stage=figures[1])[0]["verdict"] == "FAIL"

@@ -235,6 +235,7 @@ def test_failures_of_links_are_counted_by_port_and_of_a_ratio_the_worst_port():
         "mlx5_0:1: 2e-13 symbol errors for each bit",
         "mlx5_2:1: 3e-12 symbol errors for each bit",
     ]
+    assert summary.environment()["telemetry"]["links_down"] == ["mlx5_0:1", "mlx5_1:1"]
 
 
 def test_a_flood_of_events_stays_bounded():

@@ -50,13 +50,14 @@ MEMORY_ERRORS = (
     ("memory_ecc_corrected_new_count", "ecc_corrected_count"),
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
+LINK_DOWN = "link_down_new_count"
 #: Metrics of errors of PCIe devices (AER) and network ports that were counted during the stage, their names in the
 #: reports, and in words. Of a ratio the greatest counts.
 DEVICE_ERRORS = (
     ("pcie_corrected_new_count", "pcie_corrected", "corrected PCIe errors"),
     ("pcie_nonfatal_new_count", "pcie_nonfatal", "uncorrected nonfatal PCIe errors"),
     ("pcie_fatal_new_count", "pcie_fatal", "fatal PCIe errors"),
-    ("link_down_new_count", "link_down", "losses or recoveries of the link"),
+    (LINK_DOWN, "link_down", "losses or recoveries of the link"),
     ("link_symbol_error_new_ratio", "link_symbol_error_ratio", "symbol errors for each bit"),
     ("link_carrier_down_new_count", "link_carrier_down", "losses of the carrier"),
     ("link_crc_error_new_count", "link_crc_error", "frames with a wrong checksum"),
@@ -290,6 +291,9 @@ class TelemetrySummary:
         ]
         if compared or errors_in_words:
             telemetry["changes"] = [*errors_in_words, *(compared.changes if compared else ())][:MAX_CHANGES]
+        lost = dict(self._device_errors()).get(LINK_DOWN, {})
+        if any(lost.values()):
+            telemetry["links_down"] = [one_line(port, 32) for port, rise in lost.items() if rise][:MAX_CHANGES]
         if compared:
             telemetry["throttling"] = "counters of the driver" if any(compared.throttled.values()) else "samples"
         if end.get("kernel_lost"):

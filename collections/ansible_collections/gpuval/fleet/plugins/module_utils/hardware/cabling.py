@@ -19,7 +19,7 @@ from .tree import Tree
 from .values import text
 
 MAX_PORTS, MAX_NEIGHBOURS, MAX_TEXT = 128, 8, 120
-TOOL_SECONDS, INFINIBAND_SECONDS = 5.0, 30.0
+TOOL_SECONDS, INFINIBAND_SECONDS = 5.0, 15.0
 #: Of linux/if_arp.h: the type of IPoIB interfaces, which have no LLDP.
 ARPHRD_INFINIBAND = 32
 NO_LINK = "no link"
@@ -45,8 +45,7 @@ def facts(tree: Tree, run: Run) -> list[dict[str, Any]]:
     for name, address in interfaces.items():
         neighbours = neighbours_of.get(name, [])
         folder = f"{nics.NET}/{name}"
-        has_cable = tree.exists(f"{folder}/device") and not tree.exists(f"{folder}/device/physfn")
-        if tree.number(f"{folder}/type") == ARPHRD_INFINIBAND or not (neighbours or has_cable):
+        if tree.number(f"{folder}/type") == ARPHRD_INFINIBAND or not (neighbours or nics.has_port(tree, name)):
             continue
         unlinked = tree.read(f"{folder}/operstate") in nics.NO_LINK
         problem = None if neighbours else NO_LINK if unlinked else complaint or "no LLDP neighbour"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-from .nics import NET, NO_LINK, RDMA, pci_address, rdma_device
+from .nics import NET, NO_LINK, RDMA, has_port, pci_address, rdma_device
 from .tree import Tree
 
 INFINIBAND, LINK_UP = "InfiniBand", "LinkUp"
@@ -57,7 +57,8 @@ class NetworkPort(NamedTuple):
 
 
 def network_ports(tree: Tree) -> list[NetworkPort]:
-    """Return ports of InfiniBand and fast interfaces; without virtual functions, whose cable is another port's."""
+    """Return ports of InfiniBand and fast interfaces of PCI devices, without functions, whose cable is another port's.
+    (Subfunctions are on the auxiliary bus.)"""
     ports = []
     for device in (rdma_device(tree, name) for name in tree.entries(RDMA)):
         name, address, driver = device["name"], device["pci_address"], device["driver"]
@@ -74,9 +75,9 @@ def network_ports(tree: Tree) -> list[NetworkPort]:
         folder, device_folder = f"{NET}/{name}", f"{NET}/{name}/device"
         rate = max(0, tree.number(f"{folder}/speed") or 0) * 1_000_000
         rdma = next(iter(tree.entries(f"{device_folder}/infiniband")), None)
-        is_ethernet = tree.number(f"{folder}/type") == ETHERNET_TYPE and tree.exists(device_folder)
-        if is_ethernet and (rdma or rate >= FAST_BITS_PER_SECOND) and not tree.exists(f"{device_folder}/physfn"):
-            address, driver = pci_address(tree, device_folder), tree.link_name(f"{device_folder}/driver")
+        address, driver = pci_address(tree, device_folder), tree.link_name(f"{device_folder}/driver")
+        is_ethernet = tree.number(f"{folder}/type") == ETHERNET_TYPE and address and has_port(tree, name)
+        if is_ethernet and (rdma or rate >= FAST_BITS_PER_SECOND):
             has_link = tree.read(f"{folder}/operstate") not in NO_LINK
             counters = _counters(tree, folder)
             ports.append(NetworkPort(name, name, rdma, address, driver, has_link, rate or None, counters))
@@ -110,6 +111,8 @@ def failures(before: list[NetworkPort], after: list[NetworkPort], seconds: float
             value: float = sum(rises)
             if kind == SYMBOL_ERRORS:
                 value = max(0.0, value - 3 * math.sqrt(value)) / bits if bits else 0.0
-            if value:
+            # a link that is lost raises them, too
+            is_explained = kind == SYMBOL_ERRORS and port.name in failed.get("link_down", ())
+            if value and not is_explained:
                 failed[kind][port.name] = value
     return failed

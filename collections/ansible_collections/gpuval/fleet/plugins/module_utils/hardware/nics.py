@@ -21,6 +21,8 @@ _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x00000003
 #: struct ethtool_drvinfo: command, driver, version, firmware version, ... of linux/ethtool.h.
 _SIZE, _FIRMWARE = 196, slice(68, 100)
 MAX_NAME = 15
+#: phys_port_name of representors of virtual functions and subfunctions (devlink-port.rst).
+_FUNCTION = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+")
 
 
 def facts(tree: Tree) -> list[dict[str, Any]]:
@@ -100,6 +102,16 @@ def pci_address(tree: Tree, device: str) -> Optional[str]:
     """Return the PCI address to which a folder `device` of sysfs leads; None for a device of another bus."""
     name = tree.link_name(device)
     return name if name and ADDRESS.fullmatch(name) else None
+
+
+def has_port(tree: Tree, name: str) -> bool:
+    """Return whether an interface is that of a port: no virtual function, whose cable is another port's, and no
+    representor of one in a NIC's switch."""
+    folder = f"{NET}/{name}"
+    is_function = tree.exists(f"{folder}/device/physfn") or _FUNCTION.fullmatch(
+        tree.read(f"{folder}/phys_port_name") or ""
+    )
+    return tree.exists(f"{folder}/device") and not is_function
 
 
 def firmware_version(name: str) -> Optional[str]:

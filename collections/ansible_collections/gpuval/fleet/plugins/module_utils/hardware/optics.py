@@ -83,6 +83,8 @@ QUANTITIES = {
 }
 #: Quantities of the module as a whole, not of a lane.
 MODULE_WIDE = ("temperature_celsius", "voltage_volts")
+#: Readings that are good in any module: thresholds that exclude them are noise.
+USUAL = {"temperature_celsius": (25.0, 45.0), "voltage_volts": (3.3,)}
 LIMITS = ("low alarm", "low warning", "high warning", "high alarm")
 #: Facts, and their names in both tools.
 TEXTS = {
@@ -119,7 +121,10 @@ class OpticalModule:
     def valid_limits(self) -> dict[str, list[float]]:
         """Return the ascending thresholds of quantities that have readings; some modules hold noise in their place."""
         limits = {key: [self.limits.get(key, {}).get(name, math.nan) for name in LIMITS] for key in self.lanes}
-        return {key: row for key, row in limits.items() if self.lanes[key] and row[0] <= row[1] < row[2] <= row[3]}
+        ascending = {key: row for key, row in limits.items() if self.lanes[key] and row[0] <= row[1] < row[2] <= row[3]}
+        return {
+            key: row for key, row in ascending.items() if all(row[1] <= usual <= row[2] for usual in USUAL.get(key, ()))
+        }
 
     def beyond(self) -> Iterator[tuple[str, str]]:
         """Yield alarm or warning, and in words which value of a lane in use is beyond which threshold."""

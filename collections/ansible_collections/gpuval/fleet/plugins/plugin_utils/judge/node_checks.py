@@ -11,7 +11,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..records.documents import LAUNCHED, RUN_ENDED, Document, EvidenceProblem, Record
 from ..records.evidence import RunEvidence
-from . import coherence, comparisons, declared, implicated_parts, plausible, unsteady
+from . import coherence, comparisons, declared, implicated_parts, link_losses, plausible, unsteady
 from .baseline import lend_spreads
 from .cabling import CablingComparison
 from .check import FACTS, Check, Subject
@@ -55,6 +55,11 @@ class JudgedRun:
     def cabling(self) -> CablingComparison:
         """Where the ports of the nodes lead, against the plan."""
         return CablingComparison(self.document, self.subjects)
+
+    @functools.cached_property
+    def shared_link_losses(self) -> dict[tuple[str, str], str]:
+        """For each node and stage whose lost links other nodes lost, too, what they share."""
+        return link_losses.find_shared(self.subjects)
 
     @functools.cached_property
     def problems(self) -> dict[str, list[EvidenceProblem]]:
@@ -121,6 +126,10 @@ class JudgedRun:
         self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
         shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
         self.context.fleet += [*of_fleet, *(failure.entry() for failure in shared)]
+
+
+#: Metrics of network ports that fail a node, unless its owner declares that none is used (gpuval_nic_count: 0).
+METRICS_OF_PORTS = frozenset({"optics_alarm_count", "link_down_new_count", "link_symbol_error_new_ratio"})
 
 
 @dataclass(frozen=True)
@@ -198,7 +207,9 @@ def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
     if stage not in context.of_stages:
         context.of_stages[stage] = of_stage(context.criteria, stage)
     skus = case.subject.skus
-    return [one for one in context.of_stages[stage] if one.catalogue_sku is None or one.catalogue_sku in skus]
+    untested = METRICS_OF_PORTS if case.expected.get("nics", {}).get("count") == 0 else ()
+    criteria = [one for one in context.of_stages[stage] if one.metric not in untested]
+    return [one for one in criteria if one.catalogue_sku is None or one.catalogue_sku in skus]
 
 
 def was_slow(case: NodeCase, stage: str) -> bool:
@@ -306,6 +317,7 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, case: [*checks, *changed_and_exempt_checks(case.run.evidence.changed.get(case.name), case.expected)],
     _withhold,
     _accept_alone,
+    lambda checks, case: link_losses.blame_switch(checks, case.run.shared_link_losses, case.name),
     lambda checks, case: implicated_parts.follow_the_fleet(checks, case.run.context.criteria),
     lambda checks, case: implicated_parts.name_the_cause(checks, case.subject),
 )
