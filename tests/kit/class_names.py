@@ -1,5 +1,6 @@
 """Every word that the class of a node can be, but for checks of a user's own."""
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.link_losses import FAILURE_CLASS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.racks import CHECKS, OF_PLANE
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.properties import VERSIONS
@@ -46,6 +47,7 @@ def class_names():
             *stages,
             *ended,
             *OWN,
+            FAILURE_CLASS,
             OF_PLANE,
             *(check.name for check in CHECKS),
             *(f"versions_{kind}" for kind in VERSIONS),
