@@ -13,9 +13,15 @@ from tests.kit.bundled_runs import make
 
 pytestmark = pytest.mark.usefixtures("shipped_proofs")
 RUN_ID = "20261102-100000-a1b2"
-#: How the plan and the nodes name the switches; the last one sends no name.
-PLANNED = {"eth4": "leaf-a1", "eth5": "Leaf-A2.dc7.example", "eth6": "0011.2233.4455"}
-SEEN = {"eth4": "LEAF-A1.dc7.example", "eth5": "leaf-a2", "eth6": None}
+#: How the plan and the nodes name the switches; the last two send no name.
+PLANNED = {
+    "eth4": "leaf-a1",
+    "eth5": "Leaf-A2.dc7.example",
+    "eth6": "0011.2233.4455",
+    "mlx5_0": "b83f:d203:00a1:b2c0",
+}
+SEEN = {"eth4": "LEAF-A1.dc7.example", "eth5": "leaf-a2", "eth6": None, "mlx5_0": None}
+IDS = {"mlx5_0": "0xb83fd20300a1b2c0"}
 
 
 def written(results):
@@ -30,7 +36,9 @@ def written(results):
         facts["environment"]["cabling"] = [
             {
                 "names": [port],
-                "neighbours": [{"name": switch, "id": "00:11:22:33:44:55", "ports": [f"Ethernet1/{place}"]}],
+                "neighbours": [
+                    {"name": switch, "id": IDS.get(port, "00:11:22:33:44:55"), "ports": [f"Ethernet1/{place}"]}
+                ],
                 "problem": None,
             }
             for port, switch in SEEN.items()
@@ -63,7 +71,16 @@ def test_the_cabling_is_judged_alike_under_other_names(tmp_path):
     assert sorted(check["verdict"] for check in first).count("fail") == 3  # of two exchanged nodes one each
     text = "".join(path.read_text() for path in (target / "run").rglob("*") if path.is_file()).lower()
     original = (bundle / "run/report.json").read_text().lower()
-    for name in ("leaf-a1", "leaf-a2", "dc7.example", "mgmt-7", "lab.example", "00:11:22:33:44:55", "0011.2233.4455"):
+    for name in (
+        "leaf-a1",
+        "leaf-a2",
+        "dc7.example",
+        "mgmt-7",
+        "lab.example",
+        "00:11:22:33:44:55",
+        "0011.2233.4455",
+        "b83f",
+    ):
         assert name not in text
     assert "leaf-a1" in original and "mgmt-7" in original
 

@@ -25,7 +25,8 @@ _HEX = "[0-9A-Fa-f]"
 _MAC = re.compile(rf"(?<![\w:-]){_HEX}{{2}}([:-]){_HEX}{{2}}(?:\1{_HEX}{{2}}){{4,18}}(?![0-9A-Za-z]|[:-]\w)", re.ASCII)
 _DOTTED_MAC = re.compile(rf"(?<![\w.]){_HEX}{{4}}\.{_HEX}{{4}}\.{_HEX}{{4}}(?![0-9A-Za-z]|\.\w)", re.ASCII)
 _GUID = re.compile(rf"(?<![\w:]){_HEX}{{4}}(?::{_HEX}{{4}}){{3}}(?![\w:])", re.ASCII)
-_BARE_MAC = re.compile(rf"(?<!{_HEX}){_HEX}{{12}}(?!{_HEX})", re.ASCII)
+#: MAC addresses, and GUIDs of InfiniBand as its tools print them.
+_BARE_MAC = re.compile(rf"(?<!{_HEX})(?:0x)?{_HEX}{{12}}(?:{_HEX}{{4}})?(?!{_HEX})", re.ASCII)
 #: Numbers of octets in hardware addresses: Ethernet, EUI-64, InfiniBand.
 _OCTETS = (6, 8, 20)
 _VERSION_BEFORE = re.compile(
@@ -54,7 +55,7 @@ def canonical(text: str) -> str | None:
 
 def canonical_mac(text: str) -> str | None:
     """A MAC address as lower-case hexadecimal digits; None for any other text, and for all zeros or ones."""
-    digits = re.sub(r"[:.-]", "", text).lower()
+    digits = re.sub(r"^0x|[:.-]", "", text.lower())
     octets, odd = divmod(len(digits), 2)
     if odd or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
         return None
@@ -95,7 +96,7 @@ class Addresses:
         return self._replace(MAC, mac)
 
     def _bare(self, match: re.Match[str]) -> str:
-        mac = match.group().lower()
+        mac = match.group().lower().removeprefix("0x")
         return self._replace(MAC, mac) if mac in self.macs else match.group()
 
     def _ipv6(self, match: re.Match[str]) -> str:
