@@ -118,7 +118,11 @@ REFUSED = tools.ToolResult(
         ('{"lldp": {}}', None, "no LLDP neighbour"),
         ("[1]", '{"Neighbors": 5}', "no LLDP neighbour"),
         ('{"lldp": {"interface": {"eth0": {"chassis": {"id": {}, "capability": {"type": []}}}}}}', None, ""),
-        ('{"lldp": {"interface": {"eth0": {"chassis": {"capability": {"type": {}, "enabled": true}}}}}}', None, ""),
+        (
+            '{"lldp": {"interface": {"eth0": {"chassis": {"id": {}, "capability": {"type": {}, "enabled": true}}}}}}',
+            None,
+            "",
+        ),
         ('{"lldp": {"interface": [{"name": 5}, 3, {"eth0": "x"}]}}', None, ""),
         ("[" * 100_000, None, "lldpctl of this version prints no JSON"),
     ],
