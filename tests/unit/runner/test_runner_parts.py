@@ -325,8 +325,9 @@ def test_facts_are_written_as_a_result(tmp_path):
         (folder / "__init__.py").touch()
     shutil.copy(PACKAGES / "gpuval_node" / "atomic_file.py", package.parent)
     (package / "collect.py").write_text(
-        "def facts_result(root, accelerator):\n"
-        "    return {'state': 'failure', 'message': f'{root} {accelerator}', 'metrics': [], 'environment': {}}\n"
+        "def facts_result(root, accelerator, *, with_cabling):\n"
+        "    message = f'{root} {accelerator} {with_cabling}'\n"
+        "    return {'state': 'failure', 'message': message, 'metrics': [], 'environment': {}}\n"
     )
     environment = {
         **os.environ,
@@ -335,15 +336,15 @@ def test_facts_are_written_as_a_result(tmp_path):
         "GPUVAL_ACCELERATOR": "amd",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "gpuval_runner", "facts", "--root", "/fake"],
+        [sys.executable, "-m", "gpuval_runner", "facts", "--root", "/fake", "--cabling"],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert "failure: /fake amd" in done.stderr
-    assert json.loads((tmp_path / "result.json").read_text())["message"] == "/fake amd"
+    assert "failure: /fake amd True" in done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["message"] == "/fake amd True"
 
 
 def test_a_unit_gets_its_environment_by_a_private_file(tmp_path, monkeypatch):
