@@ -76,7 +76,7 @@ FIGURES = (
     ("*_results_count", 42, "count", 0.0), ("*_actions_count", 18, "count", 0.0),
     ("agfhc_tests_count", 9, "count", 0.0), ("vendor_tools_run_count", 2, "count", 0.0),
     ("vendor_tools_answered_count", 2, "count", 0.0), ("*_count", 0, "count", 0.0),
-    ("gpu_throttle_*_ratio", 0.0, "ratio", 0.0), ("*_loss_ratio", 0.0, "ratio", 0.0),
+    ("gpu_throttle_*_ratio", 0.0, "ratio", 0.0), ("*_loss_ratio", 0.0, "ratio", 0.0), ("link_*_ratio", 0.0, "ratio", 0.0),
     ("gang_loss_spread_ratio", 1e-6, "ratio", 0.014), ("*_error_ratio", 5e-5, "ratio", 0.0),
     ("*_lost_ratio", 0.005, "ratio", 0.2), ("*_uncertainty_ratio", 0.001, "ratio", 0.2),
     ("*_slowest_hundredth_ratio", 0.9, "ratio", 0.02), ("diagnostics_overlap_median_ratio", 1.49, "ratio", 0.01),
@@ -211,9 +211,10 @@ def _record(stage, name, number, family, node, noise):
     metrics = []
     for metric_name in metrics_of(stage, family):
         value, unit, spread = value_of(metric_name, family)
-        of_node = spread * node + noise(0.8 * spread)
+        # A figure that does not scatter takes no draw: one that is added leaves the others as they are.
+        of_node = spread * node + noise(0.8 * spread) if spread else 0
         for part in parts_of(stage, metric_name, family):
-            off = of_node + (noise(0.4 * spread) if part != "node" else 0)
+            off = of_node + (noise(0.4 * spread) if spread and part != "node" else 0)
             figure = value * max(0.05, 1 + off) if spread else value
             metrics.append(metric(metric_name, round(figure) if unit == "count" else figure, unit, part))
     environment = dict(ENVIRONMENTS.get(stage, {}))
