@@ -109,14 +109,14 @@ def test_a_number_of_yaml_is_refused():
             declared.parse_versions({"driver": value})
 
 
-def nobody(_ids):
+def nobody(_of_what):
     return {}
 
 
 def test_they_are_frozen_in_the_run_for_each_node():
     declared = {"gpuval_versions": {"driver": "580.*"}, "gpuval_sku": "h200"}
-    expected = open_run._expected("node-1", declared, ["facts"], [], nobody, "")
+    expected = open_run._expected("node-1", declared, ["facts"], [], nobody, "", nobody)
     assert expected == {"stages": ["facts"], "sku": "h200", "gpu_count": None, "versions": {"driver": ["580.*"]}}
-    assert "versions" not in open_run._expected("node-1", {}, ["facts"], [], nobody, "")
+    assert "versions" not in open_run._expected("node-1", {}, ["facts"], [], nobody, "", nobody)
     with pytest.raises(folder.RunError, match="node-1: gpuval_versions has the key 'vibos'"):
-        open_run._expected("node-1", {"gpuval_versions": {"vibos": "1"}}, ["facts"], [], nobody, "")
+        open_run._expected("node-1", {"gpuval_versions": {"vibos": "1"}}, ["facts"], [], nobody, "", nobody)
