@@ -115,7 +115,10 @@ def test_an_alarm_must_show_twice(machine, golden):
     machine.network_port()
     bad = changed(golden(MODULES[0]), "Module voltage", "3.0400 V")
     answers = iter([bad, golden(MODULES[0])])
-    run = lambda tool, *arguments, timeout: tools.ToolResult(tool, next(answers, ""), returncode=0)  # noqa: E731
+
+    def run(tool, *arguments, timeout):
+        return tools.ToolResult(tool, next(answers, ""), returncode=0)
+
     assert optics._by_ethtool("ens1f0np0", run)[0].lanes["voltage_volts"] == {0: 3.2186}
 
 
