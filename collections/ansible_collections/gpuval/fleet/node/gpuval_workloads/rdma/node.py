@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gpuval_node.hardware import nics
 from gpuval_node.hardware.pci import ADDRESS, DEVICES, accelerators
 from gpuval_node.hardware.tree import Tree
 
@@ -34,7 +35,7 @@ class Rail:
 
     @property
     def end(self) -> PerftestEnd:
-        gid = self.port.roce_v2 if self.port.link_layer == rdma.ETHERNET else None
+        gid = self.port.roce_v2 if self.port.link_layer == nics.ETHERNET else None
         return PerftestEnd(self.port.device, self.port.number, gid.index if gid else None)
 
 
@@ -73,7 +74,7 @@ def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
     ports = [port for device in devices for port in device.ports]
     addresses = {device.name: device.pci_address for device in devices}
     gpus = [gpu.address for gpu in accelerators(tree)]
-    active = [port for port in ports if port.is_active and port.link_layer in (rdma.INFINIBAND, rdma.ETHERNET)]
+    active = [port for port in ports if port.is_active and port.link_layer in (nics.INFINIBAND, nics.ETHERNET)]
     return RdmaNode(
         devices=devices,
         rails=[_rail(tree, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
@@ -82,7 +83,7 @@ def look(tree: Tree, patterns: Sequence[str]) -> RdmaNode:
         links=links,
         cpus={name: cpus for name, (_, cpus) in places.items()},
         numa={name: numa for name, (numa, _) in places.items()},
-        pkeys=[rdma.pkeys(tree, port) for port in active if port.link_layer == rdma.INFINIBAND],
+        pkeys=[rdma.pkeys(tree, port) for port in active if port.link_layer == nics.INFINIBAND],
     )
 
 

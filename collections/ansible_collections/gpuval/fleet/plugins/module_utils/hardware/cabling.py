@@ -47,8 +47,8 @@ def facts(tree: Tree, run: Run) -> list[dict[str, Any]]:
         folder = f"{nics.NET}/{name}"
         if tree.number(f"{folder}/type") == ARPHRD_INFINIBAND or not (neighbours or nics.has_port(tree, name)):
             continue
-        unlinked = tree.read(f"{folder}/operstate") in nics.NO_LINK
-        problem = None if neighbours else NO_LINK if unlinked else complaint or "no LLDP neighbour"
+        is_up = nics.has_link(tree, name)
+        problem = None if neighbours else complaint or "no LLDP neighbour" if is_up else NO_LINK
         ports.append({"names": _names(name, address, devices), "neighbours": neighbours, "problem": problem})
     return ports[:MAX_PORTS]
 
@@ -134,18 +134,18 @@ def _infiniband_ports(
 ) -> Iterator[dict[str, Any]]:
     deadline = time.monotonic() + INFINIBAND_SECONDS
     for device, address in devices.items():
-        for port in tree.entries(f"{nics.RDMA}/{device}/ports"):
-            folder = f"{nics.RDMA}/{device}/ports/{port}"
-            if tree.read(f"{folder}/link_layer") != "InfiniBand":
+        for port in nics.rdma_device(tree, device)["ports"]:
+            number = port["port"]
+            if port["link_layer"] != nics.INFINIBAND or number is None:
                 continue
-            names = [f"{device}:{port}", *(_names(device, address, interfaces) if port == "1" else [])]
+            names = [f"{device}:{number}", *(_names(device, address, interfaces) if number == 1 else [])]
             neighbours: list[Neighbour] = []
-            if "LinkUp" not in (tree.read(f"{folder}/phys_state") or ""):
+            if port["physical_state"] != nics.LINK_UP:
                 problem = NO_LINK
             elif time.monotonic() > deadline:
                 problem = f"no answer to smpquery within {INFINIBAND_SECONDS:g} s for earlier ports"
             else:
-                neighbours, problem = infiniband_peer(run, device, port)
+                neighbours, problem = infiniband_peer(run, device, str(number))
             yield {"names": names, "neighbours": neighbours, "problem": problem or None}
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-from .nics import NET, NO_LINK, RDMA, has_port, pci_address, rdma_device
+from .nics import INFINIBAND, LINK_UP, NET, RDMA, has_link, has_port, pci_address, rdma_device
 from .tree import Tree
 
-INFINIBAND, LINK_UP = "InfiniBand", "LinkUp"
 #: An interface without RDMA counts from this speed on.
 FAST_BITS_PER_SECOND = 25e9
 #: /sys/class/net/*/type of Ethernet; IPoIB has another.
@@ -66,11 +65,9 @@ def network_ports(tree: Tree) -> list[NetworkPort]:
         for port in device["ports"] if not tree.exists(f"{RDMA}/{name}/device/physfn") else ():
             if port["link_layer"] == INFINIBAND and (number := port["port"]):
                 counters = _counters(tree, f"{RDMA}/{name}/ports/{number}")
-                has_link, rate = port["physical_state"] == LINK_UP, port["rate_bits_per_second"]
+                is_up, rate = port["physical_state"] == LINK_UP, port["rate_bits_per_second"]
                 interface = interfaces.get(number)
-                ports.append(
-                    NetworkPort(f"{name}:{number}", interface, name, address, driver, has_link, rate, counters)
-                )
+                ports.append(NetworkPort(f"{name}:{number}", interface, name, address, driver, is_up, rate, counters))
     for name in tree.entries(NET):
         folder, device_folder = f"{NET}/{name}", f"{NET}/{name}/device"
         rate = max(0, tree.number(f"{folder}/speed") or 0) * 1_000_000
@@ -78,9 +75,9 @@ def network_ports(tree: Tree) -> list[NetworkPort]:
         address, driver = pci_address(tree, device_folder), tree.link_name(f"{device_folder}/driver")
         is_ethernet = tree.number(f"{folder}/type") == ETHERNET_TYPE and address and has_port(tree, name)
         if is_ethernet and (rdma or rate >= FAST_BITS_PER_SECOND):
-            has_link = tree.read(f"{folder}/operstate") not in NO_LINK
             counters = _counters(tree, folder)
-            ports.append(NetworkPort(name, name, rdma, address, driver, has_link, rate or None, counters))
+            is_up = has_link(tree, name)
+            ports.append(NetworkPort(name, name, rdma, address, driver, is_up, rate or None, counters))
     return ports
 
 

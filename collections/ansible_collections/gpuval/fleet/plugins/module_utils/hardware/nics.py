@@ -17,6 +17,8 @@ RDMA = "/sys/class/infiniband"
 VIRTUAL_LIMIT = 16
 #: Values of operstate that mean no link (Documentation/networking/operstates.rst).
 NO_LINK = ("down", "lowerlayerdown", "notpresent")
+#: Values of link_layer, and of phys_state of a port with a link.
+ETHERNET, INFINIBAND, LINK_UP = "Ethernet", "InfiniBand", "LinkUp"
 _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x00000003
 #: struct ethtool_drvinfo: command, driver, version, firmware version, ... of linux/ethtool.h.
 _SIZE, _FIRMWARE = 196, slice(68, 100)
@@ -34,12 +36,12 @@ def without_link(tree: Tree) -> set[str]:
     states: dict[Optional[str], set[bool]] = {}
     for name in tree.entries(NET):
         address = pci_address(tree, f"{NET}/{name}/device")
-        states.setdefault(address, set()).add(tree.read(f"{NET}/{name}/operstate") in NO_LINK)
+        states.setdefault(address, set()).add(not has_link(tree, name))
     for name in tree.entries(RDMA):
         address, ports = pci_address(tree, f"{RDMA}/{name}/device"), f"{RDMA}/{name}/ports"
         for port in tree.entries(ports):
             state = _after_number(tree.read(f"{ports}/{port}/phys_state"))
-            states.setdefault(address, set()).add(state not in (None, "LinkUp"))
+            states.setdefault(address, set()).add(state not in (None, LINK_UP))
     return {address for address, unlinked in states.items() if address and unlinked == {True}}
 
 
@@ -112,6 +114,11 @@ def has_port(tree: Tree, name: str) -> bool:
         tree.read(f"{folder}/phys_port_name") or ""
     )
     return tree.exists(f"{folder}/device") and not is_function
+
+
+def has_link(tree: Tree, name: str) -> bool:
+    """Return whether an interface has a link, or does not say that it has none."""
+    return tree.read(f"{NET}/{name}/operstate") not in NO_LINK
 
 
 def firmware_version(name: str) -> Optional[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from gpuval_node.hardware import nics
 from gpuval_node.network.packets import LARGEST
 from gpuval_node.network.routes import is_ip
 
@@ -25,14 +26,14 @@ def of_ports(local: Local) -> list[str]:
     """Return problems of RDMA ports: ports with a link that are not active, or no active port."""
     if not local.ports:
         return []
-    waiting = [p for p in local.ports if p.physical_state == rdma.LINK_UP and p.state in ("INIT", "ARMED")]
+    waiting = [p for p in local.ports if p.physical_state == nics.LINK_UP and p.state in ("INIT", "ARMED")]
     if waiting:
         names = _names(f"{port.name} is {port.state}" for port in waiting)
         return [f"{names}: the link is up, but the port is not active: check that a subnet manager runs"]
     if not any(port.is_active for port in local.ports):
         names = _names(f"{p.name} is {p.state} ({p.physical_state})" for p in local.ports)
         return [f"no RDMA port is active: {names}"]
-    ethernet = [port for port in local.ports if port.is_active and port.link_layer == rdma.ETHERNET]
+    ethernet = [port for port in local.ports if port.is_active and port.link_layer == nics.ETHERNET]
     if ethernet and not any(port.roce_v2 for port in ethernet):
         names = _names(port.name for port in ethernet)
         return [f"{names}: no address for RoCE v2; give the network interface behind it an IP address"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuval_node.hardware.cpu import cpu_list
 from gpuval_node.hardware.link_counters import LINK_ERRORS
-from gpuval_node.hardware.nics import RDMA, rdma_device
+from gpuval_node.hardware.nics import ETHERNET, RDMA, rdma_device
 from gpuval_node.hardware.pci import DEVICES, numa_node
 from gpuval_node.hardware.tree import Tree
 
@@ -28,8 +28,7 @@ CONTROLLER = 0x0207
 #: Maximum entries to read of a GID table: hosts use the first few of hundreds.
 MOST_GIDS = 64
 MOST_PKEYS, NO_PKEY = 128, "0x0000"
-ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
-ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
+ACTIVE = "ACTIVE"
 ROCE_V2 = "RoCE v2"
 #: Counters of lost or late packets. (``out_of_sequence`` also counts reordering by adaptive routing.)
 RETRANSMISSIONS = (
