@@ -5,6 +5,7 @@ import csv
 import io
 from pathlib import Path
 
+from . import files
 from .errors import SettingError, reason_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -13,8 +14,7 @@ MAX_FILE_BYTES = 16 << 20
 def read(path: Path, what: str) -> str:
     """The text of a file. ``what``: the file's content for messages. Raises SettingError."""
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = files.read(path, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingError(f"the {what}, {path}, cannot be read: {reason_of(error)}") from None
     if len(data) > MAX_FILE_BYTES:

@@ -18,12 +18,13 @@ TURN_SECONDS = 0.05
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def read(path: Path) -> bytes:
-    """The content of a regular file. Raises OSError, also for what is no file: opening a FIFO would wait for ever."""
+def read(path: Path, most: int = -1) -> bytes:
+    """The content of a regular file, or its first ``most`` bytes. Raises OSError, also for what is no file: opening a
+    FIFO would wait for ever."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))
-        return stream.read()
+        return stream.read(most)
 
 
 def read_private(path: Path) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import schemas
+from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.escape import one_line
 
@@ -52,8 +52,7 @@ def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
     if not path.is_file():
         raise MadError(f"{name}: {'not a regular file' if path.exists() else 'no such file'} in {root}")
     try:
-        with path.open("rb") as stream:
-            data = stream.read(limit + 1)
+        data = files.read(path, limit + 1)
     except OSError as error:
         raise MadError(f"{name}: {error.strerror}: make it readable") from error
     if len(data) > limit:
