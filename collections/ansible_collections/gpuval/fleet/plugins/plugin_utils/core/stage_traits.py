@@ -64,9 +64,15 @@ def figures_of(stages: Iterable[str]) -> list[StageFigure]:
 
 
 @extensions.cached
+def alternatives_to(metric: str) -> Sequence[str]:
+    """The metrics of which a stage reports only one, this one among them; else this one alone."""
+    lists = (traits.alternatives for traits in traits_of_stages().values())
+    return next((metrics for metrics in lists if metric in metrics), [metric])
+
+
 def table_row(table: str, metric: str) -> Mapping[str, Any]:
     """The first row of ``ranges`` or ``comparisons`` that fits the metric's name: of its stage, else of all stages,
-    whose last row fits all. A row is always the same object."""
+    whose last row fits all."""
     rows = (row for traits in (*traits_of_stages().values(), _read(OF_ALL)) for row in getattr(traits, table))
     return next(row for row in rows if any(pattern_of(name).fullmatch(metric) for name in row["metrics"]))
 

@@ -110,7 +110,7 @@ class CablingComparison:
         self._by_port = values_by_key(((_host(cable.switch), port_name(cable.switch_port)), cable) for cable in ends)
         self._switches = {_host(cable.switch) for cable in ends}
         hostnames = (environment.texts(subject.records[FACTS]["environment"], "os.hostname")
-                     for subject in subjects.values() if FACTS in subject.records)  # fmt: skip
+                     for subject in subjects.values() if planned and FACTS in subject.records)  # fmt: skip
         self._hosts = {_host(name) for name in (*run["nodes"], *(name for names in hostnames for name in names))}
         self.nodes = {
             name: [self._compare(cable, cables, subjects[name].records.get(FACTS)) for cable in cables]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core import units
+from ..core import extensions, units
 from ..core.extensions import short_path
 from ..core.grouping import values_by_key
 from ..core.stage_traits import OF_ALL, table_row
@@ -183,7 +183,7 @@ def _compared(rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> Compar
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
     """Draw each figure's spread to that of similar figures of the stage: few nodes often show less (Smyth 2004)."""
     spread = ((key, figure) for key, figure in figures.items() if figure.spread)
-    similar = values_by_key(((key.kind, key.stage, id(figure.rule.metrics)), figure) for key, figure in spread)
+    similar = values_by_key(((key.kind, key.stage, *figure.rule.metrics), figure) for key, figure in spread)
     for alike in similar.values():
         usual = statistics.median(figure.spread for figure in alike)
         for figure in alike:
@@ -255,6 +255,7 @@ class ComparisonRule:
         return -math.log(1 - self.margin) if self.worse == "lower" else math.log(1 + self.margin)
 
 
+@extensions.cached
 def comparison_rule_of(metric: str) -> ComparisonRule:
     """The first rule that matches the metric's name; the last one matches all."""
     return ComparisonRule(**table_row("comparisons", metric))

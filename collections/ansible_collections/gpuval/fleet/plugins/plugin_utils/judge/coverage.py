@@ -13,7 +13,7 @@ from typing import Any
 from ..core import extensions
 from ..core.escape import one_line
 from ..core.grouping import values_by_key
-from ..core.stage_traits import traits_of, traits_of_stages
+from ..core.stage_traits import alternatives_to, traits_of
 from ..core.text import first_lines
 from ..records import environment
 from ..records.documents import Document, Record
@@ -148,9 +148,7 @@ def _unreported(node: Document, subject: Subject, criteria: Sequence[Check]) -> 
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):
             continue  # the whole stage is missing, which has an entry of its own
-        lists = (traits.alternatives for traits in traits_of_stages().values())
-        alike = next((metrics for metrics in lists if check.metric in metrics), [check.metric])
-        if not any(subject.metrics(record, metric, check.scope) for metric in alike):
+        if not any(subject.metrics(record, metric, check.scope) for metric in alternatives_to(check.metric)):
             notes = record["environment"]
             why = environment.texts(notes, f"telemetry.absent.{check.metric}")
             if not why and check.metric.startswith("memory_ecc_"):

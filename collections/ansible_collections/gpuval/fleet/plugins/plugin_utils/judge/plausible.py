@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core import units
+from ..core import extensions, units
 from ..core.stage_traits import table_row
 from ..records.documents import UNFINISHED, NodeMetric, Record
 from . import sku_catalogue
@@ -40,6 +40,7 @@ class Range:
         return self.high if peak is None else float(peak) * self.times
 
 
+@extensions.cached
 def range_of(metric: str) -> Range:
     """The first range that matches the metric's name; the last range matches all."""
     return Range(**table_row("ranges", metric))
