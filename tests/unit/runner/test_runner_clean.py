@@ -36,7 +36,7 @@ def test_clean_ends_a_run_at_work(node):
     assert answer["left"] == []
     assert sorted(answer["killed"]) == sorted(trial["killed"]), "a trial names what a clean ends"
     assert not alive(pid)
-    assert not alive(runner)
+    until(lambda: not alive(runner), what="the end of the runner, which has given its lock back")
     assert not node.files.root.exists()
 
 

@@ -49,7 +49,7 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
     try:
         yield result
     finally:
-        child.terminate()
+        child.kill()  # a signal that it can handle may not end it: it has this process' handlers
         child.join()
         reader.close()
 
