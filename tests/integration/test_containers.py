@@ -183,7 +183,7 @@ def test_a_cancel_ends_the_container(engine, image, node, script, code, said):
     waits = stage("a", script, image=image, grace_seconds=2)
     plan_for(node, engine, waits, stage("b", image=image))
     running = node.begin("run")
-    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    until(lambda: node.files.result("logs/a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     assert node.ask("cancel", "--wait", "60")["running"] is False
     running.wait(30)
     assert node.states() == {"a": "cancelled", "b": "cancelled"}
@@ -196,7 +196,7 @@ def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
     script = f"test -e /opt/gpuval/models/second && {{ {SUCCEED}; exit 0; }}; {DEAF}"
     plan_for(node, engine, stage("a", script, image=image))
     running = node.begin("run")
-    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    until(lambda: node.files.result("logs/a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     os.kill(running.pid, signal.SIGKILL)
     running.wait(10)
     (left,) = containers(engine, node)
@@ -234,7 +234,7 @@ def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, t
 def test_clean_ends_what_a_killed_runner_left(engine, image, node):
     plan_for(node, engine, stage("a", DEAF, image=image))
     running = node.begin("run")
-    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    until(lambda: node.files.result("logs/a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     os.kill(running.pid, signal.SIGKILL)
     running.wait(10)
     told = node.ask("clean")
@@ -266,7 +266,7 @@ def test_an_engine_of_an_extension_runs_and_is_cleaned(engine, image, node, tmp_
         runtime="wrapped", deadline_seconds=RUN_SECONDS,
     )  # fmt: skip
     running = node.begin("run", environment=environment)
-    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    until(lambda: node.files.result("logs/a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     os.kill(running.pid, signal.SIGKILL)
     running.wait(10)
     (node.files.models / "second").touch()
@@ -284,7 +284,7 @@ def test_an_engine_of_an_extension_runs_and_is_cleaned(engine, image, node, tmp_
 def test_the_client_of_the_engine_killed_is_distinguished(engine, image, node):
     plan_for(node, engine, stage("a", READY, image=image, grace_seconds=2))
     running = node.begin("run")
-    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    until(lambda: node.files.result("logs/a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     state = json.loads(node.files.state.read_text())
     os.kill(state["current"]["pid"], signal.SIGKILL)
     running.wait(60)

@@ -49,4 +49,4 @@ def run(node: Node, path: Path, seconds: float = 60, **chosen) -> tuple[dict, st
     """Run a job as the only stage of a plan; its final record and its log."""
     name = put(node, path, seconds, **chosen)
     node.call("run", seconds=seconds + 30)
-    return node.record(name), node.files.log(name).read_text()
+    return node.record(name), node.files.result(f"logs/{name}").read_text()

@@ -193,7 +193,7 @@ class Node:
         (self.base / "released").write_text("yes")
 
     def log(self, name: str) -> str:
-        return self.files.log(name).read_text(errors="replace")
+        return self.files.result(f"logs/{name}").read_text(errors="replace")
 
     def close(self) -> None:
         for process in self._started:

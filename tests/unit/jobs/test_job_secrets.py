@@ -91,7 +91,7 @@ def test_a_secret_that_is_part_of_a_figure_or_a_word_of_the_format_changes_neith
     found = {metric["name"]: metric["value"] for metric in record["metrics"]}
     assert found == found | {"lowest": 91234, "b": 5912, "mine": 59123.5, "own_count": 91234}
     assert "steps for ***" in log
-    assert json.loads(node.files.series("mine").read_text())["series"][0]["y"] == [9123]
+    assert json.loads(node.files.result("series/mine").read_text())["series"][0]["y"] == [9123]
 
 
 def test_no_part_of_a_secret_becomes_the_name_or_the_unit_of_a_figure(node, tmp_path):

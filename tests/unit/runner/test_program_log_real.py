@@ -63,7 +63,7 @@ def test_the_log_of_a_real_trainer(node, tmp_path):
     assert record["state"] == "success", record["message"]
     *steps, summary = json.loads(history_file.read_text())
     found = {metric["name"]: metric["value"] for metric in record["metrics"]}
-    curves = {curve["name"]: curve for curve in json.loads(node.files.series("tune").read_text())["series"]}
+    curves = {curve["name"]: curve for curve in json.loads(node.files.result("series/tune").read_text())["series"]}
     assert curves["tune_loss"]["y"] == pytest.approx([step["loss"] for step in steps], rel=1e-3)
     assert curves["tune_gradient_norm"]["y"] == pytest.approx([step["grad_norm"] for step in steps], rel=1e-3)
     assert found["tune_loss_last"] == pytest.approx(steps[-1]["loss"], rel=1e-3)
@@ -82,7 +82,7 @@ def test_the_log_of_deepspeeds_own_timer(node, tmp_path):
     record = node.record("zero")
     assert record["state"] == "success", record["message"]
     found = {metric["name"]: metric["value"] for metric in record["metrics"]}
-    (curve,) = json.loads(node.files.series("zero").read_text())["series"]
+    (curve,) = json.loads(node.files.result("series/zero").read_text())["series"]
     assert (curve["name"], curve["x"]) == ("zero_samples_per_second", [4, 6, 8, 10, 12, 14, 16, 18, 20])
     # Its mean is over all steps, the figure is the median of the printed ones: alike within what a busy machine adds.
     assert found["zero_samples_per_second"] == pytest.approx(json.loads(mean_file.read_text()), rel=0.5)

@@ -47,7 +47,7 @@ def test_what_the_store_has_need_not_be_fetched(node, store):
     node.put_plan(stage("a"), stage("b"))
     assert node.call("run").returncode == 0
     assert set(node.ask("fetch", "--not-uploaded")["files"]) == {"records/b", "logs/b"}
-    node.files.log("a").write_text("changed since")
+    node.files.result("logs/a").write_text("changed since")
     assert set(node.ask("fetch", "--not-uploaded")["files"]) == {"records/b", "logs/a", "logs/b"}
 
 
@@ -55,16 +55,17 @@ def test_the_digests_of_files_and_of_last_uploads_are_stated(node, store):
     node.put_store(store.url, ["a"])
     node.put_plan(stage("a"), stage("b"))
     node.call("run")
-    digest_of = {name: hashlib.sha256(node.files.log(name).read_bytes()).hexdigest() for name in ("a", "b")}
+    logs = {name: node.files.result(f"logs/{name}").read_bytes() for name in ("a", "b")}
+    digest_of = {name: hashlib.sha256(log).hexdigest() for name, log in logs.items()}
     answer = node.ask("fetch", "--since", json.dumps({"records/a": "*", "logs/b": digest_of["b"]}))
     assert set(answer["files"]) == {"logs/a", "records/b"}, "* stands for any digest"
     assert answer["digests"].keys() == {"records/a", "records/b", "logs/a", "logs/b"}
     assert (answer["digests"]["logs/a"], answer["digests"]["logs/b"]) == ([digest_of["a"]], [digest_of["b"]])
 
-    node.files.log("a").write_text("changed since")
+    node.files.result("logs/a").write_text("changed since")
     changed = hashlib.sha256(b"changed since").hexdigest()
     assert node.ask("fetch")["digests"]["logs/a"] == sorted([changed, digest_of["a"]])
-    node.files.log("a").unlink()
+    node.files.result("logs/a").unlink()
     small = node.ask("fetch", "--limit-bytes", "1")
     assert (small["more"], len(small["files"])) == (True, 1)
     assert small["digests"].keys() == answer["digests"].keys(), "also of what waits, and of what only the store has"

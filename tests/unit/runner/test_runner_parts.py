@@ -32,20 +32,20 @@ from tests.kit.runner import PACKAGES, SUCCEED, plan, stage
 def test_one_lock_one_holder(tmp_path):
     path = tmp_path / "lock"
     assert lock.holder(path) is None
-    with lock.Lock.take(path, unit="u"):
+    with lock.take(path, unit="u"):
         assert lock.holder(path)["pid"] == os.getpid()
         assert lock.holder(path)["unit"] == "u"
         with pytest.raises(LockHeldError, match=f"held by runner pid {os.getpid()} since 20"):
-            lock.Lock.take(path, wait_seconds=0.1)
+            lock.take(path, wait_seconds=0.1)
     assert lock.holder(path) is None
-    lock.Lock.take(path).release()
+    lock.take(path).close()
 
 
 def test_a_lock_goes_with_its_holder_and_not_to_its_children(tmp_path):
     path = tmp_path / "lock"
     script = (
-        "import subprocess, sys, pathlib; from gpuval_runner.lock import Lock;"
-        "held = Lock.take(pathlib.Path(sys.argv[1]));"
+        "import subprocess, sys, pathlib; from gpuval_runner import lock;"
+        "held = lock.take(pathlib.Path(sys.argv[1]));"
         "subprocess.Popen(['sleep', '20'], stdout=subprocess.DEVNULL); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

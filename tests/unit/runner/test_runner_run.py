@@ -78,7 +78,7 @@ def test_every_way_to_end(node):
     assert "command not found: /no/such/tool" in records["missing"]["message"]
     assert records["printed"]["metrics"][0]["value"] == 12.5
     assert records["needing"]["message"] == "needs crashes, which ended in crash"
-    SERIES_SCHEMA.validate(json.loads(node.files.series("good").read_text()))
+    SERIES_SCHEMA.validate(json.loads(node.files.result("series/good").read_text()))
     assert list((node.files.root / "work").iterdir()) == []
     assert "out of ideas" in node.log("crashes")
 
@@ -597,13 +597,13 @@ def test_the_log_of_a_known_program_becomes_metrics_and_curves(node):
         "pretrain_loss_last": (5.5, "loss"),
         "pretrain_steps_count": (4, "count"),
     }
-    series = json.loads(node.files.series("pretrain").read_text())
+    series = json.loads(node.files.result("series/pretrain").read_text())
     SERIES_SCHEMA.validate(series)
     assert [(c["name"], c["x"], c["y"]) for c in series["series"]] == [
         ("pretrain_loss", [1, 2, 3, 4], [8.5, 7.5, 6.5, 5.5])
     ]
     assert {m["name"] for m in node.record("died")["metrics"]} >= {"died_step_seconds", "died_loss_last"}
     # Its own curve of the name counts, and no second one is there.
-    curves = json.loads(node.files.series("own").read_text())["series"]
+    curves = json.loads(node.files.result("series/own").read_text())["series"]
     assert [(c["name"], c["y"]) for c in curves] == [("own_loss", [7])]
     assert "its output has no declared figure" in node.record("other")["message"]

@@ -113,7 +113,7 @@ def test_a_cpu_stage_has_the_hosts_figures_and_its_own(node):
     assert found["a_seconds"] == 1.5 and found["telemetry_samples_count"] == -1  # the workload's own are never replaced
     assert found.keys() >= HOST and not any(name.startswith("gpu_") for name in found)
     assert record["environment"]["torch"] == "x" and record["environment"]["telemetry"] == "mine"
-    series = json.loads(node.files.series("work").read_text())
+    series = json.loads(node.files.result("series/work").read_text())
     SERIES_SCHEMA.validate(series)
     assert [curve["name"] for curve in series["series"]] == ["loss"]
 
@@ -144,7 +144,7 @@ def test_a_gpu_stage_has_all_figures_and_curves(node, gpus):
     assert (of_node["gpu_lost_count"], of_node["topology_changed_count"]) == (0, 0)
     assert of_node["telemetry_samples_count"] >= 5
     assert record["environment"]["telemetry"]["source"] == "nvml"
-    series = json.loads(node.files.series("work").read_text())
+    series = json.loads(node.files.result("series/work").read_text())
     SERIES_SCHEMA.validate(series)
     power = [curve for curve in series["series"] if curve["name"] == "gpu_power_watts"]
     assert [curve["scope"] for curve in power] == [f"gpu:{index}" for index in range(8)]

@@ -31,7 +31,7 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter, RankFigure  # noqa: E402
+from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter  # noqa: E402
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -180,7 +180,7 @@ def test_a_slow_numa_node_and_threads_that_may_not_be_placed(alone, monkeypatch)
     monkeypatch.setattr(host, "numa_nodes", lambda: {0: [0], 1: [1]})
     monkeypatch.setattr(host, "triad", lambda cpus, seconds: 8e10 if cpus == [0] else 6e10)
     found = metered(host.numa_memory, alone, Clockless(alone), 0.1)
-    assert {figure.name: figure.value for figure in found.figures} == {
+    assert {figure["name"]: figure["value"] for figure in found.figures} == {
         "diagnostics_numa_memory_bytes_per_second": 6e10, "diagnostics_numa_balance_ratio": 0.75
     }  # fmt: skip
     assert found.by_numa_node == {"0": 8e10, "1": 6e10}
@@ -222,7 +222,7 @@ def metered(part, ranks: Ranks, meter: Meter, *arguments) -> Meter:
 
 
 def error_of(found: Meter, name: str = "diagnostics_matmul_fp32_error_ratio") -> float:
-    return next(figure.value for figure in found.figures if figure.name == name)
+    return next(figure["value"] for figure in found.figures if figure["name"] == name)
 
 
 def multiplied(ranks: Ranks, size: int = 256) -> float:
@@ -329,7 +329,7 @@ def test_an_unsteady_transfer_is_reported_as_it_was(alone, monkeypatch):
     laps = iter([[1.0, 2.0, 5.0], *[[1.0, 1.0]] * 4])
     monkeypatch.setattr(Clockless, "time", lambda _self, _work, _seconds, **_more: LapStatistics(next(laps)))
     found = metered(transfers.transfers, alone, Clockless(alone), 0.1)
-    figures = {figure.name: figure.value for figure in found.figures}
+    figures = {figure["name"]: figure["value"] for figure in found.figures}
     assert figures["diagnostics_host_to_device_bytes_per_second"] == 2**16 / (8 / 3)
     assert figures["diagnostics_host_to_device_median_bytes_per_second"] == 2**16 / 2
     assert next(laps, None) is None
@@ -419,7 +419,7 @@ def test_a_precision_that_this_pytorch_lacks_is_left_out(alone, monkeypatch, err
     assert set(found.left_out) == {"fp8"}
     assert found.left_out["fp8"].startswith(f"not supported by this PyTorch: {type(error).__name__}: ")
     assert "\n" not in found.left_out["fp8"]
-    names = {figure.name for figure in found.figures}
+    names = {figure["name"] for figure in found.figures}
     assert "diagnostics_matmul_bf16_tflops" in names
     assert "diagnostics_matmul_fp8_tflops" not in names
 
@@ -669,15 +669,15 @@ def test_every_pair_meets_once_and_rounds_are_disjoint(count):
 
 
 def test_a_part_and_a_link_behind_the_others_are_named():
-    ranks, result = Ranks(0, 4, TorchDevices("cuda", 4, "nccl")), WorkloadResult()
-    everyone = [[RankFigure("diagnostics_matmul_bf16_tflops", value, "TFLOP/s")] for value in (700, 702, 560, 701)]
-    everyone[1] += [
-        RankFigure("diagnostics_peer_bytes_per_second", rate, "bytes/s", f"link:gpu{source}>gpu1")
-        for source, rate in ((0, 3.5e11), (2, 3.5e11), (3, 1.7e11))
-    ]
-    everyone[0].append(RankFigure("diagnostics_host_cpu_tflops", 2.0, "TFLOP/s", "node"))
-    everyone[1].append(RankFigure("diagnostics_host_cpu_tflops", 1.0, "TFLOP/s", "node"))
-    run.put_together(ranks, result, everyone)
+    result = WorkloadResult()
+    meters = [Meter(Ranks(rank, 4, TorchDevices("cuda", 4, "nccl"))) for rank in range(4)]
+    for meter, value in zip(meters, (700, 702, 560, 701)):
+        meter.add("diagnostics_matmul_bf16_tflops", value, "TFLOP/s")
+    for source, rate in ((0, 3.5e11), (2, 3.5e11), (3, 1.7e11)):
+        meters[1].add("diagnostics_peer_bytes_per_second", rate, "bytes/s", f"link:gpu{source}>gpu1")
+    meters[0].add("diagnostics_host_cpu_tflops", 2.0, "TFLOP/s", "node")
+    meters[1].add("diagnostics_host_cpu_tflops", 1.0, "TFLOP/s", "node")
+    run.put_together(Ranks(0, 4, TorchDevices("cuda", 4, "nccl")), result, [meter.figures for meter in meters])
     assert run.behind(result) == [
         "link:gpu3>gpu1 diagnostics_peer_bytes_per_second -51%",
         "gpu:2 diagnostics_matmul_bf16_tflops -20%",

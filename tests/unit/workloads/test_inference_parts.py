@@ -161,9 +161,9 @@ def test_the_model_is_split_over_as_many_gpus_as_divide_its_heads(config, gpus, 
 
 
 def test_vllm_spreads_over_the_gpus_it_is_given(monkeypatch):
-    monkeypatch.setattr(servers, "_is_importable", lambda package: True)
+    monkeypatch.setattr(servers, "find_spec", lambda package: True)
     server = servers.choose("auto", None, ["--seed", "1"], TorchDevices("cuda", 8, "nccl"))
-    command = servers.fill(server.command, servers.substitutions("/m/x", "x", "127.0.0.1", 5, 8, 4))
+    command = servers.fill(server.command, {"python": sys.executable, "tensor_parallel_size": "4"})
     assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert command[command.index("--tensor-parallel-size") + 1] == "4"
     assert command[-2:] == ["--seed", "1"]
@@ -174,13 +174,13 @@ def test_vllm_spreads_over_the_gpus_it_is_given(monkeypatch):
     [("command", None, "--server-command"), ("vllm", None, "vllm cannot be imported"), ("auto", None, "pip install")],
 )
 def test_what_is_not_installed_is_reported_with_the_remedy(monkeypatch, kind, command, words):
-    monkeypatch.setattr(servers, "_is_importable", lambda package: False)
+    monkeypatch.setattr(servers, "find_spec", lambda package: False)
     with pytest.raises(WorkloadFailure, match=words):
         servers.choose(kind, command, (), CPU)
 
 
 def test_a_server_that_is_not_installed_is_no_fault_of_the_node(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "_is_importable", lambda package: package != "fastapi")
+    monkeypatch.setattr(servers, "find_spec", lambda package: package != "fastapi")
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     options = program.parse_arguments(["--model-folder", "tiny", "--server", "transformers", "--seconds", "1"])
@@ -203,12 +203,13 @@ def test_a_server_that_is_not_installed_is_no_fault_of_the_node(tmp_path, monkey
     ],
 )
 def test_what_is_missing_beside_the_node_is_named_as_such(tmp_path, monkeypatch, arguments, words):
-    monkeypatch.setattr(servers, "_is_importable", lambda package: False)
+    monkeypatch.setattr(servers, "find_spec", lambda package: False)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     for name, value in {"GPUVAL_MODELS_DIR": str(tmp_path), "GPUVAL_ACCELERATOR": "cpu"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GPUVAL_RESULT_FILE", str(tmp_path / "result.json"))
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
     assert program.main([*arguments, "--seconds", "1"]) == 1
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["environment"]["fault"] == "no_server"

@@ -21,6 +21,7 @@ from tests.kit.workload_process import Workload
 
 MODULE = "gpuval_workloads.loading"
 NAME = "models--gpuval--tiny-llama"
+OPTIONS = program.parse_arguments(["--model-folder", NAME])
 WEIGHTS = "model.safetensors"
 
 
@@ -217,7 +218,7 @@ def test_a_disk_that_fills_up_during_the_transfer(stored, small_disk, variables,
     result = WorkloadResult()
     environ = {**os.environ, **variables, "GPUVAL_MODELS_DIR": str(small_disk)}
     with pytest.raises(program.WorkloadCrash, match="disk full"):
-        program.load(program.LoadingOptions(NAME), environ, result)
+        program.load(OPTIONS, environ, result)
     assert not list(small_disk.rglob("*.partial"))
 
 
@@ -252,7 +253,7 @@ def test_a_store_that_cannot_be_reached(variables, monkeypatch, capsys):
         closed.bind(("127.0.0.1", 0))
         config.write_text("\n".join([*lines, f"endpoint = http://127.0.0.1:{closed.getsockname()[1]}", ""]))
         with pytest.raises(SystemExit) as ended:
-            program.load_or_exit(program.LoadingOptions(NAME), {**os.environ, **variables}, WorkloadResult())
+            program.load_or_exit(OPTIONS, {**os.environ, **variables}, WorkloadResult())
     assert ended.value.code == program.EXIT_TRANSPORT
     printed = capsys.readouterr()
     assert "asking the store again: it refuses connections" in printed.out
@@ -268,7 +269,7 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(tmp_path, original, var
     threading.Timer(away, own.start).start()
     result = WorkloadResult()
     try:
-        program.load(program.LoadingOptions(NAME), {**os.environ, **variables}, result)
+        program.load(OPTIONS, {**os.environ, **variables}, result)
     finally:
         own.stop()
     assert result.metric("loading_checksum_errors_count") == 0
@@ -297,7 +298,7 @@ def test_a_store_that_is_killed_in_the_middle_is_waited_for(tmp_path, variables,
     timer.start()
     result = WorkloadResult()
     try:
-        program.load(program.LoadingOptions(NAME), {**os.environ, **variables}, result)
+        program.load(OPTIONS, {**os.environ, **variables}, result)
         timer.join()
     finally:
         own.stop()

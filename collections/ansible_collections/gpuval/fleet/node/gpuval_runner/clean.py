@@ -22,7 +22,6 @@ from gpuval_runner.errors import LockHeldError, NodePlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.leftovers import RunTraces
-from gpuval_runner.lock import Lock
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.start import stop_unit
 
@@ -62,10 +61,10 @@ def clean(
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
-        directory_lock = Lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
+        held = lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
     except LockHeldError as error:
         return {"removed": removed, "killed": killed, "left": [*problems_left, str(error)]}
-    with directory_lock:
+    with held:
         if remove_images:
             images, problems = brought.remove_images(directory)
             removed += images

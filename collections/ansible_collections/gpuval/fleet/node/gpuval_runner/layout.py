@@ -46,12 +46,6 @@ class NodeDirectory:
     def record(self, stage: str) -> Path:
         return self.result(f"records/{stage}")
 
-    def log(self, stage: str) -> Path:
-        return self.result(f"logs/{stage}")
-
-    def series(self, stage: str) -> Path:
-        return self.result(f"series/{stage}")
-
     def secrets(self, stage: str) -> Path:
         """Return the path of the file with a stage's secrets, which is removed when the stage ends."""
         return self.root / "secrets" / f"{stage}.json"

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 from gpuval_node.node_directory import take_lock
 
@@ -15,41 +15,23 @@ from gpuval_runner.clock import now
 from gpuval_runner.errors import LockHeldError
 
 
-class Lock:
-    """Holds a lock file until :meth:`release`; the text in the file names the holder."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    @classmethod
-    def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
-        """Take the lock. `details` are written to the file beside pid and time. The short wait lets its readers finish.
-        Raises ``LockHeldError`` naming the holder, or ``OSError``."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if not take_lock(handle, time.monotonic() + wait_seconds):
-            pid, since = (_read_details(handle).get(name, "unknown") for name in ("pid", "since"))
-            os.close(handle)
-            remedy = "wait for it, or end it with 'cancel'"
-            raise LockHeldError(f"{path.parent} is held by runner pid {pid} since {since}: {remedy}")
-        text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
-        try:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, text.encode(), 0)
-        except OSError:  # a full disk: the lock is held all the same, only its text is missing
-            os.ftruncate(handle, 0)
-        return cls(handle)
-
-    def release(self) -> None:
-        """Release the lock; the file stays, since removing it would let two runners lock two files of one name."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+def take(path: Path, wait_seconds: float = 2.0, **details: Any) -> IO[bytes]:
+    """Take the lock; returns the open lock file, which releases the lock when it is closed. Pid, time and `details` are
+    written to the file. It is never removed: two runners could lock two files of one name. The short wait lets readers
+    of the file finish. Raises ``LockHeldError`` naming the holder, or ``OSError``."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if not take_lock(handle, time.monotonic() + wait_seconds):
+        pid, since = (_read_details(handle).get(name, "unknown") for name in ("pid", "since"))
+        os.close(handle)
+        remedy = "wait for it, or end it with 'cancel'"
+        raise LockHeldError(f"{path.parent} is held by runner pid {pid} since {since}: {remedy}")
+    text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, text.encode(), 0)
+    except OSError:  # a full disk: the lock is held all the same, only its text is missing
+        os.ftruncate(handle, 0)
+    return os.fdopen(handle, "rb", buffering=0)
 
 
 def holder(path: Path) -> Optional[dict[str, Any]]:

@@ -55,11 +55,7 @@ class OtherWork:
         return sorted(map(str, before & self._users()))
 
     def _watch(self) -> None:
-        before: AbstractSet[object] = frozenset()
-        while self._users and not self.found:
-            now = self._users()
-            self.found = self.found or ", ".join(sorted(map(str, before & now))[:MOST_NAMED])
-            before = now
+        while not self.look():
             time.sleep(self._seconds)
 
 

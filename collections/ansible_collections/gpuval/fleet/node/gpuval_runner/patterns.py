@@ -295,6 +295,7 @@ class ProgramLog:
 
     def __init__(self, reader: OutputReader, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader, self._stage, self._clock = reader, stage, clock
+        self._bases = [base_unit(value.unit) or Unit("", value.unit, 1.0) for value in reader.values]
         self._begun = clock()
         self._values: dict[tuple[int, Optional[int]], _Values] = {}
         self._step: Optional[float] = None
@@ -318,7 +319,7 @@ class ProgramLog:
             value = self._reader.values[index]
             scope = self._scope(index, rank)
             for name, statistic in value.figures.items():
-                unit = "count" if statistic == "nonfinite" else _base_unit_of(value)[1]
+                unit = "count" if statistic == "nonfinite" else self._bases[index].unit
                 figure = values.figure(statistic, value.positive)
                 metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
@@ -331,7 +332,7 @@ class ProgramLog:
         return [
             {
                 "name": f"{self._stage}_{value.curve}",
-                "unit": _base_unit_of(value)[1],
+                "unit": self._bases[index].unit,
                 "scope": self._scope(index, rank),
                 "x_unit": self._reader.x_unit,
                 "x": list(values.x),
@@ -356,7 +357,7 @@ class ProgramLog:
             return
         else:
             x = self._step
-        values.add(x, figure * _base_unit_of(self._reader.values[index])[0])
+        values.add(x, figure * self._bases[index].factor)
 
     def _scope(self, index: int, rank: Optional[int]) -> str:
         """Return the scope of a metric: ``rank:<n>`` if several ranks report the value, else ``node``."""
@@ -397,9 +398,3 @@ def _read_figure(line: str, start: int, end: int, complete: bool) -> Optional[fl
 def _read_rank(line: str) -> Optional[int]:
     match = _RANK.search(line[:MAX_PREFIX])
     return int(next(group for group in match.groups() if group)) if match else None
-
-
-def _base_unit_of(value: OutputValue) -> tuple[float, str]:
-    """Return the factor to a value's base unit, and the base unit's name."""
-    base = base_unit(value.unit)
-    return (base.factor, base.unit) if base else (1.0, value.unit)

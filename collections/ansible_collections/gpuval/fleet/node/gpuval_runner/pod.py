@@ -12,12 +12,11 @@ from typing import Any, Optional
 
 from gpuval_node.process_stat import adopt_orphans
 
-from gpuval_runner import machine, scratch
+from gpuval_runner import lock, machine, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner.fetch import fetch
 from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
-from gpuval_runner.lock import Lock
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
@@ -51,7 +50,7 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
     options = replace(options, private_store=False, tee=_tee)
     directory = options.directory
     directory.make()
-    with Lock.take(directory.lock, LOCK_SECONDS), catch_signals() as interrupt:
+    with lock.take(directory.lock, LOCK_SECONDS), catch_signals() as interrupt:
         for problem in scratch.empty_directory(clear) if clear and clear.is_dir() else ():
             note(f"not removed: {problem}")
         restore_earlier_records(directory.source, directory)

@@ -107,19 +107,13 @@ class StageRecord:
         self.updated_at = now()
         document = {"schema": SCHEMA, **vars(self)}
         document["message"] = one_line(self.message, MAX_MESSAGE)
-        data = to_json(document)
-        if len(data) <= MAX_RECORD_BYTES:
-            return data
         dropped: list[str] = []
-        for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest, _clear_attempts):
+        shrinks = iter((_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest, _clear_attempts))
+        while len(data := to_json(document)) > MAX_RECORD_BYTES and (shrink := next(shrinks, None)):
             dropped += filter(None, [shrink(document, len(data) - MAX_RECORD_BYTES + 1024)])
             note = f"left out to keep the record within 1 MiB: {', '.join(dropped)}"
-            document["message"] = one_line(
-                "; ".join(filter(None, (self.message[: MAX_MESSAGE - 400], note))), MAX_MESSAGE
-            )
-            data = to_json(document)
-            if len(data) <= MAX_RECORD_BYTES:
-                break
+            text = "; ".join(filter(None, (self.message[: MAX_MESSAGE - 400], note)))
+            document["message"] = one_line(text, MAX_MESSAGE)
         return data
 
 
@@ -238,7 +232,7 @@ class ResultPublisher:
 
     def log(self, stage: Stage) -> None:
         """Queue a stage's log for sending, with its content at the time of sending."""
-        path = self._directory.log(stage.name)
+        path = self._directory.result(f"logs/{stage.name}")
         if path.exists():
             self._send(f"logs/{stage.name}", path)
 

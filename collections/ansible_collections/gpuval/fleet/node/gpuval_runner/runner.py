@@ -23,7 +23,6 @@ from gpuval_runner.environment import StagePaths, detected
 from gpuval_runner.errors import LockHeldError, NodePlanError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory, own_archive
-from gpuval_runner.lock import Lock
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import NodePlan, Stage
@@ -64,7 +63,7 @@ def run(options: RunnerOptions) -> int:
     directory = options.directory
     plans.load(directory.plan)  # refuse a bad plan before anything is changed
     adopt_orphans()
-    with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
+    with lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         with uploading(options) as uploader:
             while True:
@@ -371,7 +370,6 @@ class Runner:
         decision = self.opening(stage, document, interruptions)
         if document is None:
             stage_record = StageRecord.pending(self.plan, stage)
-            self._publisher.record(stage_record)
         elif decision == "newer":
             raise NodePlanError(
                 f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt "
@@ -381,12 +379,10 @@ class Runner:
             stage_record = record.restore(document)
             if stage_record.state == "pending":
                 stage_record.nonce = self.plan.nonce
-                self._publisher.record(stage_record)
         elif decision == "give_up":
             stage_record = record.restore(document)
             stage_record.state, stage_record.finished_at = "crash", clock.now()
             stage_record.message = self.given_up(stage_record, cause)
-            self._publisher.record(stage_record)
         else:
             attempts = document["attempts"]
             if document["state"] != "pending":
@@ -397,6 +393,7 @@ class Runner:
                 self._save_state()  # before the record: a runner that dies here must neither repeat nor lose the count
             stage_record = StageRecord.pending(self.plan, stage, attempts)
             stage_record.message = self._notes.get(name, "")
+        if decision != "keep" or stage_record.state == "pending":
             self._publisher.record(stage_record)
         self.records[name] = stage_record
 

@@ -133,7 +133,7 @@ class StageRun:
         #: The content of the result file, and the file's stamp, by which a change is noticed.
         self._result_file: Optional[ResultFile] = None
         self._stamp: Any = None
-        self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
+        self._log = CappedLog(context.directory.result(f"logs/{stage.name}"), stage.log_max_bytes)
         logs = [ProgramLog(reader, stage.name) for reader in stage.output]
         self._secrets: dict[str, str] = {}
         self._lacks = ""

@@ -72,11 +72,9 @@ def _await(
         if state.instance == instance:
             is_decided = not has_store or state.store_reachable is not None or state.outcome is not None
             if is_decided or late:
-                reachable = state.store_reachable if has_store else None
-                if has_store and reachable is None:
-                    reachable = False
-                    state.store_message = "the store has not answered yet"
-                message = state.store_message or "started"
+                is_silent = has_store and state.store_reachable is None
+                message = "the store has not answered yet" if is_silent else state.store_message or "started"
+                reachable = bool(state.store_reachable) if has_store else None
                 finished = record.is_finished(directory, plan)
                 return _answer(message, started=True, finished=finished, pid=state.pid, store_reachable=reachable)
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:

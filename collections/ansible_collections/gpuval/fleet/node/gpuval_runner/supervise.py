@@ -62,7 +62,6 @@ class ProcessEnd:
     start_error: Optional[str] = None
     fault: str = ""
     stop: Optional[StageStop] = None
-    duration_seconds: float = 0.0
     left_behind: int = 0
     unkillable: list[Process] = field(default_factory=list)
     memory: str = ""
@@ -111,10 +110,9 @@ class _Supervision:
         self._last_life = time.monotonic()
 
     def run(self) -> ProcessEnd:
-        begun = time.monotonic()
         ended = ProcessEnd()
         try:
-            ended.stop = self._watch(begun)
+            ended.stop = self._watch(time.monotonic())
             if ended.stop is None:
                 self._hooks.ended()
             elif ended.stop.state == "timeout":
@@ -128,7 +126,6 @@ class _Supervision:
             ended.signal = signal_name(-code)
         else:
             ended.exit_code = code
-        ended.duration_seconds = time.monotonic() - begun
         return ended
 
     def _watch(self, begun: float) -> Optional[StageStop]:
@@ -185,6 +182,12 @@ class _Supervision:
                 self._read()
         self._reap()
 
+    def _pump_until(self, is_over: Callable[[], bool], limit: float) -> None:
+        """Read output and reap until `is_over` returns True, for at most `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while not is_over() and time.monotonic() < deadline:
+            self._pump(TICK_SECONDS / 4)
+
     def _read(self) -> bool:
         if self._output is None:
             return False
@@ -222,17 +225,13 @@ class _Supervision:
     def _end(self, ended: ProcessEnd) -> None:
         """End all processes of the work (TERM, a grace, KILL), read the rest of the output, and fill in `ended`."""
         if self._process.returncode is not None:
-            drained = time.monotonic() + DRAIN_SECONDS
-            while self._output is not None and time.monotonic() < drained and self._selector.get_map():
-                self._pump(TICK_SECONDS / 4)
+            self._pump_until(lambda: not self._selector.get_map(), DRAIN_SECONDS)
         elif self._spec.stop:
             self._stop(self._spec.stop)
         ended.left_behind = len(self._members()) if ended.stop is None else 0
         grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
         _, ended.unkillable = descendants.end_all(self._members, grace, self._pump)
-        deadline = time.monotonic() + (0.0 if ended.unkillable else 1.0)
-        while self._process.returncode is None and time.monotonic() < deadline:
-            self._pump(0.02)
+        self._pump_until(lambda: self._process.returncode is not None, 0.0 if ended.unkillable else 1.0)
         drained = time.monotonic() + DRAIN_SECONDS  # another user's process cannot be killed and may write for ever
         while self._read() and time.monotonic() < drained:
             pass
@@ -261,16 +260,11 @@ class _Supervision:
             )
         except OSError:
             return  # the caller kills the processes that are left
-        deadline = time.monotonic() + self._spec.grace_seconds + STOP_SECONDS
-        while stopper.poll() is None and time.monotonic() < deadline:
-            self._pump(TICK_SECONDS)
+        self._pump_until(lambda: stopper.poll() is not None, self._spec.grace_seconds + STOP_SECONDS)
         if stopper.poll() is None:
             stopper.kill()
-        ended = time.monotonic() + FOLLOW_SECONDS  # the client follows its container
-        while stopper.poll() is None or (self._process.returncode is None and time.monotonic() < ended):
-            self._pump(TICK_SECONDS / 4)
-            if time.monotonic() >= ended:
-                break
+        # The client follows its container.
+        self._pump_until(lambda: None not in (stopper.poll(), self._process.returncode), FOLLOW_SECONDS)
 
 
 def fault_of(error: Exception) -> str:

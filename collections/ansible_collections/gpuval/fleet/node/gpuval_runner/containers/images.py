@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ from typing import Any
 from gpuval_node.engines import engine_types, plain, select
 from gpuval_node.engines._engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage
 
-from gpuval_runner import download
+from gpuval_runner import download, lock
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.brought import find_image, is_image, known_ids
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.lock import Lock
 from gpuval_runner.plan import Archive, Image
 from gpuval_runner.result import RecordMetric
 from gpuval_runner.store import load_store
@@ -38,6 +38,7 @@ DEFAULT_SECONDS = 3600.0
 SLACK_SECONDS = 5.0
 KILLED_SECONDS = 1.0
 STAGE = "image"
+HERE, LOADED, PULLED = "already here", "loaded from the archive", "pulled"
 
 
 class ImageError(RunnerError):
@@ -97,9 +98,8 @@ class ImageBringer:
         self._reported = 0.0
         self._downloaded_bytes = self._archive_bytes = 0
         self._download_seconds = self._load_seconds = 0.0
-        self._loaded: list[str] = []
-        self._pulled: list[str] = []
-        self._present: list[str] = []
+        #: How each image came, by its reference.
+        self._origins: dict[str, str] = {}
         #: The engine, and the ids of the images by their references.
         self.environment: dict[str, Any] = {}
 
@@ -126,24 +126,20 @@ class ImageBringer:
         self.environment["engine"] = f"{engine.name} {engine.facts.version}"
         images = plan.images.values()
         if not all(self._skip(engine, image) for image in images):
-            self._present.clear()
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                lock = Lock.take(self._directory.images / "lock", max(1.0, self._seconds_left()), run_id=plan.run_id)
+                held = lock.take(self._directory.images / "lock", max(1.0, self._seconds_left()), run_id=plan.run_id)
             except LockHeldError as error:
                 raise ImageError(
                     f"another run brings images to this node and has not finished in time: {error}"
                 ) from None
-            with lock:
+            with held:
                 for image in images:
                     if not self._skip(engine, image):
                         self._bring(engine, image)
-        numbers = (
-            (self._present, "already here"),
-            (self._loaded, "loaded from the archive"),
-            (self._pulled, "pulled"),
-        )
-        return f"images: {', '.join(f'{len(names)} {word}' for names, word in numbers if names)}"
+        numbers = Counter(self._origins.values())
+        counted = (f"{numbers[origin]} {origin}" for origin in (HERE, LOADED, PULLED) if numbers[origin])
+        return f"images: {', '.join(counted)}"
 
     def _seconds_left(self) -> float:
         return self._deadline - time.monotonic()
@@ -156,11 +152,15 @@ class ImageBringer:
             if tagged is not None:
                 brought.note(self._directory, engine.command, image, tagged.id, named=True)
             self._name(engine, present, image)
-        if image.reference not in self._present:
-            self._present.append(image.reference)
-        _check_architecture(engine, present, image)
-        self.environment[image.reference] = present.id
+        self._origins[image.reference] = HERE
+        self._record(engine, present, image)
         return True
+
+    def _record(self, engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
+        """Record an image's id for the stage's result. Raises ``ImageError`` if the image does not fit this node."""
+        if unfit := engine.unfit(local_image, image.reference):
+            raise ImageError(unfit, DELIVERY)
+        self.environment[image.reference] = local_image.id
 
     def _bring(self, engine: ContainerEngine, image: Image) -> None:
         if image.archive or image.pull:
@@ -168,7 +168,7 @@ class ImageBringer:
             brought.note(self._directory, engine.command, image, before.id if before else None)
         if image.archive:
             self._from_archive(engine, image, image.archive)
-            self._loaded.append(image.reference)
+            self._origins[image.reference] = LOADED
         elif not image.pull:
             raise ImageError(
                 f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
@@ -177,7 +177,7 @@ class ImageBringer:
             )
         else:
             self._pull(engine, image)
-            self._pulled.append(image.reference)
+            self._origins[image.reference] = PULLED
         brought.note_id(self._directory, image.reference, self.environment[image.reference])
 
     def _from_archive(self, engine: ContainerEngine, image: Image, archive: Archive) -> None:
@@ -267,8 +267,7 @@ class ImageBringer:
             ids = {**known_ids(self._directory), image.id: local_image.id}
             write_atomically(self._directory.known_images, to_json(ids))
         self._name(engine, local_image, image)
-        _check_architecture(engine, local_image, image)
-        self.environment[image.reference] = local_image.id
+        self._record(engine, local_image, image)
 
     def _image_of_archive(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
         """Return the image that was loaded from the archive: another image may have had its reference before."""
@@ -343,11 +342,6 @@ class ImageBringer:
                 report(f"{word} {_size(count)} of {_size(total)}")
 
         return show
-
-
-def _check_architecture(engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
-    if unfit := engine.unfit(local_image, image.reference):
-        raise ImageError(unfit, DELIVERY)
 
 
 def loaded_names(output: str) -> list[str]:

@@ -18,6 +18,7 @@ from gpuval_runner.telemetry.gpu_figures import (
     HELD_RATIO,
     POWER_RATIO,
     GpuFigures,
+    GpuReadings,
     SeenGpu,
     TelemetryComparison,
     Values,
@@ -78,9 +79,8 @@ class TelemetrySummary:
         self._earlier = list(earlier)
         self._begun, self._period = begun, period_seconds
         self._gpus: dict[int, GpuFigures] = {}
-        self._before: Optional[dict[int, dict[str, Any]]] = None
-        self._after: Optional[dict[int, dict[str, Any]]] = None
-        #: Monotonic times at which the counters were read, by kind of message.
+        #: Counters before and after the stage by kind of message, and the monotonic times at which they were read.
+        self._counters: dict[str, GpuReadings] = {}
         self._counted_at: dict[str, Optional[float]] = {}
         self._host: dict[str, Values] = {}
         self._samples = self._host_samples = 0
@@ -90,7 +90,7 @@ class TelemetrySummary:
         self._kinds: Counter[str] = Counter()
         self._critical: Counter[Optional[str]] = Counter()
         self._events: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._end: Optional[dict[str, Any]] = None
+        self._end: dict[str, Any] = {}
         self._hung: Optional[float] = None
         self.kernel_lines: list[str] = []
         #: Why the readings of GPUs stopped, for the stage's message; empty if they did not.
@@ -99,14 +99,14 @@ class TelemetrySummary:
     @property
     def position(self) -> Optional[Position]:
         """Return the position up to which tools read the kernel's log, None if no tool did."""
-        position = (self._end or {}).get("kernel_position")
+        position = self._end.get("kernel_position")
         wall, boot = map(number, position) if isinstance(position, list) and len(position) == 2 else (None, None)
         return None if wall is None or boot is None else Position(wall, boot)
 
     def seen(self) -> list[SeenGpu]:
         """Return the GPUs that this stage or an earlier one saw, each with its last index."""
         gpus = {identity_of(index, gpu): (index, gpu) for index, gpu in self._earlier}
-        for index, gpu in [*(self._before or {}).items(), *(self._after or {}).items()]:
+        for index, gpu in (pair for readings in self._counters.values() for pair in readings.items()):
             if gpu.get("uuid") or gpu.get("pci_address"):
                 carried = {name: gpu[name] for name in CARRIED if gpu.get(name) not in (None, "")}
                 gpus[identity_of(index, gpu)] = (index, carried)
@@ -120,7 +120,7 @@ class TelemetrySummary:
         if kind == "source":
             self._source = str(message.get("name"))
         elif kind in ("before", "after"):
-            setattr(self, f"_{kind}", _by_index(message.get("gpus")))
+            self._counters[kind] = _by_index(message.get("gpus"))
             self._counted_at[kind] = number(message.get("at"))
         elif kind == "end":
             self._end = message
@@ -149,7 +149,7 @@ class TelemetrySummary:
     def _take_no_gpus(self, message: dict[str, Any]) -> None:
         reason = one_line(str(message.get("reason")), MAX_TEXT)
         self._absent["gpus"] = reason
-        if self._before is not None:
+        if "before" in self._counters:
             self.problem = f"telemetry of the GPUs stopped after {self._last:.0f} s: {reason}"
 
     def _take_hung(self, message: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ class TelemetrySummary:
 
     def stop(self, reason: str) -> None:
         """Note why the helper ended before it had reported everything."""
-        if self._end is None:
+        if not self._end:
             self.problem = self.problem or reason
             self._absent.setdefault("telemetry", reason)
 
@@ -203,7 +203,7 @@ class TelemetrySummary:
         add("telemetry_samples_count", samples)
         for name, reading, statistic in HOST_FIGURES:
             add(name, getattr(self._host.get(reading), statistic, None))
-        rises = (self._end or {}).get("memory_errors")
+        rises = self._end.get("memory_errors")
         for name, reading in MEMORY_ERRORS:
             add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
         for name, errors in self._device_errors():
@@ -227,33 +227,30 @@ class TelemetrySummary:
                 add(name, rise, f"gpu:{index}")
             add("gpu_lost_count", len(compared.lost))
             add("topology_changed_count", compared.topology)
-        for index, gpu in sorted((self._before or {}).items()):
+        for index, gpu in sorted(self._counters.get("before", {}).items()):
             if gpu.get("pci_address"):
                 add("gpu_xid_critical_count", self._counted(self._critical[gpu["pci_address"]]), f"gpu:{index}")
         return summary
 
     def _device_errors(self) -> Iterator[tuple[str, dict[str, float]]]:
         """Yield each metric of errors that were counted, with the errors by device or port."""
-        fields = [(self._end or {}).get(name) for name in ("pcie_errors", "link_failures")]
+        fields = [self._end.get(name) for name in ("pcie_errors", "link_failures")]
         rises = {kind: errors for field in fields if isinstance(field, dict) for kind, errors in field.items()}
         for name, kind, _words in DEVICE_ERRORS:
             if isinstance(rises.get(kind), dict):
                 yield name, {str(device): number(rise) or 0 for device, rise in rises[kind].items()}
 
-    def _kernel_readable(self) -> bool:
-        return bool(self._end and self._end.get("kernel_log"))
-
     def _counted(self, count: int) -> Optional[int]:
         """Return a count of kernel messages; None for zero if the log was not read completely."""
-        complete = self._kernel_readable() and not (self._end or {}).get("kernel_lost")
-        return count if count or complete else None
+        is_complete = self._end.get("kernel_log") and not self._end.get("kernel_lost")
+        return count if count or is_complete else None
 
     def _compared(self) -> Optional[TelemetryComparison]:
-        if self._before is None or self._after is None or not (self._before or self._after or self._earlier):
+        before, after = (self._counters.get(kind) for kind in ("before", "after"))
+        if before is None or after is None or not (before or after or self._earlier):
             return None
-        before, after = (self._counted_at.get(kind) for kind in ("before", "after"))
-        seconds = None if before is None or after is None else after - before
-        return TelemetryComparison(self._before, self._after, self._earlier, seconds)
+        begin, end = (self._counted_at[kind] for kind in ("before", "after"))
+        return TelemetryComparison(before, after, self._earlier, None if begin is None or end is None else end - begin)
 
     def curves(self) -> list[RecordCurve]:
         """Return the GPUs' curves over seconds since the stage began."""
@@ -273,7 +270,7 @@ class TelemetrySummary:
 
     def environment(self) -> dict[str, Any]:
         """Return `telemetry` (source, cost, changes, what is absent and why) and `kernel_events`."""
-        end = self._end or {}
+        end = self._end
         telemetry: dict[str, Any] = {
             "source": self._source or None,
             "period_seconds": self._period,
@@ -298,7 +295,8 @@ class TelemetrySummary:
             telemetry["throttling"] = "counters of the driver" if any(compared.throttled.values()) else "samples"
         if end.get("kernel_lost"):
             telemetry["kernel_log_lost"] = "messages came faster than they could be read"
-        by_address = {gpu.get("pci_address"): {"gpu": index} for index, gpu in (self._before or {}).items()}
+        before = self._counters.get("before", {})
+        by_address = {gpu.get("pci_address"): {"gpu": index} for index, gpu in before.items()}
         events = [{**event, **by_address.get(event["address"], {})} for event in self._events.values()]
         return {"telemetry": telemetry, "kernel_events": events}
 
@@ -312,9 +310,9 @@ class TelemetrySummary:
                     absent[name] = self._why(name, reading)
             if self._end and "gpu_lost_count" not in present:
                 absent["gpu_lost_count"] = absent["topology_changed_count"] = NOT_COMPARED
-        if self._end and not self._kernel_readable():
+        if self._end and not self._end.get("kernel_log"):
             absent["kernel_log"] = str(self._end.get("kernel_problem") or "cannot be read")
-        host_absent = (self._end or {}).get("host_absent") or {}
+        host_absent = self._end.get("host_absent") or {}
         for name, reading in HOST_MADE_OF:
             if name not in present and reading in host_absent:
                 absent[name] = str(host_absent[reading])
@@ -334,7 +332,7 @@ OWN_REASONS = frozenset({"gpus", "telemetry"})
 TOOLS = frozenset({"nvml", "amd-smi", "rocm-smi"})
 
 
-def _by_index(gpus: Any) -> dict[int, dict[str, Any]]:
+def _by_index(gpus: Any) -> GpuReadings:
     """Return reported GPUs by index as numbers, which JSON made texts."""
     pairs = gpus.items() if isinstance(gpus, dict) else ()
     return {int(k): v for k, v in list(pairs)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}

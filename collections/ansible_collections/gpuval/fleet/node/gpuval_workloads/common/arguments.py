@@ -1,8 +1,15 @@
-"""Parser and argument types of the workloads' command lines."""
+"""What a workload gets: parser and argument types of its command line, variables and model folder from the runner."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from .result import WorkloadFailure
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 def workload_parser(name: str, description: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
@@ -24,3 +31,20 @@ def positive_float(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def required_variable(environ: Mapping[str, str], name: str) -> str:
+    """Return a variable that the runner sets. Raises ``WorkloadFailure`` if it is missing or empty."""
+    value = environ.get(name)
+    if not value:
+        raise WorkloadFailure(f"{name} is not set: start this workload through the gpuval runner, which sets it")
+    return value
+
+
+def model_path(environ: Mapping[str, str], folder: str) -> Path:
+    """Return the path of a folder in the model cache. Raises ``WorkloadFailure`` for a name with slashes."""
+    if not _FOLDER_NAME.fullmatch(folder):
+        raise WorkloadFailure(
+            f"{folder!r} is not a model folder: give one name like models--org--name, without slashes"
+        )
+    return Path(required_variable(environ, "GPUVAL_MODELS_DIR")) / folder

@@ -62,18 +62,14 @@ def error_lines(text: str, *, complete: bool, also: re.Pattern[str] | None = Non
 
 def number(text: object) -> float | None:
     """Return a text or number as a finite number, None for anything else: N/A, nan, empty."""
-    if isinstance(text, bool):
-        return None
     if isinstance(text, str):
-        if not _NUMBER.fullmatch(text.strip()):
-            return None
-        text = float(text)
-    if isinstance(text, (int, float)):
-        try:
-            return float(text) if math.isfinite(text) else None
-        except OverflowError:
-            return None
-    return None
+        text = float(text) if _NUMBER.fullmatch(text.strip()) else None
+    if isinstance(text, bool) or not isinstance(text, (int, float)):
+        return None
+    try:
+        return float(text) if math.isfinite(text) else None
+    except OverflowError:
+        return None
 
 
 def whole(text: object) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,17 +23,6 @@ BLOCK_SECONDS = 0.25
 
 Work = Callable[[], Any]
 Report = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class RankFigure:
-    """One metric of one rank; ``scope`` None is the rank's own GPU, ``revision`` is that of the metric's definition."""
-
-    name: str
-    value: float | None
-    unit: str
-    scope: str | None = None
-    revision: int = 1
 
 
 class ProgressReporter:
@@ -79,18 +67,19 @@ class Meter:
     def __init__(self, ranks: Ranks, report: Report = lambda: None) -> None:
         self._ranks, self.report = ranks, report
         self._clock = Clock(ranks.accelerator)
-        self.figures: list[RankFigure] = []
+        #: Arguments of ``WorkloadResult.add_metric``.
+        self.figures: list[dict[str, Any]] = []
         self.curves: list[tuple[str, str, Sequence[float], list[float]]] = []
         self.left_out: dict[str, str] = {}
         #: Speed of the host's memory by NUMA node, to show which one is slow.
         self.by_numa_node: dict[str, float] = {}
 
-    def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
-        self.figures.append(RankFigure(name, value, unit, scope, revision))
+    def add(self, name: str, value: float | None, unit: str, scope: str = "", revision: int = 1) -> None:
+        """Add a figure, without a scope that of the rank's own GPU."""
+        scope = scope or self._ranks.scope
+        self.figures.append({"name": name, "value": value, "unit": unit, "scope": scope, "revision": revision})
 
-    def speed(
-        self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
-    ) -> None:
+    def speed(self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str = "") -> None:
         """Add the speed of all laps, ``amount`` per second, as ``<name>_<suffix>``, with the speed of the median lap
         and ratios. Figures that need more laps are left out."""
         figure = f"{name}_{suffix}"

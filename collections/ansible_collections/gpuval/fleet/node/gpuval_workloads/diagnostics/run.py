@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
@@ -18,7 +19,7 @@ from .collectives import COLLECTIVES, collectives
 from .config import parse_arguments
 from .host import cpu_model, disk, memory_and_cores, numa_memory
 from .matmul import matmul, precisions
-from .measure import Meter, ProgressReporter, RankFigure
+from .measure import Meter, ProgressReporter
 from .memory import copy, pattern
 from .overlap import launch_latency, overlap
 from .transfers import peers, transfers
@@ -60,13 +61,13 @@ BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collect
 
 def run_parts(
     ranks: Ranks, result: WorkloadResult, seconds: float, parts: tuple[DiagnosticsPart, ...] = PARTS
-) -> list[list[RankFigure]]:
+) -> list[list[dict[str, Any]]]:
     """Run the parts for about ``seconds`` in all; add the metrics to rank 0's result, written after each part so that
     they survive a part that hangs. Returns every rank's figures."""
     total_share = sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
-    everyone: list[list[RankFigure]] = []
+    everyone: list[list[dict[str, Any]]] = []
     for part in parts:
         share = seconds * part.share / total_share
         reporter.begin(part.name, share)
@@ -94,29 +95,27 @@ def run_parts(
     return everyone
 
 
-def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankFigure]]) -> None:
+def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[dict[str, Any]]]) -> None:
     """Add every rank's figures to the result: those of GPUs and links as they are; of the node's, throughput and errors
     as sums over its ranks, others, equal on all ranks or only on the first, once."""
-    node: dict[str, list[RankFigure]] = {}
+    node: dict[str, list[dict[str, Any]]] = {}
     links = 0
-    for rank, figures in enumerate(everyone):
-        for figure in figures:
-            if figure.scope == "node":
-                node.setdefault(figure.name, []).append(figure)
-            else:
-                scope = figure.scope or ranks.scope_of(rank)
-                result.add_metric(figure.name, figure.value, figure.unit, scope, figure.revision)
-                links += figure.name == "diagnostics_peer_bytes_per_second"
+    for figure in (figure for figures in everyone for figure in figures):
+        if figure["scope"] == "node":
+            node.setdefault(figure["name"], []).append(figure)
+        else:
+            result.add_metric(**figure)
+            links += figure["name"] == "diagnostics_peer_bytes_per_second"
     for name, figures in node.items():
-        value = sum(figure.value or 0 for figure in figures) if SUMMED.fullmatch(name) else figures[0].value
-        result.add_metric(name, value, figures[0].unit, revision=figures[0].revision)
+        total = {"value": sum(figure["value"] or 0 for figure in figures)} if SUMMED.fullmatch(name) else {}
+        result.add_metric(**{**figures[0], **total})
     result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
     result.add_metric("diagnostics_links_count", links, "count")
 
 
-def wrong(figures: list[RankFigure]) -> list[RankFigure]:
+def wrong(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the figures of one rank that count wrong data and are not 0."""
-    return [figure for figure in figures if figure.name.endswith("_error_count") and figure.value]
+    return [figure for figure in figures if figure["name"].endswith("_error_count") and figure["value"]]
 
 
 def behind(result: WorkloadResult) -> list[str]:
@@ -155,7 +154,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     if ranks.world_size > 1:
         rate = result.metric("diagnostics_all_reduce_bus_bytes_per_second") or 0.0
         parts.append(f"all_reduce {rate / 1e9:.3g} GB/s on the bus")
-    errors = sum(figure.value or 0 for figures in everyone for figure in wrong(figures))
+    errors = sum(figure["value"] for figures in everyone for figure in wrong(figures))
     parts.append(f"{errors} wrong words")
     parts += [
         f"{metric['scope']}: only {metric['value']:.0%} of its memory was free to be tested"

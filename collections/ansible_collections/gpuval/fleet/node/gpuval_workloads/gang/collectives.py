@@ -50,7 +50,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
     result.add_metric("gang_processes_count", ranks.world_size, "count")
     for figure in meter.figures:
-        result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope, figure.revision)
+        result.add_metric(**figure)
     for name, unit, x, y in meter.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))

@@ -8,7 +8,6 @@ import http.client
 import json
 import math
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,11 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.arguments import positive_float, positive_int, workload_parser
+from ..common.arguments import model_path, positive_float, positive_int, workload_parser
 from ..common.device import CPU, TorchDevices
 from ..common.processes import free_port
 from ..common.result import WorkloadFailure, WorkloadResult, run_workload
@@ -37,7 +35,6 @@ RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
 WATCH_SECONDS = 0.2
 
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _ASK_TORCH = """
 import json
 from gpuval_workloads.common.device import choose_accelerator
@@ -99,20 +96,15 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
     if options.until_stopped and seconds_left:  # early enough to stop the server and report before the deadline
         reserve = min(RESERVE_SECONDS, float(seconds_left) * RESERVE_SHARE)
         ends_at = time.monotonic() + float(seconds_left) - reserve
-    root = environ.get("GPUVAL_MODELS_DIR")
-    if not root:
-        raise WorkloadFailure(
-            "GPUVAL_MODELS_DIR is not set: start this workload through the gpuval runner, which sets it"
-        )
-    if not _FOLDER_NAME.fullmatch(options.model_folder):
-        raise WorkloadFailure(f"{options.model_folder!r} is not a model folder: give one name like models--org--name")
-    model = Path(root) / options.model_folder
+    model = model_path(environ, options.model_folder)
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
     server = servers.choose(options.server, options.server_command, options.server_arg, accelerator)
     endpoint = (HOST, free_port(HOST))
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
-    values = servers.substitutions(model, options.model_folder, *endpoint, accelerator.count, split)
+    texts = {"python": sys.executable, "model": str(model), "name": options.model_folder, "host": HOST}
+    numbers = {"port": endpoint[1], "gpu_count": max(1, accelerator.count), "tensor_parallel_size": split}
+    values = texts | {name: str(number) for name, number in numbers.items()}
     command = servers.fill(server.command, values)
     result.environment = {
         "server": server.kind,
@@ -126,22 +118,24 @@ def serve_and_measure(options: argparse.Namespace, environ: Mapping[str, str], r
         **{name: getattr(options, name) for name in ("model_folder", "concurrency", "max_tokens", "prompt_tokens")},
     }
     result.report(f"starting {server.kind}")
-    with _stop_on_signal() as stopped:
-        started = time.monotonic()
-        process = _start(command, servers.server_environment(server, environ, accelerator, options.concurrency))
-        session = Session(process, endpoint, options, stopped, ends_at)
-        try:
-            _wait_for_health(session, server.health_path, started)
-            startup = time.monotonic() - started
-            result.add_metric("inference_startup_seconds", startup, "seconds")
-            result.report(f"healthy after {startup:.1f} s, warming up")
-            body = {**server.request, "model": _served_name(server, endpoint, values)}
-            _warm_up(session, body, result)
-            _measure(session, body, result)
-        finally:
-            survivors = process.stop()
-            exception = f", but not {survivors}" if survivors else ""
-            print(f"stopped {server.kind} (process {process.pid}) and what it spawned{exception}", flush=True)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # the server is stopped and the figures are kept
+        signal.signal(number, lambda *_: stopped.set())
+    started = time.monotonic()
+    process = _start(command, servers.server_environment(server, environ, accelerator, options.concurrency))
+    session = Session(process, endpoint, options, stopped, ends_at)
+    try:
+        _wait_for_health(session, server.health_path, started)
+        startup = time.monotonic() - started
+        result.add_metric("inference_startup_seconds", startup, "seconds")
+        result.report(f"healthy after {startup:.1f} s, warming up")
+        body = {**server.request, "model": _served_name(server, endpoint, values)}
+        _warm_up(session, body, result)
+        _measure(session, body, result)
+    finally:
+        survivors = process.stop()
+        exception = f", but not {survivors}" if survivors else ""
+        print(f"stopped {server.kind} (process {process.pid}) and what it spawned{exception}", flush=True)
     if survivors:
         raise WorkloadFailure(
             f"processes {', '.join(map(str, survivors))} of the server did not end after KILL: they hang in the kernel "
@@ -300,19 +294,3 @@ def _summary(tally: Tally, seconds: float) -> str:
         text += f": {tally.generated_tokens / seconds:.1f} tokens/s"
     error = tally.most_frequent_error()
     return f"{text}; most failures: {error}" if error else text
-
-
-@contextmanager
-def _stop_on_signal():
-    """Yield an event that SIGTERM and SIGINT set, so that the server is stopped and the figures are kept."""
-    stopped = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

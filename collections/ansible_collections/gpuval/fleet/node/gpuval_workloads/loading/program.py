@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from gpuval_node.volumes import volume_of
 
-from ..common.arguments import positive_int, workload_parser
+from ..common.arguments import model_path, positive_int, required_variable, workload_parser
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
 from . import manifest
@@ -27,7 +28,6 @@ STORE_AWAY = "store_away"
 NAMED_FILES = 5
 PRELOAD = "run gpuval.fleet.validate again, which preloads it, or the role model_preload"
 
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
 
 
@@ -37,36 +37,27 @@ class IncompleteStoreError(WorkloadFailure):
     fault = "store_incomplete"
 
 
-@dataclass(frozen=True)
-class LoadingOptions:
-    model_folder: str
-    overwrite: bool = False
-    transfers: int = 8
-    streams: int = 4
-    dataset: str = ""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     return run_workload(lambda result: load_or_exit(options, os.environ, result))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> LoadingOptions:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = workload_parser("loading", __doc__)
     loaded = parser.add_mutually_exclusive_group(required=True)
     loaded.add_argument("--model-folder", help="folder name below models, like models--org--name")
     loaded.add_argument("--dataset", default="", help="name of a dataset, which is made read-only")
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
     parser.add_argument("--transfers", type=positive_int, default=8, help="files at the same time (default 8)")
-    parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
-    values_given = parser.parse_args(arguments)
-    folder = f"{manifest.DATASET_FOLDER}{values_given.dataset}" if values_given.dataset else values_given.model_folder
-    return LoadingOptions(
-        folder, values_given.overwrite, values_given.transfers, values_given.multi_thread_streams, values_given.dataset
-    )
+    streams = "streams of a large file"
+    parser.add_argument("--multi-thread-streams", type=positive_int, default=4, dest="streams", help=streams)
+    options = parser.parse_args(arguments)
+    if options.dataset:
+        options.model_folder = f"{manifest.DATASET_FOLDER}{options.dataset}"
+    return options
 
 
-def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
+def load_or_exit(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset. A store that cannot be read ends the program with code 3 and no verdict."""
     try:
         load(options, environ, result)
@@ -76,17 +67,13 @@ def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: Wo
         raise SystemExit(EXIT_TRANSPORT) from error
 
 
-def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
+def load(options: argparse.Namespace, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset and fill `result`. Raises ``WorkloadFailure`` for an empty or incomplete source, for
     wrong checksums and for faults of a volume of the site, ``WorkloadCrash`` for a full disk, ``TransportError`` when
     the store cannot be read."""
-    if not _FOLDER_NAME.fullmatch(options.model_folder):
-        raise WorkloadFailure(
-            f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
-        )
-    source = f"{REMOTE}:{_required(environ, 'GPUVAL_MODELS_PREFIX').strip('/')}/{options.model_folder}"
-    folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
-    rclone = Rclone(find_rclone(environ), Path(_required(environ, "GPUVAL_RCLONE_CONFIG")))
+    folder = model_path(environ, options.model_folder)
+    source = f"{REMOTE}:{required_variable(environ, 'GPUVAL_MODELS_PREFIX').strip('/')}/{options.model_folder}"
+    rclone = Rclone(find_rclone(environ), Path(required_variable(environ, "GPUVAL_RCLONE_CONFIG")))
     result.environment = {
         "model_folder": options.model_folder,
         "transfers": options.transfers,
@@ -107,7 +94,7 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
 class ModelLoad:
     """One loading of a model: from ``source`` (rclone's notation) to the local ``folder``."""
 
-    options: LoadingOptions
+    options: argparse.Namespace
     rclone: Rclone
     source: str
     folder: Path
@@ -341,10 +328,3 @@ def _warn(warning: str, paths: Collection[str]) -> None:
 def _named(paths: Collection[str]) -> str:
     more = len(paths) - NAMED_FILES
     return ", ".join(sorted(paths)[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _required(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name)
-    if not value:
-        raise WorkloadFailure(f"{name} is not set: start this workload through the gpuval runner, which sets it")
-    return value

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ..common.ranks import GIB, Ranks, Stopwatch
 from ..common.result import WorkloadResult
 from ..diagnostics.matmul import ERROR_LIMITS
-from ..diagnostics.measure import RankFigure
 from ..diagnostics.run import BASIC_PARTS, run_parts, wrong
 
 DEFAULT_CHECK_SECONDS = 5.0
@@ -86,7 +85,7 @@ def differing(tensor: Tensor) -> Tensor:
     return (bits != first_rank_bits).sum()
 
 
-def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]]) -> list[str]:
+def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[dict[str, Any]]]) -> list[str]:
     """Return the problems in words, each with its GPU."""
     complaints = []
     if gradients.nonfinite_count:
@@ -96,12 +95,12 @@ def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]
     for rank, figures in enumerate(everyone):
         where = ranks.scope_of(rank)
         for figure in figures:
-            precision = re.fullmatch(r"diagnostics_matmul_(\w+)_error_ratio", figure.name)
-            value = math.nan if figure.value is None else figure.value
+            precision = re.fullmatch(r"diagnostics_matmul_(\w+)_error_ratio", figure["name"])
+            value = math.nan if figure["value"] is None else figure["value"]
             if precision and not value <= ERROR_LIMITS[precision[1]]:  # NaN fails, too
                 limit = ERROR_LIMITS[precision[1]]
                 complaints.append(f"{where}: {precision[1]} product off by {value:.2g}, limit {limit:g}")
-        complaints += [f"{where}: {figure.value} x {_WRONG[figure.name]}" for figure in wrong(figures)]
+        complaints += [f"{where}: {figure['value']} x {_WRONG[figure['name']]}" for figure in wrong(figures)]
     return complaints
 
 
