@@ -80,7 +80,6 @@ def test_what_a_stage_brings_stands_in_its_folder():
 def test_a_field_of_nvidia_smi_costs_what_the_table_says():
     files = [path for path in FLEET.rglob("*.[py]*") if "row_remap_failed_count" in path.read_text(errors="ignore")]
     assert {str(path.relative_to(FLEET)) for path in files if path.suffix in (".py", ".yml")} == {
-        "plugins/module_utils/hardware/nvidia_gpus.py",
         "plugins/module_utils/hardware/gpu.py",
         "roles/facts/files/criteria.yml",
     }

@@ -5,53 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Optional
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Optional
 
+from . import values
 from .source import Counters, Sample, known
 from .tools import ToolResult
 from .values import Number
 
-#: Readings of a telemetry sample, by their attribute of ``Gpu``; `throttle` gives three readings.
-_SAMPLE = {
-    "temperature_celsius": "temperature_celsius",
-    "memory_temperature_celsius": "memory_temperature_celsius",
-    "temperature_margin_celsius": "temperature_margin_celsius",
-    "power_draw_watts": "power_watts",
-    "power_limit_watts": "power_limit_watts",
-    "core_clock_hertz": "sm_clock_hertz",
-    "memory_clock_hertz": "memory_clock_hertz",
-    "utilisation_ratio": "utilisation_ratio",
-    "memory_used_bytes": "memory_used_bytes",
-    "pcie_width": "pcie_width",
-    "pcie_generation": "pcie_generation",
-}
-_COUNTERS = {
-    "uuid": "uuid",
-    "pci_address": "pci_address",
-    "ecc_corrected_count": "ecc_corrected",
-    "ecc_uncorrected_count": "ecc_uncorrected",
-    "pcie_replay_count": "pcie_replays",
-    "link_errors": "link_errors",
-    "pcie_width": "pcie_width",
-}
-READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
-#: Attributes that are only sampled beside a stage and are no facts of the machine.
-_LIVE = (
-    *("memory_temperature_celsius", "temperature_margin_celsius", "utilisation_ratio", "throttle"),
-    *("throttle_counters", "pcie_replay_count", "link_errors"),
-)
-
-#: Counters that show broken memory.
-_FAULTS = (
-    "ecc_uncorrected_count",
-    "row_remap_pending_count",
-    "row_remap_failed_count",
-    "sram_threshold_exceeded_count",
-    "memory_repair_pending_count",
-    "unrepairable_memory_count",
-    "page_retirement_pending_count",
-)
 #: First words of nvidia-smi's "GPU Recovery Action" other than None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
 
@@ -72,90 +33,140 @@ def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]
     }
 
 
+class SmiReading(NamedTuple):
+    """How nvidia-smi prints an attribute of ``Gpu``: function that reads its text, paths in the log (`-q -x`), columns
+    of `--query-gpu`; of several, separated by blanks for different drivers, the first with a value counts."""
+
+    read: Callable[[Any], Any]
+    paths: str
+    columns: str
+
+
+#: Kinds of attributes: a metric of the facts, whose unit is the last word of its name; a counter that shows broken
+#: memory; a value that is only sampled beside a stage and is no fact of the machine.
+METRIC, FAULT, LIVE = "metric", "fault", "live"
+
+
+def reading(read: Any, paths: str = "", *kinds: str, columns: str = "") -> Any:
+    """Return the declaration of an attribute of ``Gpu`` that nvidia-smi prints."""
+    return field(default=None, metadata={"smi": SmiReading(read, paths, columns), "kinds": kinds})
+
+
+def only(*kinds: str) -> Any:
+    """Return the declaration of an attribute that nvidia-smi prints nowhere as it is."""
+    return field(default=None, metadata={"kinds": kinds})
+
+
+_PCIE = "pci/pci_gpu_link_info"
+_REMAPPED = "remapped_rows/remapped_row"
+_EXHAUSTED = "remapped_rows/row_remapper_histogram/row_remapper_histogram_none"
+# Drivers 535 and later split power into GPU and module readings; before that there was one block.
+_POWER = (
+    "gpu_power_readings/power_draw gpu_power_readings/instant_power_draw gpu_power_readings/average_power_draw"
+    " power_readings/power_draw"
+)
+_LIMIT = "gpu_power_readings/current_power_limit power_readings/enforced_power_limit power_readings/power_limit"
+#: The second path is that of drivers before 450.
+_PENDING = "retired_pages/pending_retirement retired_pages/pending_blacklist"
+
+
 @dataclass
 class Gpu:
-    """Facts of one accelerator in base units; None if its tool gives no value."""
+    """Facts of one accelerator in base units; None if its tool gives no value. Each attribute is declared with the way
+    in which nvidia-smi prints it."""
 
     vendor: str
     index: int
-    name: Optional[str] = None
-    uuid: Optional[str] = None
-    serial: Optional[str] = None
-    pci_address: Optional[str] = None
+    name: Optional[str] = reading(values.text, "product_name")
+    uuid: Optional[str] = reading(values.text, "uuid", columns="uuid")
+    serial: Optional[str] = reading(values.identifier, "serial")
+    pci_address: Optional[str] = reading(values.pci_address, "pci/pci_bus_id", columns="pci.bus_id")
     driver_version: Optional[str] = None
     runtime_version: Optional[str] = None
-    firmware_version: Optional[str] = None
-    memory_bytes: Optional[int] = None
-    memory_used_bytes: Optional[int] = None
-    temperature_celsius: Optional[Number] = None
-    power_draw_watts: Optional[Number] = None
-    power_limit_watts: Optional[Number] = None
-    core_clock_hertz: Optional[Number] = None
-    core_clock_max_hertz: Optional[Number] = None
-    memory_clock_hertz: Optional[Number] = None
-    ecc_mode: Optional[str] = None
-    ecc_corrected_count: Optional[int] = None
-    ecc_uncorrected_count: Optional[int] = None
+    firmware_version: Optional[str] = reading(values.text, "vbios_version")
+    memory_bytes: Optional[int] = reading(values.megabytes, "fb_memory_usage/total", METRIC)
+    memory_used_bytes: Optional[int] = reading(values.megabytes, "fb_memory_usage/used", METRIC, columns="memory.used")
+    temperature_celsius: Optional[Number] = reading(
+        values.number, "temperature/gpu_temp", METRIC, columns="temperature.gpu"
+    )
+    memory_temperature_celsius: Optional[Number] = reading(values.number, "", LIVE, columns="temperature.memory")
+    temperature_margin_celsius: Optional[Number] = reading(values.number, "", LIVE, columns="temperature.gpu.tlimit")
+    power_draw_watts: Optional[Number] = reading(values.watts, _POWER, METRIC, columns="power.draw")
+    power_limit_watts: Optional[Number] = reading(values.watts, _LIMIT, METRIC, columns="enforced.power.limit")
+    core_clock_hertz: Optional[Number] = reading(values.hertz, "clocks/sm_clock", columns="clocks.current.sm")
+    core_clock_max_hertz: Optional[Number] = reading(values.hertz, "max_clocks/sm_clock")
+    memory_clock_hertz: Optional[Number] = reading(values.hertz, "clocks/mem_clock", columns="clocks.current.memory")
+    utilisation_ratio: Optional[float] = reading(values.ratio, "", LIVE, columns="utilization.gpu")
+    throttle: Optional[dict[str, int]] = only(LIVE)
+    throttle_counters: Optional[dict[str, int]] = only(LIVE)
+    ecc_mode: Optional[str] = reading(values.lower, "ecc_mode/current_ecc")
+    ecc_corrected_count: Optional[int] = reading(
+        values.count, "", METRIC, columns="ecc.errors.corrected.volatile.total"
+    )
+    ecc_uncorrected_count: Optional[int] = reading(
+        values.count, "", METRIC, FAULT, columns="ecc.errors.uncorrected.volatile.total"
+    )
     ecc_corrected_aggregate_count: Optional[int] = None
-    ecc_uncorrected_aggregate_count: Optional[int] = None
-    row_remap_pending_count: Optional[int] = None
-    row_remap_failed_count: Optional[int] = None
-    row_remap_corrected_count: Optional[int] = None
-    row_remap_uncorrected_count: Optional[int] = None
-    row_remap_exhausted_count: Optional[int] = None
-    sram_threshold_exceeded_count: Optional[int] = None
-    memory_repair_pending_count: Optional[int] = None
-    unrepairable_memory_count: Optional[int] = None
-    page_retirement_pending_count: Optional[int] = None
-    pcie_generation: Optional[int] = None
-    pcie_generation_max: Optional[int] = None
-    pcie_width: Optional[int] = None
-    pcie_width_max: Optional[int] = None
-    recovery_action: Optional[str] = None
-    persistence_mode: Optional[str] = None
-    fabric_state: Optional[str] = None
-    fabric_status: Optional[str] = None
-    fabric_clique: Optional[int] = None
-    fabric_cluster_uuid: Optional[str] = None
+    ecc_uncorrected_aggregate_count: Optional[int] = only(METRIC)
+    row_remap_pending_count: Optional[int] = reading(values.count, f"{_REMAPPED}_pending", METRIC, FAULT)
+    row_remap_failed_count: Optional[int] = reading(values.count, f"{_REMAPPED}_failure", METRIC, FAULT)
+    row_remap_corrected_count: Optional[int] = reading(values.count, f"{_REMAPPED}_corr")
+    row_remap_uncorrected_count: Optional[int] = reading(values.count, f"{_REMAPPED}_unc")
+    row_remap_exhausted_count: Optional[int] = reading(values.count, _EXHAUSTED, METRIC)
+    sram_threshold_exceeded_count: Optional[int] = reading(
+        values.count, "ecc_errors/aggregate/sram_threshold_exceeded", FAULT
+    )
+    memory_repair_pending_count: Optional[int] = only(FAULT)
+    unrepairable_memory_count: Optional[int] = reading(values.count, "ecc_errors/unrepairable_memory", FAULT)
+    page_retirement_pending_count: Optional[int] = reading(values.count, _PENDING, FAULT)
+    pcie_generation: Optional[int] = reading(
+        values.count, f"{_PCIE}/pcie_gen/current_link_gen", METRIC, columns="pcie.link.gen.current"
+    )
+    pcie_generation_max: Optional[int] = reading(values.count, f"{_PCIE}/pcie_gen/max_link_gen", METRIC)
+    pcie_width: Optional[int] = reading(
+        values.count, f"{_PCIE}/link_widths/current_link_width", METRIC, columns="pcie.link.width.current"
+    )
+    pcie_width_max: Optional[int] = reading(values.count, f"{_PCIE}/link_widths/max_link_width", METRIC)
+    pcie_replay_count: Optional[int] = only(LIVE)
+    recovery_action: Optional[str] = reading(values.text, "gpu_recovery_action")
+    persistence_mode: Optional[str] = reading(values.lower, "persistence_mode")
+    fabric_state: Optional[str] = reading(values.word, "fabric/state")
+    fabric_status: Optional[str] = reading(values.word, "fabric/status")
+    fabric_clique: Optional[int] = reading(values.count, "fabric/cliqueId")
+    fabric_cluster_uuid: Optional[str] = reading(values.lower, "fabric/clusterUuid")
     fabric_health: Optional[dict[str, str]] = None
     fabric_problem: Optional[str] = None
     partition_mode: Optional[str] = None
-    chassis_serial: Optional[str] = None
-    chassis_slot: Optional[int] = None
-    tray_index: Optional[int] = None
-    host_id: Optional[int] = None
-    peer_type: Optional[str] = None
-    module_id: Optional[int] = None
-    fabric_guid: Optional[str] = None
+    chassis_serial: Optional[str] = reading(values.identifier, "platformInfo/chassis_serial_number")
+    chassis_slot: Optional[int] = reading(values.count, "platformInfo/slot_number")
+    tray_index: Optional[int] = reading(values.count, "platformInfo/tray_index")
+    host_id: Optional[int] = reading(values.count, "platformInfo/host_id")
+    peer_type: Optional[str] = reading(values.text, "platformInfo/peer_type")
+    module_id: Optional[int] = reading(values.count, "platformInfo/module_id gpu_module_id")
+    fabric_guid: Optional[str] = reading(values.identifier, "platformInfo/gpu_fabric_guid")
+    link_errors: Optional[dict[str, int]] = only(LIVE)
     nvlinks: Optional[list[dict[str, Any]]] = None
     slot: Optional[str] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
-    memory_temperature_celsius: Optional[Number] = None
-    utilisation_ratio: Optional[float] = None
-    temperature_margin_celsius: Optional[Number] = None
-    throttle: Optional[dict[str, int]] = None
-    throttle_counters: Optional[dict[str, int]] = None
-    pcie_replay_count: Optional[int] = None
-    link_errors: Optional[dict[str, int]] = None
 
     def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in _LIVE}
+        return {name: value for name, value in asdict(self).items() if name not in OF_KIND[LIVE]}
 
     def sample(self) -> Sample:
         """Return the telemetry readings; readings that the tool does not give are left out."""
-        readings = {reading: getattr(self, attribute) for attribute, reading in _SAMPLE.items()}
+        readings = {reading: getattr(self, attribute) for attribute, reading in SAMPLED.items()}
         return {**known(readings), **(self.throttle or {})}
 
     def counters(self) -> Counters:
         """Return identity and error counters of the GPU; those that the tool does not give are left out."""
-        counters = known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
+        counters = known({reading: getattr(self, attribute) for attribute, reading in COUNTED.items()})
         return {**counters, **(self.throttle_counters or {})}
 
     @property
     def faulty(self) -> bool:
         """Whether the counters that the GPU has show broken memory, or its driver asks for a reset, reboot or drain."""
         words = (self.recovery_action or "").lower().split()
-        return any(getattr(self, name) for name in _FAULTS) or any(word in RECOVERY_ACTIONS for word in words)
+        return any(getattr(self, name) for name in OF_KIND[FAULT]) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:
@@ -233,37 +244,45 @@ class Gpu:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics for checks; a value that the tool does not give makes no metric."""
-        scope, metrics = f"gpu:{self.index}", []
-        for attribute in _METRICS:
+        metrics: list[dict[str, Any]] = []
+        for attribute in (*OF_KIND[METRIC], *_PROPERTIES):
             unit, value = attribute.rpartition("_")[2], getattr(self, attribute)
             name, unit = (f"gpu_{attribute}", unit) if unit in _UNITS else (f"gpu_{attribute}_count", "count")
-            metrics += [] if value is None else [{"name": name, "value": value, "unit": unit, "scope": scope}]
+            if value is not None:
+                metrics.append({"name": name, "value": value, "unit": unit, "scope": f"gpu:{self.index}"})
         return metrics
 
 
-#: Units: the last word of an attribute, which names its metric. Without a unit there, the metric is a count.
+#: Units at the end of an attribute, which names its metric. Without one, the metric is a count.
 _UNITS = ("bytes", "celsius", "watts", "count")
-_METRICS = (
-    "memory_bytes",
-    "memory_used_bytes",
-    "temperature_celsius",
-    "power_draw_watts",
-    "power_limit_watts",
-    "ecc_corrected_count",
-    "ecc_uncorrected_count",
-    "ecc_uncorrected_aggregate_count",
-    "row_remap_count",
-    "row_remap_exhausted_count",
-    "row_remap_pending_count",
-    "row_remap_failed_count",
-    "pcie_generation",
-    "pcie_generation_max",
-    "pcie_width",
-    "pcie_width_max",
-    "fabric_joined_count",
-    "fabric_clique_count",
-    "nvlinks_up_count",
-)
+#: Properties that are metrics, too.
+_PROPERTIES = ("row_remap_count", "fabric_joined_count", "fabric_clique_count", "nvlinks_up_count")
+OF_KIND = {
+    kind: [entry.name for entry in fields(Gpu) if kind in entry.metadata.get("kinds", ())]
+    for kind in (METRIC, FAULT, LIVE)
+}
+#: Attributes by the names that telemetry gives them, if these are others.
+_RENAMED = {
+    "power_draw_watts": "power_watts",
+    "core_clock_hertz": "sm_clock_hertz",
+    "ecc_corrected_count": "ecc_corrected",
+    "ecc_uncorrected_count": "ecc_uncorrected",
+    "pcie_replay_count": "pcie_replays",
+}
+
+
+def smi_fields(place: str) -> list[tuple[Any, ...]]:
+    """Return the attributes that nvidia-smi prints in its log (`paths`) or its query (`columns`), as ``Fields``."""
+    rows = ((entry.name, entry.metadata["smi"]) for entry in fields(Gpu) if "smi" in entry.metadata)
+    return [(name, row.read, *getattr(row, place).split()) for name, row in rows if getattr(row, place)]
+
+
+_COUNTERS = ("uuid", "pci_address", "ecc_corrected_count", "ecc_uncorrected_count", "pcie_replay_count", "link_errors")
+#: Readings of a telemetry sample, and of the counters before and after a stage, by attribute. `throttle` gives three
+#: readings of a sample.
+SAMPLED = {name: _RENAMED.get(name, name) for name, *_ in smi_fields("columns") if name not in _COUNTERS}
+COUNTED = {name: _RENAMED.get(name, name) for name in (*_COUNTERS, "pcie_width")}
+READINGS = {**SAMPLED, **COUNTED, "throttle": "throttle"}
 
 
 def differing_fabrics(gpus: Iterable[Gpu]) -> list[Gpu]:

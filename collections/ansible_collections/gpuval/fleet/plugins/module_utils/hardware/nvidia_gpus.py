@@ -1,16 +1,16 @@
-"""NVIDIA GPUs by `nvidia-smi`: the XML log (`-q -x`) for facts, the rows of `--query-gpu` for telemetry. Each reading
-has one line in `FIELDS`, for both."""
+"""NVIDIA GPUs by `nvidia-smi`: the XML log (`-q -x`) for facts, the rows of `--query-gpu` for telemetry. The
+attributes of ``Gpu`` say where each reads its values."""
 
 from __future__ import annotations
 
 import csv
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 from . import values
-from .gpu import READINGS, Detection, Gpu, read_fields
+from .gpu import READINGS, Detection, Gpu, read_fields, smi_fields
 from .source import Counters, SourceError, ToolSource
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, toolbox
 
@@ -168,11 +168,7 @@ def add_throttle_counters(by_gpu: dict[int, Counters], absent: dict[str, str], s
 def parse_row(row: dict[str, str]) -> Optional[Gpu]:
     """Return the GPU of a row, whose values carry their units (`34.50 W`); None without an index."""
     index = values.count(row.get("index"))
-    if index is None:
-        return None
-    return Gpu(
-        VENDOR, index, **read_fields(((f.attribute, f.read, *f.columns.split()) for f in FIELDS if f.columns), row.get)
-    )
+    return None if index is None else Gpu(VENDOR, index, **read_fields(QUERY_FIELDS, row.get))
 
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
@@ -185,13 +181,8 @@ def refusals(row: dict[str, str]) -> dict[str, str]:
     return reasons
 
 
-def _readings(names: str, look_up: Callable[[str], Any]) -> dict[str, Any]:
-    fields = ((field.attribute, field.read, *getattr(field, names).split()) for field in FIELDS)
-    return read_fields((field for field in fields if field[2:]), look_up)
-
-
 def _gpu(element: ET.Element, index: int) -> Gpu:
-    readings = _readings("paths", element.findtext)
+    readings = read_fields(LOG_FIELDS, element.findtext)
     readings["pci_address"] = readings["pci_address"] or values.pci_address(element.get("id"))
     for kind, generations in (("corrected", CORRECTED), ("uncorrected", UNCORRECTED)):
         for period, attribute in (("volatile", f"ecc_{kind}_count"), ("aggregate", f"ecc_{kind}_aggregate_count")):
@@ -224,81 +215,17 @@ def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
         return None
 
 
-class Field(NamedTuple):
-    """A reading: attribute of ``Gpu``, function that reads its text, columns of `--query-gpu`, paths in the log; of
-    several, separated by blanks for different drivers, the first with a value counts."""
-
-    attribute: str
-    read: Callable[[Any], Any]
-    columns: str = ""
-    paths: str = ""
-
-
-_LINK = "pci/pci_gpu_link_info"
-_REMAPPER = "remapped_rows/row_remapper_histogram"
-# Drivers 535 and later split power into GPU and module readings; before that there was one block.
-_POWER = "gpu_power_readings/power_draw gpu_power_readings/instant_power_draw gpu_power_readings/average_power_draw"
-_POWER_LIMIT = "gpu_power_readings/current_power_limit power_readings/enforced_power_limit power_readings/power_limit"
-#: The second path is that of drivers before 450.
-_PENDING_PAGES = "retired_pages/pending_retirement retired_pages/pending_blacklist"
-FIELDS = (
-    Field("name", values.text, "", "product_name"),
-    Field("uuid", values.text, "uuid", "uuid"),
-    Field("serial", values.identifier, "", "serial"),
-    Field("pci_address", values.pci_address, "pci.bus_id", "pci/pci_bus_id"),
-    Field("firmware_version", values.text, "", "vbios_version"),
-    Field("memory_bytes", values.megabytes, "", "fb_memory_usage/total"),
-    Field("memory_used_bytes", values.megabytes, "memory.used", "fb_memory_usage/used"),
-    Field("temperature_celsius", values.number, "temperature.gpu", "temperature/gpu_temp"),
-    Field("memory_temperature_celsius", values.number, "temperature.memory"),
-    Field("temperature_margin_celsius", values.number, "temperature.gpu.tlimit"),
-    Field("power_draw_watts", values.watts, "power.draw", f"{_POWER} power_readings/power_draw"),
-    Field("power_limit_watts", values.watts, "enforced.power.limit", _POWER_LIMIT),
-    Field("core_clock_hertz", values.hertz, "clocks.current.sm", "clocks/sm_clock"),
-    Field("core_clock_max_hertz", values.hertz, "", "max_clocks/sm_clock"),
-    Field("memory_clock_hertz", values.hertz, "clocks.current.memory", "clocks/mem_clock"),
-    Field("utilisation_ratio", values.ratio, "utilization.gpu"),
-    Field("throttle", throttle_of_hex, "clocks_event_reasons.active clocks_throttle_reasons.active"),
-    Field("ecc_mode", values.lower, "", "ecc_mode/current_ecc"),
-    Field("ecc_corrected_count", values.count, "ecc.errors.corrected.volatile.total"),
-    Field("ecc_uncorrected_count", values.count, "ecc.errors.uncorrected.volatile.total"),
-    Field("row_remap_pending_count", values.count, "", "remapped_rows/remapped_row_pending"),
-    Field("row_remap_failed_count", values.count, "", "remapped_rows/remapped_row_failure"),
-    Field("row_remap_corrected_count", values.count, "", "remapped_rows/remapped_row_corr"),
-    Field("row_remap_exhausted_count", values.count, "", f"{_REMAPPER}/row_remapper_histogram_none"),
-    Field("row_remap_uncorrected_count", values.count, "", "remapped_rows/remapped_row_unc"),
-    Field("sram_threshold_exceeded_count", values.count, "", "ecc_errors/aggregate/sram_threshold_exceeded"),
-    Field("unrepairable_memory_count", values.count, "", "ecc_errors/unrepairable_memory"),
-    Field("page_retirement_pending_count", values.count, "", _PENDING_PAGES),
-    Field("pcie_generation", values.count, "pcie.link.gen.current", f"{_LINK}/pcie_gen/current_link_gen"),
-    Field("pcie_generation_max", values.count, "", f"{_LINK}/pcie_gen/max_link_gen"),
-    Field("pcie_width", values.count, "pcie.link.width.current", f"{_LINK}/link_widths/current_link_width"),
-    Field("pcie_width_max", values.count, "", f"{_LINK}/link_widths/max_link_width"),
-    Field("recovery_action", values.text, "", "gpu_recovery_action"),
-    Field("persistence_mode", values.lower, "", "persistence_mode"),
-    Field("fabric_state", values.word, "", "fabric/state"),
-    Field("fabric_status", values.word, "", "fabric/status"),
-    Field("fabric_clique", values.count, "", "fabric/cliqueId"),
-    Field("fabric_cluster_uuid", values.lower, "", "fabric/clusterUuid"),
-    Field("chassis_serial", values.identifier, "", "platformInfo/chassis_serial_number"),
-    Field("chassis_slot", values.count, "", "platformInfo/slot_number"),
-    Field("tray_index", values.count, "", "platformInfo/tray_index"),
-    Field("host_id", values.count, "", "platformInfo/host_id"),
-    Field("peer_type", values.text, "", "platformInfo/peer_type"),
-    Field("module_id", values.count, "", "platformInfo/module_id gpu_module_id"),
-    Field("fabric_guid", values.identifier, "", "platformInfo/gpu_fabric_guid"),
-)
+LOG_FIELDS = smi_fields("paths")
 #: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): with an unknown name the whole query fails.
 _NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
 _EVENTS, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
 _MARGIN = "temperature.gpu.tlimit"
-_COLUMNS = [name for field in FIELDS for name in field.columns.split()]
+QUERY_FIELDS = (*smi_fields("columns"), ("throttle", throttle_of_hex, _EVENTS, _THROTTLE))
+_COLUMNS = [name for _attribute, _read, *names in QUERY_FIELDS for name in names]
 _BASE = ("index", *(name for name in _COLUMNS if name not in (*_NEWER, _EVENTS, _THROTTLE, _MARGIN)))
 #: Queries to try, from the newest driver to the oldest.
 QUERIES = ((*_BASE, *_NEWER, _EVENTS, _MARGIN), (*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
-READING_OF_COLUMN = {
-    name: READINGS[field.attribute] for field in FIELDS if field.attribute in READINGS for name in field.columns.split()
-}
+READING_OF_COLUMN = {name: READINGS[attribute] for attribute, _read, *names in QUERY_FIELDS for name in names}
 NOT_SUPPORTED = "not supported by the GPU"
 #: Cells of a GPU that does not support a value; any other cell in brackets is an error.
 NO_VALUE = {

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from .nvidia_gpus import NvidiaSmi, add_throttle_counters, throttle
 from .nvml_fabric import fabric_text, read_fabric
 from .source import Counters, Sample, Source, SourceError, known
+from .values import identifier
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds between reads of values that hardly change.
@@ -67,6 +68,9 @@ class _Utilization(ctypes.Structure):
 
 class _MarginTemperature(ctypes.Structure):  # nvmlMarginTemperature_v1_t
     _fields_ = [("version", ctypes.c_uint), ("margin", ctypes.c_int)]
+
+    def __init__(self) -> None:
+        super().__init__(version=ctypes.sizeof(self) | 1 << 24)
 
 
 class _PciInfo(ctypes.Structure):  # nvmlPciInfo_t, version 3
@@ -130,6 +134,7 @@ CALLS = {
     "memory_clock_hertz": NvmlCall("nvmlDeviceGetClockInfo", (CLOCK_MEM,), times=1_000_000),
     "memory_used_bytes": NvmlCall("nvmlDeviceGetMemoryInfo", (), _Memory, "used"),
     "utilisation_ratio": NvmlCall("nvmlDeviceGetUtilizationRates", (), _Utilization, "gpu", per=100),
+    "temperature_margin_celsius": NvmlCall("nvmlDeviceGetMarginTemperature", (), _MarginTemperature, "margin"),
     "throttle": NvmlCall("nvmlDeviceGetCurrentClocksEventReasons", (), ctypes.c_ulonglong),
     "pcie_width": NvmlCall("nvmlDeviceGetCurrPcieLinkWidth"),
     "pcie_generation": NvmlCall("nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -139,17 +144,9 @@ CALLS = {
 }
 #: Names of functions in drivers before 535.
 EARLIER = {"nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons"}
-SAMPLED = (
-    "temperature_celsius",
-    "power_watts",
-    "sm_clock_hertz",
-    "memory_clock_hertz",
-    "memory_used_bytes",
-    "utilisation_ratio",
-    "throttle",
-)
 SELDOM_SAMPLED = ("power_limit_watts", "pcie_width", "pcie_generation")
 COUNTED = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "pcie_width")
+SAMPLED = tuple(name for name in CALLS if name not in (*SELDOM_SAMPLED, *COUNTED))
 
 
 def reason(code: int) -> str:
@@ -224,11 +221,9 @@ class Nvml(Source):
                 self._lost[index] = code
                 self.absent[f"gpu:{index}"] = reason(code)
 
-    def _read(self, reading: str, handle: ctypes.c_void_p) -> Any:
-        """Return a reading of CALLS; None when NVML refuses it, with the reason in `absent`."""
-        return self._read_call(reading, CALLS[reading], handle)
-
-    def _read_call(self, reading: str, call: NvmlCall, handle: ctypes.c_void_p) -> Any:
+    def _read(self, reading: str, handle: ctypes.c_void_p, calls: Mapping[str, NvmlCall] = CALLS) -> Any:
+        """Return a reading of `calls`; None when NVML refuses it, with the reason in `absent`."""
+        call = calls[reading]
         value = call.kind()
         arguments = (handle, *map(ctypes.c_uint, call.arguments), ctypes.byref(value))
         code = self._call(call.function, *arguments)
@@ -253,16 +248,8 @@ class Nvml(Source):
         readings = {reading: self._read(reading, handle) for reading in SAMPLED}
         heat = self._fields(handle, [FI_MEMORY_TEMP], "memory_temperature_celsius")
         readings["memory_temperature_celsius"] = heat[0] if heat else None
-        readings["temperature_margin_celsius"] = self._margin(handle)
         reasons = readings.pop("throttle")
         return {**known(readings), **({} if reasons is None else throttle(reasons)), **self._slowly(index, handle)}
-
-    def _margin(self, handle: ctypes.c_void_p) -> Optional[int]:
-        """Return the degrees left until the GPU lowers its clocks (T.Limit); None if that is not reported."""
-        value = _MarginTemperature(version=ctypes.sizeof(_MarginTemperature) | 1 << 24)
-        code = self._call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(value))
-        margin: Optional[int] = self._checked("temperature_margin_celsius", code, value.margin)
-        return margin
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
         present = time.monotonic()
@@ -290,15 +277,14 @@ class Nvml(Source):
 
     def _counters(self, index: int, handle: ctypes.c_void_p) -> Counters:
         self._gone = SUCCESS
-        uuid = ctypes.create_string_buffer(96)
-        code = self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid)))
+        uuid = self._read_text("nvmlDeviceGetUUID", handle)
         self._read("temperature_celsius", handle)
         if self._gone:  # the driver may remember the UUID of a GPU that fell off the bus, not its temperature
             self.absent[f"gpu:{index}"] = reason(self._gone)
             return {"lost": True}
         links = self._links_up(handle)
         reading = {
-            "uuid": uuid.value.decode("ascii", "replace") if code == SUCCESS else None,
+            "uuid": uuid,
             "pci_address": self._pci_address(handle),
             "fabric": fabric_text(read_fabric(self._call, handle, self.error_text)),
             **{name: self._read(name, handle) for name in COUNTED},
@@ -308,6 +294,11 @@ class Nvml(Source):
             **self._remaps(handle),
         }
         return known(reading)
+
+    def _read_text(self, function: str, handle: ctypes.c_void_p) -> Optional[str]:
+        buffer = ctypes.create_string_buffer(96)
+        code = self._call(function, handle, buffer, ctypes.c_uint(len(buffer)))
+        return None if code else identifier(buffer.value.decode("utf-8", "replace"))
 
     def _pci_address(self, handle: ctypes.c_void_p) -> Optional[str]:
         pci = _PciInfo()

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from ..node_directory import NodeError, within
 from . import nvidia_gpus, values
-from .gpu import COMPLETED, Detection, Gpu
+from .gpu import COMPLETED, LIVE, OF_KIND, READINGS, Detection, Gpu
 from .nvml import CALLS, FI_NVLINK_LINK_COUNT, LIBRARY, Nvml, NvmlCall
 from .nvml_fabric import read_fabric, read_platform
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
@@ -17,18 +17,7 @@ from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 #: Fields of a link: its speed in MB/s, and how often NVLink 5 recovered; that counter of NVLink 1 to 4.
 FI_LINK_SPEED, FI_LINK_RECOVERIES, LINK_RECOVERIES = 164, 215, 1
 #: Readings of telemetry that are facts too, by attribute of ``Gpu``.
-_READINGS = {
-    "memory_used_bytes": "memory_used_bytes",
-    "temperature_celsius": "temperature_celsius",
-    "power_draw_watts": "power_watts",
-    "power_limit_watts": "power_limit_watts",
-    "core_clock_hertz": "sm_clock_hertz",
-    "memory_clock_hertz": "memory_clock_hertz",
-    "ecc_corrected_count": "ecc_corrected",
-    "ecc_uncorrected_count": "ecc_uncorrected",
-    "pcie_width": "pcie_width",
-    "pcie_generation": "pcie_generation",
-}
+_READINGS = {name: reading for name, reading in READINGS.items() if reading in CALLS and name not in OF_KIND[LIVE]}
 _CALLS = {
     "memory_bytes": CALLS["memory_used_bytes"]._replace(part="total"),
     "pcie_width_max": NvmlCall("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -74,7 +63,7 @@ class NvmlGpus(Nvml):
 
     def _facts(self, handle: ctypes.c_void_p) -> dict[str, Any]:
         read = {attribute: self._read(reading, handle) for attribute, reading in _READINGS.items()}
-        read.update({attribute: self._read_call(attribute, call, handle) for attribute, call in _CALLS.items()})
+        read.update({attribute: self._read(attribute, handle, _CALLS) for attribute in _CALLS})
         read.update({attribute: self._read_text(function, handle) for attribute, function in _TEXTS.items()})
         read.update({attribute: self._read_mode(*mode, handle) for attribute, mode in _MODES.items()})
         read.update({f"{name}_count": count for name, count in self._remaps(handle).items() if name != "row_remaps"})
@@ -113,11 +102,6 @@ class NvmlGpus(Nvml):
             if recoveries is None
             else recoveries
         )
-
-    def _read_text(self, function: str, handle: ctypes.c_void_p) -> Optional[str]:
-        buffer = ctypes.create_string_buffer(96)
-        code = self._call(function, handle, buffer, ctypes.c_uint(len(buffer)))
-        return None if code else values.identifier(_text(buffer))
 
     def _read_mode(self, function: str, words: tuple[str, ...], handle: ctypes.c_void_p) -> Optional[str]:
         present, pending = ctypes.c_uint(), ctypes.c_uint()
