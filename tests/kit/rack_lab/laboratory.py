@@ -179,7 +179,7 @@ class Laboratory:
             by_uuid, problem = nvidia_gpus.throttle_counters(tray.run, STAGE_SECONDS)
             assert not problem, problem
             readings.append({
-                gpu.index: {"uuid": gpu.uuid, **{f"{k}_microseconds": n for k, n in by_uuid[gpu.uuid].items()}}
+                gpu.index: {"uuid": gpu.uuid, **by_uuid[gpu.uuid]}
                 for gpu in tray.gpus
             })  # fmt: skip
         shares = TelemetryComparison(*readings, seconds=STAGE_SECONDS).throttled

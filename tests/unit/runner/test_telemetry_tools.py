@@ -103,8 +103,12 @@ def test_counters_of_throttling(tools):
     run = nvidia_gpus.toolbox()
     by_uuid, _problem = nvidia_gpus.throttle_counters(run, 5)
     assert by_uuid == {
-        "GPU-00": {"throttle_thermal": 12, "throttle_power": 25483012609, "throttle_hardware": 8},
-        "GPU-01": {"throttle_power": 5, "throttle_hardware": 9},
+        "GPU-00": {
+            "throttle_thermal_microseconds": 12,
+            "throttle_power_microseconds": 25483012609,
+            "throttle_hardware_microseconds": 8,
+        },
+        "GPU-01": {"throttle_power_microseconds": 5, "throttle_hardware_microseconds": 9},
     }
     by_gpu, absent = {0: {"uuid": "GPU-00"}, 3: {"lost": True}}, {}
     nvidia_gpus.add_throttle_counters(by_gpu, absent, 5)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import ssl
 import time
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Optional
 from urllib.parse import urlsplit
@@ -20,16 +22,13 @@ def seconds_ahead(url: str) -> Optional[float]:
     host alone. The certificate is not verified: a wrong clock may be the reason why it is invalid."""
     try:
         parts = urlsplit(url)
+        connect: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
-        with contextlib.closing(connection):
+            connect = functools.partial(http.client.HTTPSConnection, context=context)
+        with contextlib.closing(connect(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)) as connection:
             connection.request("HEAD", "/")
             date = connection.getresponse().headers.get("Date", "")
         return time.time() - parsedate_to_datetime(date).timestamp()

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from .engines import engine_types
+from .engines._engine import LABEL_RUN
 from .hardware.tools import toolbox
 from .network.parallel import in_parallel
 from .redaction import PRIVATE_FILES, SecretRedactor, secrets_of_run
@@ -33,8 +34,6 @@ TAR_OVERHEAD_BYTES, PACKED_BYTES = 1536, 64
 MAX_CONTAINERS = 40
 MAX_LISTED = 5000
 
-#: Label that the runner puts on every container of a run.
-LABEL_RUN = "gpuval.run"
 #: Module that runs jobs. Engines keep its output with the jobs' secrets; the stage's log has it without secrets.
 JOB = "gpuval_workloads.job"
 
@@ -206,11 +205,9 @@ def _read_file(name, path, _seconds):
 
 
 def _run_files(directory, _seconds):
-    paths = [path for pattern in RUN_FILES for path in sorted(directory.glob(pattern))]
-    names = [
-        (path, f"run/{path.relative_to(directory).as_posix()}") for path in paths if path.name not in PRIVATE_FILES
-    ]
-    return [_read(name, path, MAX_LOG_BYTES) for path, name in names]
+    paths = (path for pattern in RUN_FILES for path in sorted(directory.glob(pattern)))
+    public = (path for path in paths if path.name not in PRIVATE_FILES)
+    return [_read(f"run/{path.relative_to(directory).as_posix()}", path, MAX_LOG_BYTES) for path in public]
 
 
 def _list_run(directory, _seconds):

@@ -8,7 +8,6 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 from .engines import plain
@@ -67,25 +66,22 @@ def sha256_of(path):
 def save(command, path, seconds):
     """Write the output of a command to a file, within `seconds`. Returns the SHA-256 and the size in bytes."""
     digest, count = hashlib.sha256(), 0
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
-        timer = threading.Timer(seconds, process.kill)
-        timer.start()
-        try:
-            with Path(path).open("wb") as stream:
+        with Path(path).open("wb") as stream, subprocess.Popen(command, stderr=errors, **pipes) as process:
+            timer = threading.Timer(seconds, process.kill)
+            timer.start()
+            try:
                 for block in iter(lambda: process.stdout.read(BLOCK_BYTES), b""):
                     digest.update(block)
                     stream.write(block)
                     count += len(block)
-            code = process.wait()
-        finally:
-            late = not timer.is_alive()
-            timer.cancel()
-            with suppress(OSError):
+                process.wait()
+            finally:
+                late = not timer.is_alive()
+                timer.cancel()
                 process.kill()
-            process.stdout.close()
-            process.wait()
-        if code != 0:
+        if process.returncode != 0:
             errors.seek(0)
             reason = errors.read().decode("utf-8", "replace").strip()[-400:]
             if late:

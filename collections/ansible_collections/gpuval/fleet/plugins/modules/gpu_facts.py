@@ -31,14 +31,13 @@ options:
     type: str
     choices: [auto, cpu, nvidia, amd, gaudi]
     default: auto
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
-    description: Can run in check mode, where it does the same as always because it only reads.
-    support: full
+    description: It only reads.
   diff_mode:
-    description: Returns what has changed, or would change, in diff mode.
     support: N/A
-    details: Nothing is ever changed.
+    description: Nothing is ever changed.
   facts:
     description: Returns an C(ansible_facts) dictionary that is added to the facts of the host.
     support: full
@@ -47,8 +46,6 @@ notes:
   - A tool that does not answer within a minute counts as a driver that does not work.
 seealso:
   - module: ansible.builtin.setup
-author:
-  - gpuval contributors (@gpuval)
 """
 
 EXAMPLES = r"""

@@ -26,7 +26,6 @@ _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
 CDI_DIRECTORIES = ("etc/cdi", "var/run/cdi", "run/cdi")
-CDI_BYTES = 1 << 20
 PRESENT = {
     "nvidia": ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dxg"),
     "gaudi": ("dev/accel/accel[0-9]*", "dev/hl[0-9]*"),
@@ -310,17 +309,8 @@ def parse_json(text: str) -> Any:
 
 
 def has_cdi(kind: str, root: Path) -> bool:
-    for directory in CDI_DIRECTORIES:
-        for spec in (root / directory).glob("*.*"):
-            if spec.suffix not in (".json", ".yaml", ".yml"):
-                continue
-            try:
-                with spec.open("rb") as stream:
-                    if kind.encode() in stream.read(CDI_BYTES):
-                        return True
-            except OSError:
-                continue
-    return False
+    specs = (spec for directory in CDI_DIRECTORIES for spec in (root / directory).glob("*.*"))
+    return any(kind in (read_text(spec) or "") for spec in specs if spec.suffix in (".json", ".yaml", ".yml"))
 
 
 def _group(node: Path) -> int:

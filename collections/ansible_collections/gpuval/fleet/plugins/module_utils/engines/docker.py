@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ._engine import ContainerEngine, DeviceAccess, EngineFacts, architecture_of
+from ._engine import ContainerEngine, DeviceAccess, EngineFacts, architecture_of, parse_json
 
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 HOOK_DIRECTORIES = ("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit")
@@ -39,10 +38,7 @@ class Docker(ContainerEngine):
         result = self.run(self.command, "version", "--format", "{{json .}}")
         if result.missing:
             return None
-        try:
-            answer = json.loads(result.stdout)
-        except ValueError:
-            answer = {}
+        answer = parse_json(result.stdout) or {}
         client, server = (answer.get(part) or {} for part in ("Client", "Server"))
         usable = result.ok and bool(server.get("Version"))
         return {

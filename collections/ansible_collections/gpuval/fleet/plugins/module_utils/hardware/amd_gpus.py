@@ -18,7 +18,7 @@ from . import values
 from .gpu import Detection, Fields, Gpu, failed_detection, read_fields
 from .source import Counters, Sample, Source, SourceError, known
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult, toolbox
-from .tree import read_number, read_text
+from .tree import Tree, read_number, read_text
 
 VENDOR = "amd"
 #: Partition mode of a GPU that is listed as several cards, if its tool does not name the mode.
@@ -218,7 +218,7 @@ ROCM_SMI_FIELDS: Fields = (
     ("power_limit_watts", values.watts, "max" + _PACKAGE),
 )
 PCI_VENDOR = "0x1002"
-CARD = re.compile(r"card\d+")
+DRM, CARD = "sys/class/drm", re.compile(r"card\d+")
 TOOL_SECONDS = 20.0
 #: Seconds to wait for the tool's indices; without them, cards are numbered by PCI address, as the tools do.
 LIST_SECONDS = 5.0
@@ -283,16 +283,13 @@ class Amd(Source):
 
 def cards(root: Path) -> dict[int, Path]:
     """Return the sysfs device folders of amdgpu's cards by index; indices follow PCI addresses, as in the tools."""
-    folders = {}
-    drm = root / "sys/class/drm"
-    try:
-        names = [path.name for path in drm.iterdir() if CARD.fullmatch(path.name)]
-    except OSError:
-        return {}
-    for name in names:
-        folder = drm / name / "device"
-        if read_text(folder / "vendor") == PCI_VENDOR and (folder / "mem_info_vram_used").exists():
-            folders[folder.resolve().name] = folder
+    names = (name for name in Tree(str(root)).entries(DRM) if CARD.fullmatch(name))
+    devices = (root / DRM / name / "device" for name in names)
+    folders = {
+        folder.resolve().name: folder
+        for folder in devices
+        if read_text(folder / "vendor") == PCI_VENDOR and (folder / "mem_info_vram_used").exists()
+    }
     return dict(enumerate(folders[address] for address in sorted(folders)))
 
 

@@ -27,6 +27,7 @@ from . import (
     tuning,
 )
 from .gpu import Detection, Gpu, differing_fabrics
+from .source import metric
 from .tools import Run, toolbox
 from .tree import Tree
 
@@ -256,53 +257,42 @@ def _links_in_words(gpus: list[Gpu]) -> list[str]:
 def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     accelerator = environment["accelerator"]
     cpu, memory_ = environment["cpu"], environment["memory"]
-    synchronised = environment["clock"]["synchronised"]
-    fast_clock = tuning.clock_is_fast(environment["tuning"])
     gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
     lists = {
         "gpu_iommu_translated_count": environment["peer_access"]["iommu_translated"],
         "acs_redirecting_count": environment["peer_access"]["acs_redirecting"],
         "services_failed_count": environment["services"]["failed"],
     }
-    figures = (
-        ("gpu_count", accelerator["count"], "count"),
-        ("gpu_hardware_count", accelerator["hardware_count"], "count"),
-        ("gpu_without_driver_count", accelerator["without_driver_count"], "count"),
-        *((f"gpu_{flag}_count", sum(getattr(gpu, flag) for gpu in gpus), "count") for flag in FLAGS),
-        ("imex_not_ready_count", imex.not_ready_count(environment["imex"]), "count"),
-        ("cpu_logical_count", cpu["logical_count"], "count"),
-        ("cpu_slow_governor_count", cpu["slow_governor_count"], "count"),
-        ("cpu_idle_latency_max_seconds", environment["tuning"]["idle_latency_max_seconds"], "seconds"),
-        ("memory_bytes", memory_["total_bytes"], "bytes"),
-        ("memory_ecc_corrected_count", memory_["ecc_corrected_count"], "count"),
-        ("memory_ecc_uncorrected_count", memory_["ecc_uncorrected_count"], "count"),
-        ("gpu_nic_far_count", topology.far_from_nics(environment["topology"]), "count"),
-        *((name, None if entries is None else len(entries), "count") for name, entries in lists.items()),
-        ("root_filesystem_used_ratio", disks.root_used_ratio(environment["disks"]), "ratio"),
-        ("clock_source_fast", None if fast_clock is None else int(fast_clock), "ratio"),
-        ("clock_synchronised", None if synchronised is None else int(synchronised), "ratio"),
-    )
-    metrics = [
-        {"name": name, "value": value, "unit": unit, "scope": "node"}
-        for name, value, unit in figures
-        if value is not None
-    ]
+    figures: dict[str, Any] = {
+        "gpu_count": accelerator["count"],
+        "gpu_hardware_count": accelerator["hardware_count"],
+        "gpu_without_driver_count": accelerator["without_driver_count"],
+        **{f"gpu_{flag}_count": sum(getattr(gpu, flag) for gpu in gpus) for flag in FLAGS},
+        "imex_not_ready_count": imex.not_ready_count(environment["imex"]),
+        "cpu_logical_count": cpu["logical_count"],
+        "cpu_slow_governor_count": cpu["slow_governor_count"],
+        "cpu_idle_latency_max_seconds": environment["tuning"]["idle_latency_max_seconds"],
+        "memory_bytes": memory_["total_bytes"],
+        "memory_ecc_corrected_count": memory_["ecc_corrected_count"],
+        "memory_ecc_uncorrected_count": memory_["ecc_uncorrected_count"],
+        "gpu_nic_far_count": topology.far_from_nics(environment["topology"]),
+        **{name: None if entries is None else len(entries) for name, entries in lists.items()},
+        "root_filesystem_used_ratio": disks.root_used_ratio(environment["disks"]),
+    }
+    states = {
+        "clock_source_fast": tuning.clock_is_fast(environment["tuning"]),
+        "clock_synchronised": environment["clock"]["synchronised"],
+    }
+    metrics = [metric(name, value) for name, value in figures.items() if value is not None]
+    metrics += [metric(name, int(state), unit="ratio") for name, state in states.items() if state is not None]
     metrics += optics.metrics(environment["network_ports"])
     for gpu in gpus:
         metrics += gpu.metrics()
     fabrics = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
     differing = differing_fabrics(fabrics)
-    metrics += [
-        {
-            "name": "gpu_fabric_differs_count",
-            "value": int(gpu in differing),
-            "unit": "count",
-            "scope": f"gpu:{gpu.index}",
-        }
-        for gpu in fabrics
-    ]
+    metrics += [metric("gpu_fabric_differs_count", int(gpu in differing), f"gpu:{gpu.index}") for gpu in fabrics]
     return metrics + [
-        {"name": "gpu_links_count", "value": gpu["links_count"], "unit": "count", "scope": f"gpu:{gpu['index']}"}
+        metric("gpu_links_count", gpu["links_count"], f"gpu:{gpu['index']}")
         for gpu in environment["topology"]
         if gpu["links_count"] is not None
     ]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Optional
 
 from . import values
-from .source import Counters, Sample, known
+from .source import Counters, Sample, known, metric
 from .tools import ToolResult
 from .values import Number
 
@@ -244,17 +244,16 @@ class Gpu:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics for checks; a value that the tool does not give makes no metric."""
-        metrics: list[dict[str, Any]] = []
-        for attribute in (*OF_KIND[METRIC], *_PROPERTIES):
-            unit, value = attribute.rpartition("_")[2], getattr(self, attribute)
-            name, unit = (f"gpu_{attribute}", unit) if unit in _UNITS else (f"gpu_{attribute}_count", "count")
-            if value is not None:
-                metrics.append({"name": name, "value": value, "unit": unit, "scope": f"gpu:{self.index}"})
-        return metrics
+        figures = {name: getattr(self, name) for name in (*OF_KIND[METRIC], *_PROPERTIES)}
+        return [
+            metric(f"gpu_{name}" if name.endswith(_UNITS) else f"gpu_{name}_count", value, f"gpu:{self.index}")
+            for name, value in figures.items()
+            if value is not None
+        ]
 
 
 #: Units at the end of an attribute, which names its metric. Without one, the metric is a count.
-_UNITS = ("bytes", "celsius", "watts", "count")
+_UNITS = ("_bytes", "_celsius", "_watts", "_count")
 #: Properties that are metrics, too.
 _PROPERTIES = ("row_remap_count", "fabric_joined_count", "fabric_clique_count", "nvlinks_up_count")
 OF_KIND = {

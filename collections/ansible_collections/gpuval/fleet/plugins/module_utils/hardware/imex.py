@@ -39,7 +39,7 @@ def parse(text: str) -> tuple[list[dict[str, Any]], Optional[str]]:
     """Return the nodes in ``nvidia-imex-ctl -N`` and the state of their domain; None if it prints none."""
     nodes = [
         {"node": int(number), "address": address, "state": state, "version": version}
-        for number, address, state, version in map(_named, _NODE.finditer(text))
+        for number, address, state, version in (node.groups() for node in _NODE.finditer(text))
     ]
     domain = _DOMAIN.search(text)
     return nodes[:MAX_NODES], domain[1] if domain else None
@@ -49,10 +49,6 @@ def not_ready_count(facts_of_imex: dict[str, Any]) -> Optional[int]:
     """Return how many nodes of the domain are not READY; None where no domain is configured."""
     nodes = facts_of_imex["nodes"]
     return sum(node["state"] != READY for node in nodes) if nodes else None
-
-
-def _named(node: re.Match[str]) -> tuple[str, str, str, Optional[str]]:
-    return node[1], node[2], node[3], node[4]
 
 
 def _service_state(services: dict[str, Any]) -> Optional[str]:

@@ -136,7 +136,7 @@ def parse_rows(text: str) -> list[dict[str, str]]:
 
 
 def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int]], str]:
-    """Return microseconds of throttling by UUID and kind, since the driver was loaded; else the reason why not."""
+    """Return the counters of throttling by UUID, since the driver was loaded; else the reason why not."""
     columns = list(dict.fromkeys(column for pair in THROTTLE_COUNTERS.values() for column in pair))
     query = f"--query-gpu=index,uuid,{','.join(columns)}"
     answer = run("nvidia-smi", query, "--format=csv", timeout=min(seconds, THROTTLE_SECONDS))
@@ -147,7 +147,7 @@ def throttle_counters(run: Run, seconds: float) -> tuple[dict[str, dict[str, int
     for row in rows:
         counts = {column: values.count(row[column]) for column in columns}
         by_uuid[row["uuid"]] = {
-            kind: sum(counts[column] or 0 for column in pair)
+            f"{kind}_microseconds": sum(counts[column] or 0 for column in pair)
             for kind, pair in THROTTLE_COUNTERS.items()
             if all(counts[column] is not None for column in pair)
         }
@@ -158,9 +158,7 @@ def add_throttle_counters(by_gpu: dict[int, Counters], absent: dict[str, str], s
     """Add to the counters of each GPU those of throttling, or the reason why not to `absent`."""
     by_uuid, absent_reason = throttle_counters(toolbox(), seconds)
     for counters in by_gpu.values():
-        counters.update(
-            {f"{kind}_microseconds": count for kind, count in by_uuid.get(counters.get("uuid", ""), {}).items()}
-        )
+        counters.update(by_uuid.get(counters.get("uuid", ""), {}))
     if absent_reason:
         absent["throttle_counters"] = absent_reason
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Optional
 from ..network.parallel import in_parallel
 from . import values
 from .link_counters import NetworkPort, network_ports
+from .source import metric
 from .tools import Run
 from .tree import Tree
 
@@ -271,13 +272,8 @@ def metrics(ports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "link_excess_downs_count": port["downs_count"] - statistics.median_low(alike) if is_comparable else None,
         }
         scope = "link:" + re.sub(r"[^A-Za-z0-9._:>-]", "_", port["name"])[:64]
-        figures += [
-            {"name": name, "value": max(0, value), "unit": name.rpartition("_")[2], "scope": scope}
-            for name, value in found.items()
-            if value is not None
-        ]
-    count = {"name": "network_ports_count", "value": len(linked), "unit": "count", "scope": "node"}
-    return [count, *figures] if linked else []
+        figures += [metric(name, max(0, value), scope) for name, value in found.items() if value is not None]
+    return [metric("network_ports_count", len(linked)), *figures] if linked else []
 
 
 def in_words(ports: Sequence[dict[str, Any]]) -> list[str]:

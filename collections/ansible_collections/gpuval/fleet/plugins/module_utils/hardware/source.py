@@ -88,6 +88,11 @@ class ToolSource(Source):
         return {gpu.index: gpu.counters() for gpu in self.ask(self._query, seconds)}
 
 
+def metric(name: str, value: Any, scope: str = "node", unit: str = "") -> dict[str, Any]:
+    """Return a metric as records have them; its unit is the last word of its name, unless another one is given."""
+    return {"name": name, "value": value, "unit": unit or name.rpartition("_")[2], "scope": scope}
+
+
 def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:
     """Return the readings without those that are None."""
     return {

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
+from ..atomic_file import replace_file
 from ..hardware.tools import toolbox
 from ..node_directory import NodeError, boot_id
 from .changes import HOSTS_FILE, LIMITS_FILE, NetworkChange
@@ -138,19 +139,12 @@ def write_file(path: Path, text: Optional[str]) -> None:
             path.unlink(missing_ok=True)
             return
         data = text.encode("utf-8", "surrogateescape")
+        status = path.stat() if path.exists() else None
         try:
-            status = path.stat()
-        except FileNotFoundError:
-            status = None
-        draft = path.with_name(f".{path.name}.gpuval")
-        try:
-            draft.write_bytes(data)
-            draft.chmod(0o644 if status is None else status.st_mode & 0o7777)
+            replace_file(path, data, 0o644 if status is None else status.st_mode & 0o7777)
             if status is not None:
-                os.chown(draft, status.st_uid, status.st_gid)
-            draft.replace(path)
+                os.chown(path, status.st_uid, status.st_gid)
         except OSError:
-            draft.unlink(missing_ok=True)
             if status is None or path.is_symlink():
                 raise
             path.write_bytes(data)

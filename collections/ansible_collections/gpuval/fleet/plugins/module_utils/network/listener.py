@@ -24,11 +24,13 @@ STOP_SECONDS = 5
 
 
 def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
-    """Return listening sockets by port, and why other ports have none: `in_use` by a service is as good."""
-    sockets, refused = {}, {}
+    """Return sockets that listen on all addresses by port, and why other ports have none: `in_use` by a service is as
+    good."""
+    is_dual, sockets, refused = socket.has_dualstack_ipv6(), {}, {}
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
     for port in ports:
         try:
-            sockets[port] = _listen(port)
+            sockets[port] = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
         except OSError as error:
             refused[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
     return sockets, refused
@@ -73,13 +75,6 @@ def stop(base: Path) -> bool:
         _wait_until(lambda: _start_time(pid) != state["started"])
     path.unlink(missing_ok=True)
     return alive
-
-
-def _listen(port: int) -> socket.socket:
-    """Return a socket that listens on all addresses of both IP versions, or of IPv4 without IPv6."""
-    dualstack = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dualstack else socket.AF_INET
-    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dualstack)
 
 
 def _read(path: Path) -> Any:
