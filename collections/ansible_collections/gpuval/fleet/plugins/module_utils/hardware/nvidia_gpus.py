@@ -104,26 +104,25 @@ def _document(output: str) -> str:
 
 def processes(run: Run, timeout: float) -> dict[int, str]:
     """Return the program names of compute processes by pid; empty without an answer."""
-    result = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader", timeout=timeout)
-    rows = (line.partition(",") for line in result.stdout.splitlines()) if result.ok else ()
-    return {int(pid): name.strip() for pid, _, name in rows if pid.strip().isdigit()}
+    pairs = _pairs(run, "--query-compute-apps=pid,process_name", timeout)
+    return {int(pid): name for pid, name in pairs if pid.isdigit()}
 
 
 def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
     """Return the GPUs (``gpu:1``) that compute processes use, by pid; empty without an answer."""
-    form = "--format=csv,noheader"
-    used, listing = (
-        run("nvidia-smi", query, form, timeout=timeout)
-        for query in ("--query-compute-apps=pid,gpu_uuid", "--query-gpu=uuid,index")
-    )
-    pairs = [[part.strip() for part in line.split(",")] for line in listing.stdout.splitlines()] if listing.ok else []
-    indices = {uuid: int(index) for uuid, index in (pair for pair in pairs if len(pair) == 2) if index.isdigit()}
+    indices = {uuid: int(index) for uuid, index in _pairs(run, "--query-gpu=uuid,index", timeout) if index.isdigit()}
     gpus: dict[int, list[str]] = {}
-    for line in used.stdout.splitlines() if used.ok else ():
-        pid, _, uuid = line.partition(",")
-        if pid.strip().isdigit() and uuid.strip() in indices:
-            gpus.setdefault(int(pid), []).append(f"gpu:{indices[uuid.strip()]}")
+    for pid, uuid in _pairs(run, "--query-compute-apps=pid,gpu_uuid", timeout):
+        if pid.isdigit() and uuid in indices:
+            gpus.setdefault(int(pid), []).append(f"gpu:{indices[uuid]}")
     return gpus
+
+
+def _pairs(run: Run, query: str, timeout: float) -> list[list[str]]:
+    """Return the two cells of each line of a query; empty without an answer."""
+    answer = run("nvidia-smi", query, "--format=csv,noheader", timeout=timeout)
+    lines = answer.stdout.splitlines() if answer.ok else ()
+    return [[cell.strip() for cell in line.partition(",")[::2]] for line in lines]
 
 
 def parse_rows(text: str) -> list[dict[str, str]]:

@@ -149,12 +149,10 @@ def _http(
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=seconds)
         connection.sock = link
         is_put = endpoint.method == "PUT"
-        connection.putrequest(endpoint.method, endpoint.path, skip_accept_encoding=True)
-        amount = ("Content-Length", str(size)) if is_put else ("Range", f"bytes=0-{max(0, size - 1)}")
-        for header in (amount, ("User-Agent", "gpuval"), ("Accept-Encoding", "identity"), ("Connection", "close")):
-            connection.putheader(*header)
+        amount = {"Content-Length": str(size)} if is_put else {"Range": f"bytes=0-{max(0, size - 1)}"}
+        headers = {**amount, "User-Agent": "gpuval", "Accept-Encoding": "identity", "Connection": "close"}
         begin = time.perf_counter()
-        connection.endheaders()
+        connection.request(endpoint.method, endpoint.path, headers=headers)
         got = _send(link, size, end) if is_put else 0
         link.settimeout(max(0.05, end - time.monotonic()))
         answer = connection.getresponse()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from ..node_directory import make_private, write_private
+from ..node_directory import make_private, read_document, write_private
 from ..process_stat import look
 from .parallel import run_detached
 
@@ -78,11 +78,8 @@ def stop(base: Path) -> bool:
 
 
 def _read(path: Path) -> Any:
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        return state if isinstance(state["pid"], int) and state["pid"] > 1 and "started" in state else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    state = read_document(path)
+    return state if isinstance(state.get("pid"), int) and state["pid"] > 1 and "started" in state else None
 
 
 def _start_time(pid: int) -> Optional[int]:

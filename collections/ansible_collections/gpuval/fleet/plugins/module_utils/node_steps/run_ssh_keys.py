@@ -27,7 +27,12 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
         wrong, odd = changes(folder, files)
         touched = sorted([*wrong, *odd])
         if touched and not module.check_mode:
-            place(base, folder, files)
+            for path in (base, folder.parents[1], folder.parent, folder):
+                make_private(path)
+            for name in touched:
+                (folder / name).unlink(missing_ok=True)  # also removes a wrong mode
+            for name in wrong:
+                write_private(folder / name, files[name].encode())
     except OSError as error:
         raise NodeError(f"{folder}: {error.strerror}. Free space there, or set gpuval_node_dir.") from error
     return {"changed": bool(touched), "directory": str(folder), "files": touched}
@@ -45,15 +50,3 @@ def same(path, text):
         return path.stat().st_mode & 0o777 == 0o600 and path.read_bytes() == text.encode()
     except OSError:
         return False
-
-
-def place(base, folder, files):
-    make_private(base)
-    for path in (folder.parents[1], folder.parent, folder):
-        make_private(path)
-    wrong, odd = changes(folder, files)
-    for name in odd:
-        (folder / name).unlink()
-    for name in wrong:
-        (folder / name).unlink(missing_ok=True)  # also removes a wrong mode
-        write_private(folder / name, files[name].encode())
