@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
-from typing import Any
 
 from . import values
-from .gpu import READINGS, Detection, Gpu, failed_detection
+from .gpu import READINGS, Detection, Fields, Gpu, failed_detection, read_fields
 from .source import SourceError, ToolSource
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult, toolbox
 
@@ -17,29 +15,29 @@ VENDOR = "gaudi"
 _PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
 
 
-#: By property of `hl-smi`, the attribute of ``Gpu`` and the function that reads the property's text.
-PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "uuid": ("uuid", values.identifier),
-    "bus_id": ("pci_address", values.pci_address),
-    "name": ("name", values.text),
-    "driver_version": ("driver_version", values.version),
-    "memory.total": ("memory_bytes", values.megabytes),
-    "memory.used": ("memory_used_bytes", values.megabytes),
-    "temperature.aip": ("temperature_celsius", values.number),
-    "module_id": ("module_id", values.count),
-    "serial": ("serial", values.identifier),
-    "power.draw": ("power_draw_watts", values.watts),
-    "ecc.errors.corrected.volatile.total": ("ecc_corrected_count", values.count),
-    "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected_count", values.count),
-    "ecc.errors.corrected.aggregate.total": ("ecc_corrected_aggregate_count", values.count),
-    "ecc.errors.uncorrected.aggregate.total": ("ecc_uncorrected_aggregate_count", values.count),
-    "ecc.mode.current": ("ecc_mode", values.lower),
-    "clocks.current.soc": ("core_clock_hertz", values.hertz),
-    "clocks.max.soc": ("core_clock_max_hertz", values.hertz),
-    "utilization.aip": ("utilisation_ratio", values.ratio),
-    "pcie.link.gen.current": ("pcie_generation", values.count),
-    "pcie.link.width.current": ("pcie_width", values.count),
-}
+#: Fields of a device, by their properties in `hl-smi`.
+FIELDS: Fields = (
+    ("uuid", values.identifier, "uuid"),
+    ("pci_address", values.pci_address, "bus_id"),
+    ("name", values.text, "name"),
+    ("driver_version", values.version, "driver_version"),
+    ("memory_bytes", values.megabytes, "memory.total"),
+    ("memory_used_bytes", values.megabytes, "memory.used"),
+    ("temperature_celsius", values.number, "temperature.aip"),
+    ("module_id", values.count, "module_id"),
+    ("serial", values.identifier, "serial"),
+    ("power_draw_watts", values.watts, "power.draw"),
+    ("ecc_corrected_count", values.count, "ecc.errors.corrected.volatile.total"),
+    ("ecc_uncorrected_count", values.count, "ecc.errors.uncorrected.volatile.total"),
+    ("ecc_corrected_aggregate_count", values.count, "ecc.errors.corrected.aggregate.total"),
+    ("ecc_uncorrected_aggregate_count", values.count, "ecc.errors.uncorrected.aggregate.total"),
+    ("ecc_mode", values.lower, "ecc.mode.current"),
+    ("core_clock_hertz", values.hertz, "clocks.current.soc"),
+    ("core_clock_max_hertz", values.hertz, "clocks.max.soc"),
+    ("utilisation_ratio", values.ratio, "utilization.aip"),
+    ("pcie_generation", values.count, "pcie.link.gen.current"),
+    ("pcie_width", values.count, "pcie.link.width.current"),
+)
 NOT_REPORTED = "hl-smi's query does not report it"
 
 SHORT_QUERY = ("index", "uuid", "bus_id", "name", "driver_version", "memory.total", "memory.used", "temperature.aip")
@@ -85,8 +83,7 @@ def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
         cells = dict(zip(query, row)) if len(row) == len(query) else {}
         index = values.count(cells.pop("index", None))
         if index is not None:
-            readings = {PROPERTIES[name][0]: PROPERTIES[name][1](cell) for name, cell in cells.items()}
-            gpus.append(Gpu(VENDOR, index, **readings))
+            gpus.append(Gpu(VENDOR, index, **read_fields(FIELDS, cells.get)))
     return sorted(gpus, key=lambda gpu: gpu.index)
 
 
@@ -99,7 +96,7 @@ def processes(run: Run, timeout: float) -> dict[int, str]:
 class Gaudi(ToolSource):
     name = "hl-smi"
     queries = SAMPLE_QUERIES
-    reading_of = {name: READINGS[PROPERTIES[name][0]] for name in SAMPLE_QUERIES[0] if name in PROPERTIES}
+    reading_of = {name: READINGS[attribute] for attribute, _read, name in FIELDS if name in SAMPLE_QUERIES[0]}
     never = dict.fromkeys(
         ("throttle", "row_remaps", "link_errors", "link_corrected", "pcie_replays", "power_limit_watts"), NOT_REPORTED
     )

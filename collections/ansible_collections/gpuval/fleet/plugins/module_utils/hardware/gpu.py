@@ -47,12 +47,12 @@ class SmiReading(NamedTuple):
 METRIC, FAULT, LIVE = "metric", "fault", "live"
 
 
-def reading(read: Any, paths: str = "", *kinds: str, columns: str = "") -> Any:
+def of_smi(read: Any, paths: str = "", *kinds: str, columns: str = "") -> Any:
     """Return the declaration of an attribute of ``Gpu`` that nvidia-smi prints."""
     return field(default=None, metadata={"smi": SmiReading(read, paths, columns), "kinds": kinds})
 
 
-def only(*kinds: str) -> Any:
+def of_kind(*kinds: str) -> Any:
     """Return the declaration of an attribute that nvidia-smi prints nowhere as it is."""
     return field(default=None, metadata={"kinds": kinds})
 
@@ -77,80 +77,78 @@ class Gpu:
 
     vendor: str
     index: int
-    name: Optional[str] = reading(values.text, "product_name")
-    uuid: Optional[str] = reading(values.text, "uuid", columns="uuid")
-    serial: Optional[str] = reading(values.identifier, "serial")
-    pci_address: Optional[str] = reading(values.pci_address, "pci/pci_bus_id", columns="pci.bus_id")
+    name: Optional[str] = of_smi(values.text, "product_name")
+    uuid: Optional[str] = of_smi(values.text, "uuid", columns="uuid")
+    serial: Optional[str] = of_smi(values.identifier, "serial")
+    pci_address: Optional[str] = of_smi(values.pci_address, "pci/pci_bus_id", columns="pci.bus_id")
     driver_version: Optional[str] = None
     runtime_version: Optional[str] = None
-    firmware_version: Optional[str] = reading(values.text, "vbios_version")
-    memory_bytes: Optional[int] = reading(values.megabytes, "fb_memory_usage/total", METRIC)
-    memory_used_bytes: Optional[int] = reading(values.megabytes, "fb_memory_usage/used", METRIC, columns="memory.used")
-    temperature_celsius: Optional[Number] = reading(
+    firmware_version: Optional[str] = of_smi(values.text, "vbios_version")
+    memory_bytes: Optional[int] = of_smi(values.megabytes, "fb_memory_usage/total", METRIC)
+    memory_used_bytes: Optional[int] = of_smi(values.megabytes, "fb_memory_usage/used", METRIC, columns="memory.used")
+    temperature_celsius: Optional[Number] = of_smi(
         values.number, "temperature/gpu_temp", METRIC, columns="temperature.gpu"
     )
-    memory_temperature_celsius: Optional[Number] = reading(values.number, "", LIVE, columns="temperature.memory")
-    temperature_margin_celsius: Optional[Number] = reading(values.number, "", LIVE, columns="temperature.gpu.tlimit")
-    power_draw_watts: Optional[Number] = reading(values.watts, _POWER, METRIC, columns="power.draw")
-    power_limit_watts: Optional[Number] = reading(values.watts, _LIMIT, METRIC, columns="enforced.power.limit")
-    core_clock_hertz: Optional[Number] = reading(values.hertz, "clocks/sm_clock", columns="clocks.current.sm")
-    core_clock_max_hertz: Optional[Number] = reading(values.hertz, "max_clocks/sm_clock")
-    memory_clock_hertz: Optional[Number] = reading(values.hertz, "clocks/mem_clock", columns="clocks.current.memory")
-    utilisation_ratio: Optional[float] = reading(values.ratio, "", LIVE, columns="utilization.gpu")
-    throttle: Optional[dict[str, int]] = only(LIVE)
-    throttle_counters: Optional[dict[str, int]] = only(LIVE)
-    ecc_mode: Optional[str] = reading(values.lower, "ecc_mode/current_ecc")
-    ecc_corrected_count: Optional[int] = reading(
-        values.count, "", METRIC, columns="ecc.errors.corrected.volatile.total"
-    )
-    ecc_uncorrected_count: Optional[int] = reading(
+    memory_temperature_celsius: Optional[Number] = of_smi(values.number, "", LIVE, columns="temperature.memory")
+    temperature_margin_celsius: Optional[Number] = of_smi(values.number, "", LIVE, columns="temperature.gpu.tlimit")
+    power_draw_watts: Optional[Number] = of_smi(values.watts, _POWER, METRIC, columns="power.draw")
+    power_limit_watts: Optional[Number] = of_smi(values.watts, _LIMIT, METRIC, columns="enforced.power.limit")
+    core_clock_hertz: Optional[Number] = of_smi(values.hertz, "clocks/sm_clock", columns="clocks.current.sm")
+    core_clock_max_hertz: Optional[Number] = of_smi(values.hertz, "max_clocks/sm_clock")
+    memory_clock_hertz: Optional[Number] = of_smi(values.hertz, "clocks/mem_clock", columns="clocks.current.memory")
+    utilisation_ratio: Optional[float] = of_smi(values.ratio, "", LIVE, columns="utilization.gpu")
+    throttle: Optional[dict[str, int]] = of_kind(LIVE)
+    throttle_counters: Optional[dict[str, int]] = of_kind(LIVE)
+    ecc_mode: Optional[str] = of_smi(values.lower, "ecc_mode/current_ecc")
+    ecc_corrected_count: Optional[int] = of_smi(values.count, "", METRIC, columns="ecc.errors.corrected.volatile.total")
+    ecc_uncorrected_count: Optional[int] = of_smi(
         values.count, "", METRIC, FAULT, columns="ecc.errors.uncorrected.volatile.total"
     )
     ecc_corrected_aggregate_count: Optional[int] = None
-    ecc_uncorrected_aggregate_count: Optional[int] = only(METRIC)
-    row_remap_pending_count: Optional[int] = reading(values.count, f"{_REMAPPED}_pending", METRIC, FAULT)
-    row_remap_failed_count: Optional[int] = reading(values.count, f"{_REMAPPED}_failure", METRIC, FAULT)
-    row_remap_corrected_count: Optional[int] = reading(values.count, f"{_REMAPPED}_corr")
-    row_remap_uncorrected_count: Optional[int] = reading(values.count, f"{_REMAPPED}_unc")
-    row_remap_exhausted_count: Optional[int] = reading(values.count, _EXHAUSTED, METRIC)
-    sram_threshold_exceeded_count: Optional[int] = reading(
+    ecc_uncorrected_aggregate_count: Optional[int] = of_kind(METRIC)
+    row_remap_pending_count: Optional[int] = of_smi(values.count, f"{_REMAPPED}_pending", METRIC, FAULT)
+    row_remap_failed_count: Optional[int] = of_smi(values.count, f"{_REMAPPED}_failure", METRIC, FAULT)
+    row_remap_corrected_count: Optional[int] = of_smi(values.count, f"{_REMAPPED}_corr")
+    row_remap_uncorrected_count: Optional[int] = of_smi(values.count, f"{_REMAPPED}_unc")
+    row_remap_exhausted_count: Optional[int] = of_smi(values.count, _EXHAUSTED, METRIC)
+    sram_threshold_exceeded_count: Optional[int] = of_smi(
         values.count, "ecc_errors/aggregate/sram_threshold_exceeded", FAULT
     )
-    memory_repair_pending_count: Optional[int] = only(FAULT)
-    unrepairable_memory_count: Optional[int] = reading(values.count, "ecc_errors/unrepairable_memory", FAULT)
-    page_retirement_pending_count: Optional[int] = reading(values.count, _PENDING, FAULT)
-    pcie_generation: Optional[int] = reading(
+    memory_repair_pending_count: Optional[int] = of_kind(FAULT)
+    unrepairable_memory_count: Optional[int] = of_smi(values.count, "ecc_errors/unrepairable_memory", FAULT)
+    page_retirement_pending_count: Optional[int] = of_smi(values.count, _PENDING, FAULT)
+    pcie_generation: Optional[int] = of_smi(
         values.count, f"{_PCIE}/pcie_gen/current_link_gen", METRIC, columns="pcie.link.gen.current"
     )
-    pcie_generation_max: Optional[int] = reading(values.count, f"{_PCIE}/pcie_gen/max_link_gen", METRIC)
-    pcie_width: Optional[int] = reading(
+    pcie_generation_max: Optional[int] = of_smi(values.count, f"{_PCIE}/pcie_gen/max_link_gen", METRIC)
+    pcie_width: Optional[int] = of_smi(
         values.count, f"{_PCIE}/link_widths/current_link_width", METRIC, columns="pcie.link.width.current"
     )
-    pcie_width_max: Optional[int] = reading(values.count, f"{_PCIE}/link_widths/max_link_width", METRIC)
-    pcie_replay_count: Optional[int] = only(LIVE)
-    recovery_action: Optional[str] = reading(values.text, "gpu_recovery_action")
-    persistence_mode: Optional[str] = reading(values.lower, "persistence_mode")
-    fabric_state: Optional[str] = reading(values.word, "fabric/state")
-    fabric_status: Optional[str] = reading(values.word, "fabric/status")
-    fabric_clique: Optional[int] = reading(values.count, "fabric/cliqueId")
-    fabric_cluster_uuid: Optional[str] = reading(values.lower, "fabric/clusterUuid")
+    pcie_width_max: Optional[int] = of_smi(values.count, f"{_PCIE}/link_widths/max_link_width", METRIC)
+    pcie_replay_count: Optional[int] = of_kind(LIVE)
+    recovery_action: Optional[str] = of_smi(values.text, "gpu_recovery_action")
+    persistence_mode: Optional[str] = of_smi(values.lower, "persistence_mode")
+    fabric_state: Optional[str] = of_smi(values.word, "fabric/state")
+    fabric_status: Optional[str] = of_smi(values.word, "fabric/status")
+    fabric_clique: Optional[int] = of_smi(values.count, "fabric/cliqueId")
+    fabric_cluster_uuid: Optional[str] = of_smi(values.lower, "fabric/clusterUuid")
     fabric_health: Optional[dict[str, str]] = None
     fabric_problem: Optional[str] = None
     partition_mode: Optional[str] = None
-    chassis_serial: Optional[str] = reading(values.identifier, "platformInfo/chassis_serial_number")
-    chassis_slot: Optional[int] = reading(values.count, "platformInfo/slot_number")
-    tray_index: Optional[int] = reading(values.count, "platformInfo/tray_index")
-    host_id: Optional[int] = reading(values.count, "platformInfo/host_id")
-    peer_type: Optional[str] = reading(values.text, "platformInfo/peer_type")
-    module_id: Optional[int] = reading(values.count, "platformInfo/module_id gpu_module_id")
-    fabric_guid: Optional[str] = reading(values.identifier, "platformInfo/gpu_fabric_guid")
-    link_errors: Optional[dict[str, int]] = only(LIVE)
+    chassis_serial: Optional[str] = of_smi(values.identifier, "platformInfo/chassis_serial_number")
+    chassis_slot: Optional[int] = of_smi(values.count, "platformInfo/slot_number")
+    tray_index: Optional[int] = of_smi(values.count, "platformInfo/tray_index")
+    host_id: Optional[int] = of_smi(values.count, "platformInfo/host_id")
+    peer_type: Optional[str] = of_smi(values.text, "platformInfo/peer_type")
+    module_id: Optional[int] = of_smi(values.count, "platformInfo/module_id gpu_module_id")
+    fabric_guid: Optional[str] = of_smi(values.identifier, "platformInfo/gpu_fabric_guid")
+    link_errors: Optional[dict[str, int]] = of_kind(LIVE)
     nvlinks: Optional[list[dict[str, Any]]] = None
     slot: Optional[str] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in OF_KIND[LIVE]}
+        return {name: value for name, value in asdict(self).items() if name not in BY_KIND[LIVE]}
 
     def sample(self) -> Sample:
         """Return the telemetry readings; readings that the tool does not give are left out."""
@@ -166,7 +164,7 @@ class Gpu:
     def faulty(self) -> bool:
         """Whether the counters that the GPU has show broken memory, or its driver asks for a reset, reboot or drain."""
         words = (self.recovery_action or "").lower().split()
-        return any(getattr(self, name) for name in OF_KIND[FAULT]) or any(word in RECOVERY_ACTIONS for word in words)
+        return any(getattr(self, name) for name in BY_KIND[FAULT]) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:
@@ -244,7 +242,7 @@ class Gpu:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics for checks; a value that the tool does not give makes no metric."""
-        figures = {name: getattr(self, name) for name in (*OF_KIND[METRIC], *_PROPERTIES)}
+        figures = {name: getattr(self, name) for name in (*BY_KIND[METRIC], *_PROPERTIES)}
         return [
             metric(f"gpu_{name}" if name.endswith(_UNITS) else f"gpu_{name}_count", value, f"gpu:{self.index}")
             for name, value in figures.items()
@@ -256,7 +254,7 @@ class Gpu:
 _UNITS = ("_bytes", "_celsius", "_watts", "_count")
 #: Properties that are metrics, too.
 _PROPERTIES = ("row_remap_count", "fabric_joined_count", "fabric_clique_count", "nvlinks_up_count")
-OF_KIND = {
+BY_KIND = {
     kind: [entry.name for entry in fields(Gpu) if kind in entry.metadata.get("kinds", ())]
     for kind in (METRIC, FAULT, LIVE)
 }

@@ -246,8 +246,7 @@ class Nvml(Source):
 
     def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
         readings = {reading: self._read(reading, handle) for reading in SAMPLED}
-        heat = self._fields(handle, [FI_MEMORY_TEMP], "memory_temperature_celsius")
-        readings["memory_temperature_celsius"] = heat[0] if heat else None
+        readings["memory_temperature_celsius"] = self._field(handle, FI_MEMORY_TEMP, "memory_temperature_celsius")
         reasons = readings.pop("throttle")
         return {**known(readings), **({} if reasons is None else throttle(reasons)), **self._slowly(index, handle)}
 
@@ -259,6 +258,10 @@ class Nvml(Source):
         reading = known({name: self._read(name, handle) for name in SELDOM_SAMPLED})
         self._slow[index] = (present, reading)
         return reading
+
+    def _field(self, handle: ctypes.c_void_p, field: int, reading: str, scope: int = 0) -> Any:
+        """Return the value of an NVML field; None if the GPU refuses it."""
+        return next(iter(self._fields(handle, [field], reading, scope)), None)
 
     def _fields(self, handle: ctypes.c_void_p, fields: Sequence[int], reading: str, scope: int = 0) -> list[Any]:
         """Return the values of NVML fields; fields that the GPU refuses are left out."""
@@ -325,9 +328,9 @@ class Nvml(Source):
 
     def _links_up(self, handle: ctypes.c_void_p) -> Optional[list[int]]:
         """Return the numbers of the NVLinks that are up; None for a GPU without NVLink."""
-        count = next(iter(self._fields(handle, [FI_NVLINK_LINK_COUNT], "link_count")), MAX_LINKS)
+        count = self._field(handle, FI_NVLINK_LINK_COUNT, "link_count")
         up = []
-        for link in range(min(int(count), MAX_LINKS)):
+        for link in range(MAX_LINKS if count is None else min(int(count), MAX_LINKS)):
             active = ctypes.c_uint()
             code = self._call("nvmlDeviceGetNvLinkState", handle, ctypes.c_uint(link), ctypes.byref(active))
             if code:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from ..node_directory import NodeError, within
 from . import nvidia_gpus, values
-from .gpu import COMPLETED, LIVE, OF_KIND, READINGS, Detection, Gpu
+from .gpu import BY_KIND, COMPLETED, LIVE, READINGS, Detection, Gpu
 from .nvml import CALLS, FI_NVLINK_LINK_COUNT, LIBRARY, Nvml, NvmlCall
 from .nvml_fabric import read_fabric, read_platform
 from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
@@ -17,7 +17,7 @@ from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 #: Fields of a link: its speed in MB/s, and how often NVLink 5 recovered; that counter of NVLink 1 to 4.
 FI_LINK_SPEED, FI_LINK_RECOVERIES, LINK_RECOVERIES = 164, 215, 1
 #: Readings of telemetry that are facts too, by attribute of ``Gpu``.
-_READINGS = {name: reading for name, reading in READINGS.items() if reading in CALLS and name not in OF_KIND[LIVE]}
+_READINGS = {name: reading for name, reading in READINGS.items() if reading in CALLS and name not in BY_KIND[LIVE]}
 _CALLS = {
     "memory_bytes": CALLS["memory_used_bytes"]._replace(part="total"),
     "pcie_width_max": NvmlCall("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -80,28 +80,26 @@ class NvmlGpus(Nvml):
         up = self._links_up(handle)
         if up is None:
             return None
-        count = next(iter(self._fields(handle, [FI_NVLINK_LINK_COUNT], "link_count")), len(up))
+        count = self._field(handle, FI_NVLINK_LINK_COUNT, "link_count") or 0
+        numbers = range(max(int(count), *(number + 1 for number in up), 0))
+        speeds = [self._field(handle, FI_LINK_SPEED, "link_speed", link) for link in numbers]
         errors = self._link_errors(handle, up) or {}
         return [
             {
                 "link": link,
                 "is_up": link in up,
-                "bytes_per_second": next(
-                    (mega * 1_000_000 for mega in self._fields(handle, [FI_LINK_SPEED], "link_speed", link)), None
-                ),
+                "bytes_per_second": None if speed is None else speed * 1_000_000,
                 "errors": errors.get(str(link)),
                 "recoveries": self._recoveries(handle, link) if link in up else None,
             }
-            for link in range(max(int(count), *(number + 1 for number in up), 0))
+            for link, speed in enumerate(speeds)
         ]
 
     def _recoveries(self, handle: ctypes.c_void_p, link: int) -> Optional[int]:
         recoveries = self._link_counter(handle, link, LINK_RECOVERIES)
-        return (
-            next(iter(self._fields(handle, [FI_LINK_RECOVERIES], "link_recoveries", link)), None)
-            if recoveries is None
-            else recoveries
-        )
+        if recoveries is not None:
+            return recoveries
+        return self._field(handle, FI_LINK_RECOVERIES, "link_recoveries", link)
 
     def _read_mode(self, function: str, words: tuple[str, ...], handle: ctypes.c_void_p) -> Optional[str]:
         present, pending = ctypes.c_uint(), ctypes.c_uint()

@@ -47,12 +47,8 @@ def _offsets(count: int, degree: int) -> list[int]:
     half = count // 2
     steps = [max(1, round(half ** (step / max(1, count_wanted - 1)))) for step in range(count_wanted)]
     result: list[int] = []
-    for wished in steps:
-        offset = wished
-        while offset in result and offset < half:
-            offset += 1
-        if offset not in result:
-            result.append(offset)
+    for step in steps:
+        result += [offset for offset in range(step, half + 1) if offset not in result][:1]
     # The step exactly across the circle gives one peer, not two.
     return [
         offset - 1 if 2 * offset == count and offset - 1 > 0 and offset - 1 not in result else offset
