@@ -38,7 +38,8 @@ class Docker(ContainerEngine):
         result = self.run(self.command, "version", "--format", "{{json .}}")
         if result.missing:
             return None
-        answer = parse_json(result.stdout) or {}
+        printed = parse_json(result.stdout)
+        answer = printed if isinstance(printed, dict) else {}
         client, server = (answer.get(part) or {} for part in ("Client", "Server"))
         usable = result.ok and bool(server.get("Version"))
         return {
