@@ -27,7 +27,7 @@ ROUTES = """[{"type":"unicast","dst":"default","gateway":"172.17.0.1","dev":"eth
 
 
 def test_interfaces():
-    found = parse_interfaces(ADDRESS, {"v0": "mlx5_core"}, frozenset({"eth0"}))
+    found = parse_interfaces(ADDRESS, {"v0": "mlx5_core", "eth0": None})
     assert list(found) == ["lo", "v0", "bond0.7", "eth0"]
     veth = found["v0"]
     assert (veth.up, veth.carrier, veth.mtu, veth.state, veth.driver) == (True, False, 1500, "up", "mlx5_core")

@@ -10,13 +10,14 @@ from typing import Any, Optional
 
 from ..atomic_file import replace_file
 from ..hardware.tools import toolbox
+from ..hardware.tree import Tree
 from ..node_directory import NodeError, boot_id
 from .changes import HOSTS_FILE, LIMITS_FILE, NetworkChange
 from .hosts_file import read_block, set_block
 from .state import NetworkState, find_route, parse_interfaces, parse_routes, route_words
 
 COMMAND_SECONDS = 15
-NET = Path("/sys/class/net")
+NET = "/sys/class/net"
 SYSCTLS = Path("/proc/sys")
 
 
@@ -58,20 +59,16 @@ class NetworkHost:
         return outcome.stdout
 
     def state(self, sysctls: Iterable[str] = ()) -> NetworkState:
-        drivers, physical = {}, set()
-        for path in NET.iterdir():
-            if (path / "device").exists():
-                physical.add(path.name)
-                driver = path / "device" / "driver"
-                if driver.is_symlink():
-                    drivers[path.name] = driver.readlink().name
+        tree = Tree()
+        physical = [name for name in tree.entries(NET) if tree.exists(f"{NET}/{name}/device")]
+        drivers = {name: tree.link_name(f"{NET}/{name}/device/driver") for name in physical}
         show = ("-json", "-details")
         try:
             routes_of_6 = self.ip("-6", *show, "route", "show")
         except NodeError:  # a kernel without IPv6
             routes_of_6 = "[]"
         return NetworkState(
-            interfaces=parse_interfaces(self.ip(*show, "address", "show"), drivers, frozenset(physical)),
+            interfaces=parse_interfaces(self.ip(*show, "address", "show"), drivers),
             routes=(*parse_routes(self.ip("-4", *show, "route", "show"), 4), *parse_routes(routes_of_6, 6)),
             sysctls={name: _read_text(sysctl_path(name)) for name in sysctls},
             hosts_block=read_block(_read_text(Path(HOSTS_FILE), strip=False) or ""),

@@ -71,8 +71,8 @@ def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
     }
 
 
-def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, HostInterface]:
-    """Return interfaces by name, from `ip -json -details address show`."""
+def parse_interfaces(text: str, drivers: dict[str, Optional[str]]) -> dict[str, HostInterface]:
+    """Return interfaces by name, from `ip -json -details address show`. `drivers`: of hardware, None if unknown."""
     interfaces = {}
     for entry in _json(text, "ip address"):
         name = entry.get("ifname")
@@ -94,7 +94,7 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
             # for a veth pair, `link` is the other end
             below=entry.get("link") if entry.get("linkinfo", {}).get("info_kind") != "veth" else None,
             driver=drivers.get(name),
-            physical=name in physical,
+            physical=name in drivers,
         )
     return interfaces
 
