@@ -72,64 +72,51 @@ ansible_facts:
   contains:
     gpuval:
       description: What the run found on the host.
-      returned: success
       type: complex
       contains:
         run_id:
           description: The run that was read.
-          returned: success
           type: str
           sample: 20261102-101500-a1b2
         run_verdict:
           description: Verdict on the run as a whole, V(PASS), V(PARTIAL), V(FAIL) or V(INCOMPLETE).
-          returned: success
           type: str
           sample: PASS
         verdict:
           description: Verdict on the host, V(PASS), V(FAIL) or V(INCOMPLETE).
-          returned: success
           type: str
           sample: PASS
         class:
           description: One word for what decided against the node; none for PASS.
-          returned: success
           type: str
         action:
           description: What to do with the host, such as V(reboot) or V(replace_gpu); none for PASS.
-          returned: success
           type: str
         flaky:
           description: Whether a stage passed only on a retry.
-          returned: success
           type: bool
         accelerator:
           description: Vendor of the accelerators, V(cpu), or V(unknown).
-          returned: success
           type: str
           sample: nvidia
         metrics:
           description: Figures of the whole host by name. A figure that was not a number is null.
-          returned: success
           type: dict
           sample: {training_tokens_per_second: 449900.0, loading_bytes_per_second: 723750000.0}
         parts:
           description: Figures of single GPUs, ranks and links, by name and then by part.
-          returned: success
           type: dict
           sample: {training_model_tflops: {"gpu:0": 395.1, "gpu:1": 394.8}}
         units:
           description: Unit of each figure by name.
-          returned: success
           type: dict
           sample: {training_tokens_per_second: tokens_per_second}
         stages:
           description: State, message, attempt, times (RFC 3339, UTC) and duration in seconds of each stage by name.
-          returned: success
           type: dict
           sample: {training: {state: success, message: "", attempt: 1, duration_seconds: 811.93}}
         failed_checks:
           description: Required checks that failed or whose evidence is missing, with reason and remedy.
-          returned: success
           type: list
           elements: dict
 """
