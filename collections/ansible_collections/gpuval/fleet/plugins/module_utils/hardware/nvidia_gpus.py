@@ -58,17 +58,16 @@ def detect(run: Run) -> Detection:
     lost = sorted({*lost, *lost_in_log})
     counted = re.search(r"<attached_gpus>\s*(\d{1,4})\s*<", result.stdout)
     unlisted = max(0, int(counted.group(1)) - len(gpus) - len(lost)) if counted else 0
-    facts = Detection(VENDOR, gpus, None, lost, unlisted=unlisted, hung=result.timed_out)
-    facts.unclear = not gpus and not result.ok and result.returncode not in NO_GPU_STATUS
-    if unlisted:
-        facts.problem = f"nvidia-smi counts {len(gpus) + len(lost) + unlisted} GPUs and lists {len(gpus) + len(lost)}"
-    elif lost:
-        facts.problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
-    elif not result.ok:
-        facts.problem = result.complaint
-    elif not gpus:
-        facts.problem = "nvidia-smi lists no GPU"
-    return facts
+    unclear = not gpus and not result.ok and result.returncode not in NO_GPU_STATUS
+    listed_count = len(gpus) + len(lost)
+    problems = (
+        (unlisted, f"nvidia-smi counts {listed_count + unlisted} GPUs and lists {listed_count}"),
+        (lost, f"nvidia-smi cannot read the GPU at {', '.join(lost)}"),
+        (not result.ok, result.complaint),
+        (not gpus, "nvidia-smi lists no GPU"),
+    )
+    problem = next((text for is_so, text in problems if is_so), None)
+    return Detection(VENDOR, gpus, problem, lost, unlisted=unlisted, hung=result.timed_out, unclear=unclear)
 
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:

@@ -42,21 +42,17 @@ def clean_node(
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             raise NodeError(f"{run_id!r} is not a run id")
     base = base_directory(directory)
-    nothing = {name: [] for name in CleanAnswer.__annotations__}
     options = [*(["--keep-models"] if keep_models else []), *(["--remove-images"] if remove_images else [])]
     with contextlib.ExitStack() as stack:
         try:
             if base.is_dir():
                 check_private(base)
             stack.enter_context(one_at_once(base))
-        except FileNotFoundError:  # never created, or removed by a clean under this machine's other name
-            return nothing
         except (NodeError, OSError) as error:
-            return {"failed": True, "msg": str(error), **nothing} if base.exists() else nothing
-        try:
-            answer = remove_runs(base, run_ids, options, module.check_mode)
-        except NodeError as error:
-            return {"failed": True, "msg": str(error), **nothing}
+            if isinstance(error, FileNotFoundError) or not base.exists():
+                return {}  # never created, or removed by a clean under this machine's other name
+            raise NodeError(str(error)) from error
+        answer = remove_runs(base, run_ids, options, module.check_mode)
     if answer["left"]:
         message = f"could not be removed: {', '.join(map(str, answer['left']))}. "
         return {"failed": True, "msg": f"{message}Look for processes or mounts that hold them.", **answer}
