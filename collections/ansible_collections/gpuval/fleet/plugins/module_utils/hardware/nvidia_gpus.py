@@ -66,8 +66,8 @@ def detect(run: Run) -> Detection:
         (not result.ok, result.complaint),
         (not gpus, "nvidia-smi lists no GPU"),
     )
-    problem = next((text for is_so, text in problems if is_so), None)
-    return Detection(VENDOR, gpus, problem, lost, unlisted=unlisted, hung=result.timed_out, unclear=unclear)
+    reason = next((text for is_so, text in problems if is_so), None)
+    return Detection(VENDOR, gpus, reason, lost, unlisted=unlisted, hung=result.timed_out, unclear=unclear)
 
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:

@@ -173,11 +173,11 @@ class Nvml(Source):
         self._slow: dict[int, tuple[float, dict[str, Any]]] = {}
         self._handles: dict[int, ctypes.c_void_p] = {}
         #: GPUs without a handle by index, and NVML's return code.
-        self._lost: dict[int, int] = {}
+        self.lost: dict[int, int] = {}
         self._enumerate()
 
     def sample(self) -> dict[int, Sample]:
-        if not self._handles and not self._lost:
+        if not self._handles and not self.lost:
             raise SourceError("NVML lists no GPU that can be read")
         return {index: self._sample(index, handle) for index, handle in self._handles.items()}
 
@@ -189,7 +189,7 @@ class Nvml(Source):
     def counters_at_once(self) -> dict[int, Counters]:
         self._enumerate()
         by_gpu = {index: self._counters(index, handle) for index, handle in self._handles.items()}
-        for index, code in self._lost.items():
+        for index, code in self.lost.items():
             by_gpu[index] = {"lost": True} if code in GONE else {"lost": True, "refused": True}
         return by_gpu
 
@@ -211,14 +211,14 @@ class Nvml(Source):
         code = self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         if code:
             raise SourceError(f"NVML cannot count the GPUs: {reason(code)}")
-        self._handles, self._lost = {}, {}
+        self._handles, self.lost = {}, {}
         for index in range(count.value):
             handle = ctypes.c_void_p()
             code = self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
             if code == SUCCESS:
                 self._handles[index] = handle
             else:
-                self._lost[index] = code
+                self.lost[index] = code
                 self.absent[f"gpu:{index}"] = reason(code)
 
     def _read(self, reading: str, handle: ctypes.c_void_p, calls: Mapping[str, NvmlCall] = CALLS) -> Any:

@@ -57,10 +57,6 @@ class NvmlGpus(Nvml):
             Gpu(nvidia_gpus.VENDOR, index, **versions, **self._facts(handle)) for index, handle in self._handles.items()
         ]
 
-    @property
-    def lost_count(self) -> int:
-        return len(self._lost)
-
     def _facts(self, handle: ctypes.c_void_p) -> dict[str, Any]:
         read = {attribute: self._read(reading, handle) for attribute, reading in _READINGS.items()}
         read.update({attribute: self._read(attribute, handle, _CALLS) for attribute in _CALLS})
@@ -132,7 +128,7 @@ def detect(run: Run, library: Optional[str] = LIBRARY) -> Detection:
 
 def _read(library: str) -> dict[str, Any]:
     source = NvmlGpus(library)
-    return {"gpus": [asdict(gpu) for gpu in source.gpus()], "lost": source.lost_count}
+    return {"gpus": [asdict(gpu) for gpu in source.gpus()], "lost": len(source.lost)}
 
 
 def _text(buffer: Any) -> str:
