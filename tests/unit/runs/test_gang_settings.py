@@ -18,25 +18,30 @@ KNOWN = settings.declared()
         ({"gpuval_gang_port": 65535}, "gpuval_gang_port 65535: from 1 to 65534"),
         ({"gpuval_gang_port": 0}, "gpuval_gang_port 0"),
         ({"gpuval_gang_ssh_port": 70000}, "gpuval_gang_ssh_port 70000: from 1 to 65535"),
-        ({"gpuval_gang_ssh_port": 29501}, "gpuval_gang_ssh_port 29501 collides"),
-        ({"gpuval_gang_port": 3022}, "gpuval_gang_ssh_port 3022 collides"),
         ({"gpuval_gang_search_seconds": 0}, "gpuval_gang_search_seconds 0: more than 0"),
         ({"gpuval_gang_expected_bytes_per_second": -1}, "gpuval_gang_expected_bytes_per_second -1: a speed"),
     ],
 )
 def test_a_wrong_setting_is_reported(values, told):
-    (problem,) = settings.gang_problems(values, KNOWN)
+    (problem,) = settings.problems(values, KNOWN)
     assert problem.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("values", "port"), [({"gpuval_gang_ssh_port": 29501}, 29501), ({"gpuval_gang_port": 3022}, 3022)]
+)
+def test_ports_that_collide_are_reported(values, port):
+    (problem,) = settings.gang_problems(values, KNOWN)
+    assert problem.startswith(f"gpuval_gang_ssh_port {port} collides")
 
 
 @pytest.mark.parametrize(
     ("seconds", "round_seconds", "told"),
     [
         (500, 506, "gpuval_gang_search_seconds 500: a search needs 1518 at least, 3 times what a round of it may take"),
-        ("1517", 506, "run_gang_search_round_seconds 506"),
+        (1517, 506, "run_gang_search_round_seconds 506"),
         (1518, 506, ""),
         (1, 0, ""),  # no gangs in this run
-        ("many", 506, ""),
     ],
 )
 def test_a_search_that_holds_no_three_rounds_is_reported(seconds, round_seconds, told):
@@ -93,9 +98,9 @@ def test_what_a_round_of_the_search_may_take_is_known_before_the_start(play):
     [
         {},
         {"gpuval_gang_size": "4", "gpuval_gang_port": 1024},
-        {"gpuval_gang_size": "many"},
-        {"gpuval_gang_slots": None},
+        {"gpuval_gang_search_seconds": "1518", "gpuval_gang_expected_bytes_per_second": 0},
     ],
 )
-def test_what_is_right_or_of_another_type_is_not(values):
-    assert settings.gang_problems(values, KNOWN) == []
+def test_what_is_right_is_not(values):
+    assert settings.problems(values, KNOWN) == []
+    assert settings.gang_problems(settings.converted(values, KNOWN), KNOWN) == []

@@ -19,18 +19,8 @@ from . import datasets
 _STAGE, _CONTAINER = (schemas.schema("plan")["$defs"][name]["properties"] for name in ("stage", "container"))
 #: Defaults of the keys that a stage's declaration may leave out; what it requires is in no plan.
 STAGE_DEFAULTS = {**{key: rule["default"] for key, rule in _STAGE.items() if "default" in rule}, "requires": []}
-#: Fields of PlanSettings that a plan contains unchanged.
-COPIED = (
-    "run_id",
-    "node",
-    "created_at",
-    "deadline_seconds",
-    "heartbeat_seconds",
-    "runtime",
-    "python",
-    "models_dir",
-    "telemetry_seconds",
-)
+#: Fields of PlanSettings that a plan does not contain unchanged.
+NOT_COPIED = ("sku", "gpu_count", "container", "gang", "gives_way", "nonce")
 #: The program of jobs, which gets their secrets.
 JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
@@ -375,7 +365,7 @@ def build(
     container = {**settings.container, "ssh_keys": True, "network": None} if settings.gang else settings.container
     return {
         "schema": "gpuval.plan/1",
-        **{name: getattr(settings, name) for name in COPIED},
+        **{name: value for name, value in vars(settings).items() if name not in NOT_COPIED},
         "attempt": attempt,
         "nonce": evidence.nonce_of(settings.nonce, attempt),
         "accelerator": accelerator(settings.sku, settings.gpu_count),

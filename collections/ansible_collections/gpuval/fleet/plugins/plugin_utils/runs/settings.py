@@ -5,7 +5,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -61,28 +61,25 @@ MAX_SHOWN = 60
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Name, type, what fits, and the rule for a message.
-GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool], str]] = (
-    ("gpuval_gang_size", int, lambda n: n >= 0 and n != 1, "a gang has two nodes or more; 0 takes all that are alike"),
-    ("gpuval_gang_slots", int, lambda n: n >= 1, "a node has one process or more"),
-    ("gpuval_gang_port", int, lambda n: 1 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}; the next port is used, too"),
-    ("gpuval_gang_ssh_port", int, lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
-    ("gpuval_gang_search_seconds", float, lambda n: n > 0, "more than 0; gpuval_gang_search: false turns it off"),
-    ("gpuval_gang_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
-    ("gpuval_gang_nvlink_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
-)
 #: What a bound in ``files/stage.yml`` of a stage means.
 BOUNDS = {"more_than": operator.gt, "at_least": operator.ge, "less_than": operator.lt, "at_most": operator.le}
-#: The same for settings of no stage; `_rule_of` has those of stages.
+#: For settings of no stage what fits, and the problem with what does not; `_rule_of` has those of stages.
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "gpuval_deadline_seconds": (lambda n: n > 0, "more than 0"),
-    "gpuval_heartbeat_seconds": (lambda n: n > 0, "more than 0"),
-    "gpuval_telemetry_seconds": (lambda n: n >= 0.1, "0.1 or more; gpuval_telemetry: false turns it off"),
-    "gpuval_probe_timeout_seconds": (lambda n: n > 0, "more than 0"),
-    "gpuval_store_port": (lambda n: 0 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}, or 0 to choose one"),
-    "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
-    "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
-    "status_interval_seconds": (lambda n: n > 0, "more than 0"),
+    "gpuval_deadline_seconds": (lambda n: n > 0, "must be more than 0"),
+    "gpuval_gang_expected_bytes_per_second": (lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
+    "gpuval_gang_nvlink_expected_bytes_per_second": (lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
+    "gpuval_gang_port": (lambda n: 1 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}; the next port is used, too"),
+    "gpuval_gang_search_seconds": (lambda n: n > 0, "more than 0; gpuval_gang_search: false turns it off"),
+    "gpuval_gang_size": (lambda n: n >= 0 and n != 1, "a gang has two nodes or more; 0 takes all that are alike"),
+    "gpuval_gang_slots": (lambda n: n >= 1, "a node has one process or more"),
+    "gpuval_gang_ssh_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
+    "gpuval_heartbeat_seconds": (lambda n: n > 0, "must be more than 0"),
+    "gpuval_telemetry_seconds": (lambda n: n >= 0.1, "must be 0.1 or more; gpuval_telemetry: false turns it off"),
+    "gpuval_probe_timeout_seconds": (lambda n: n > 0, "must be more than 0"),
+    "gpuval_store_port": (lambda n: 0 <= n < MAX_PORT, f"must be from 1 to {MAX_PORT - 1}, or 0 to choose one"),
+    "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"must be from 1 to {MAX_PORT}"),
+    "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"must be from 1 to {MAX_PORT}"),
+    "status_interval_seconds": (lambda n: n > 0, "must be more than 0"),
 }
 
 
@@ -195,18 +192,18 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     number = checked.validated_parameters.get(name)
     if kind not in ("int", "float") or number is None:
         return ""
-    fits, rule = RULES.get(name) or _rule_of(name)
     if not math.isfinite(number):
         return type_message
-    return "" if fits(number) else f"must be {rule}"
+    fits, rule = RULES.get(name) or _rule_of(name)
+    return "" if fits(number) else rule
 
 
 def _rule_of(name: str) -> tuple[Callable[[float], bool], str]:
-    """What fits a number by the bounds that its stage declares, and the rule for a message; else 0 or more."""
+    """What fits a number by the bounds that its stage declares, and the problem with others; else 0 or more."""
     declared_bounds = (traits.bounds for traits in traits_of_stages().values())
     bounds = next((bounds[name] for bounds in declared_bounds if name in bounds), {"at_least": 0})
     rule = ", ".join(f"{key.replace('_', ' ')} {limit:g}" for key, limit in bounds.items())
-    return lambda number: all(BOUNDS[key](number, limit) for key, limit in bounds.items()), rule
+    return lambda number: all(BOUNDS[key](number, limit) for key, limit in bounds.items()), f"must be {rule}"
 
 
 def _shown(value: Any) -> str:
@@ -214,26 +211,16 @@ def _shown(value: Any) -> str:
     return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text or '""'
 
 
-def gang_problems(values: Mapping[str, Any], specs: Declared, search_round_seconds: float = 0.0) -> list[str]:
-    """What is wrong with settings of gangs, found before the hours of the nodes' own stages; those not in ``values``
-    have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is none."""
-
-    def number(name: str, kind: Callable[[Any], float]) -> float | None:
-        try:
-            return kind(values.get(name, specs.defaults.get(name)))
-        except (TypeError, ValueError):
-            return None  # a template, or not of the declared type
-
+def gang_problems(right: Mapping[str, Any], specs: Declared, search_round_seconds: float = 0.0) -> list[str]:
+    """What right settings of gangs are wrong together, found before the hours of the nodes' own stages; those not in
+    ``right`` have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is
+    none."""
     problems = []
-    for name, kind, fits, rule in GANG_RULES:
-        value = number(name, kind)
-        if value is not None and not fits(value):
-            problems.append(f"{name} {values.get(name, value)}: {rule}")
-    port, ssh_port = number("gpuval_gang_port", int), number("gpuval_gang_ssh_port", int)
-    if port is not None and ssh_port in (port, port + 1):
+    port, ssh_port = ({**specs.defaults, **right}[name] for name in ("gpuval_gang_port", "gpuval_gang_ssh_port"))
+    if ssh_port in (port, port + 1):
         problems.append(f"gpuval_gang_ssh_port {ssh_port} collides: the gang uses gpuval_gang_port and the next one")
-    seconds = number("gpuval_gang_search_seconds", float)
-    short = folder.search_too_short(seconds, search_round_seconds) if seconds is not None and seconds > 0 else ""
+    seconds = right.get("gpuval_gang_search_seconds")
+    short = folder.search_too_short(seconds, search_round_seconds) if seconds is not None else ""
     return [*problems, short] if short else problems
 
 

@@ -35,24 +35,15 @@ def estimate_transfer(
         objects = access.store()
         loaded = [(entry.key, entry.size) for folder in folders for entry in objects.list(f"models/{folder}/")]
         total = sum(size for _key, size in loaded) + _images(objects, images)
-        planned = transfer_estimate.Transfer(nodes, total, deadline_seconds)
-        if not planned.is_trivial:
+        if not transfer_estimate.is_trivial(nodes * total, deadline_seconds):
             measured = None if bits_per_second > 0 else transfer_estimate.measure(objects, loaded)
             bandwidth = transfer_estimate.choose(bits_per_second, measured, access.link_bits_per_second())
     except StoreError as error:  # an estimate; other tasks report what is wrong with the store
         return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
-    message, warning = transfer_estimate.describe(planned, bandwidth)
+    message, warning = transfer_estimate.describe(nodes, total, deadline_seconds, bandwidth)
     if warning:
         action.display.warning(warning)
-    return {
-        "changed": False,
-        "msg": message,
-        "warning": warning,
-        "bytes_per_node": planned.bytes_per_node,
-        "total_bytes": planned.total_bytes,
-        "bits_per_second": bandwidth.bits_per_second if bandwidth else None,
-        "seconds": planned.seconds(bandwidth) if bandwidth else None,
-    }
+    return {"changed": False, "msg": message}
 
 
 def _images(store, references):

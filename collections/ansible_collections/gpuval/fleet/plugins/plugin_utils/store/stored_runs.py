@@ -2,10 +2,9 @@
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -31,35 +30,6 @@ class Damaged(run_folder.RunError):
     """A document of the store that is invalid for its key."""
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """A run of the bucket. `created`: by the clock of the controller that opened it."""
-
-    run: dict[str, Any]
-    created: datetime
-
-    @property
-    def run_id(self) -> str:
-        return str(self.run["run_id"])
-
-    @property
-    def folder(self) -> str:
-        return str(self.run["folder"])
-
-    def goes_on(self, moment: datetime) -> bool:
-        """Whether the run has not ended and is not past its deadline at `moment`."""
-        passed = (moment - self.created).total_seconds()
-        return self.run["finished_at"] is None and passed < self.run["deadline_seconds"]
-
-    def label(self) -> str:
-        ended = f"ended {one_line(self.run['finished_at'], 40)}" if self.run["finished_at"] else "not ended"
-        folder_text = f", folder {self.folder}" if self.folder != self.run_id else ""
-        return (
-            f"{self.run_id}: opened {self.run['created_at']}, {ended}, profile {one_line(self.run['profile'], 40)}, "
-            f"{len(self.run['nodes'])} node(s){folder_text}"
-        )
-
-
 def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
     """Parse a document that a controller stored, and check it by its schema. Raises Damaged."""
     if len(raw) > max_bytes:
@@ -83,7 +53,7 @@ def take_run(raw: bytes, folder: str) -> dict[str, Any]:
     except run_folder.RunError as error:
         raise Damaged(f"{key} in the store: {error}") from None
     try:
-        _time(run["created_at"])
+        _created(run)
     except ValueError:
         raise Damaged(f"{key} in the store is damaged: created_at is no time") from None
     return run
@@ -120,18 +90,18 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
     if not run_id:
         run, lines = newest_run(runs, datetime.now(timezone.utc), _bucket(store))
         return run, [*lines, *refused]
-    named = [one for one in runs if one.run_id == run_id]
+    named = [run for run in runs if run["run_id"] == run_id]
     if len(named) == 1:
-        return named[0].run, []
+        return named[0], []
     if named:
-        folders = ", ".join(one.folder for one in named)
+        folders = ", ".join(run["folder"] for run in named)
         raise run_folder.RunError(
             f"{_bucket(store)} has the run {run_id} in several folders: give gpuval_folder ({folders})"
         )
     raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, runs)}")
 
 
-def newest_run(runs: Sequence[StoredRun], now: datetime, bucket: str) -> tuple[dict[str, Any], list[str]]:
+def newest_run(runs: Sequence[dict[str, Any]], now: datetime, bucket: str) -> tuple[dict[str, Any], list[str]]:
     """The run opened last, and notes on others that are active `now`; `bucket`: its name in messages. Raises RunError
     if there is no run, or two were opened in the same second."""
     if not runs:
@@ -139,35 +109,34 @@ def newest_run(runs: Sequence[StoredRun], now: datetime, bucket: str) -> tuple[d
             f"{bucket} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "
             "gpuval_s3_endpoint to those of that controller"
         )
-    ordered = sorted(runs, key=lambda run: run.created, reverse=True)
+    ordered = sorted(runs, key=_created, reverse=True)
     chosen = ordered[0]
-    simultaneous = [run for run in ordered if run.created == chosen.created]
+    simultaneous = [run for run in ordered if _created(run) == _created(chosen)]
     if len(simultaneous) > 1:
         raise run_folder.RunError(
             "several runs were opened in the same second: choose one with -e gpuval_run_id=: " + _listed(simultaneous)
         )
     if len(ordered) == 1:
-        return chosen.run, [f"run {chosen.run_id}: the only one of {bucket}"]
-    lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {bucket}"]
-    active = [run for run in ordered[1:] if run.goes_on(now)]
+        return chosen, [f"run {chosen['run_id']}: the only one of {bucket}"]
+    lines = [f"run {chosen['run_id']}: the newest of {len(ordered)} of {bucket}"]
+    unfinished = (run for run in ordered[1:] if run["finished_at"] is None)
+    active = [run for run in unfinished if (now - _created(run)).total_seconds() < run["deadline_seconds"]]
     if active:
         lines.append(f"other runs in progress (choose with -e gpuval_run_id=): {_listed(active)}")
-    return chosen.run, lines
+    return chosen, lines
 
 
-def all_runs(store: Store) -> tuple[list[StoredRun], list[str]]:
+def all_runs(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
     """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
-    runs: list[StoredRun] = []
+    runs: list[dict[str, Any]] = []
     refused: list[str] = []
     with _naming_settings():
         entries = [entry for _, entry in run_files(store)]
         for entry, raw in read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES):
             try:
-                run = take_run(raw, entry.key.removesuffix(f"/{RUN_FILE}")) if raw is not None else None
+                runs += [take_run(raw, entry.key.removesuffix(f"/{RUN_FILE}"))] if raw is not None else []
             except run_folder.RunError as error:
                 refused.append(f"left out: {error}")
-                continue
-            runs += [StoredRun(run, _time(run["created_at"]))] if run else []
     return runs, refused
 
 
@@ -253,8 +222,9 @@ def _naming_settings() -> Iterator[None]:
         ) from error
 
 
-def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
+def _created(run: Mapping[str, Any]) -> datetime:
+    """When the run was opened, by the clock of the controller that opened it. Raises ValueError."""
+    moment = datetime.fromisoformat(run["created_at"])
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
@@ -262,11 +232,20 @@ def _bucket(store: Store) -> str:
     return f"the bucket {store.connection.bucket}"
 
 
-def _hint(name: str, runs: Sequence[StoredRun]) -> str:
+def _hint(name: str, runs: Sequence[dict[str, Any]]) -> str:
     if not runs:
         return "it has no runs: check that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
-    return run_folder.hint(name, [run.folder for run in sorted(runs, key=lambda run: run.created, reverse=True)])
+    return run_folder.hint(name, [run["folder"] for run in sorted(runs, key=_created, reverse=True)])
 
 
-def _listed(runs: Sequence[StoredRun]) -> str:
-    return some_of((one.label() for one in runs), MAX_LISTED, "; ")
+def _listed(runs: Iterable[Mapping[str, Any]]) -> str:
+    return some_of(map(_label, runs), MAX_LISTED, "; ")
+
+
+def _label(run: Mapping[str, Any]) -> str:
+    ended = f"ended {one_line(run['finished_at'], 40)}" if run["finished_at"] else "not ended"
+    folder_text = f", folder {run['folder']}" if run["folder"] != run["run_id"] else ""
+    return (
+        f"{run['run_id']}: opened {run['created_at']}, {ended}, profile {one_line(run['profile'], 40)}, "
+        f"{len(run['nodes'])} node(s){folder_text}"
+    )

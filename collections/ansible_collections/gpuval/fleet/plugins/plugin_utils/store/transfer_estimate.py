@@ -35,46 +35,27 @@ class Bandwidth:
     source: str
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """An upper bound of the bytes to transfer: only the nodes know which data they already have."""
-
-    nodes: int
-    bytes_per_node: int
-    deadline_seconds: float
-
-    @property
-    def total_bytes(self) -> int:
-        return self.nodes * self.bytes_per_node
-
-    @property
-    def is_trivial(self) -> bool:
-        return self.deadline_seconds <= 0 or 8 * self.total_bytes / self.deadline_seconds < TRIVIAL_BITS_PER_SECOND
-
-    def seconds(self, bandwidth: Bandwidth) -> float:
-        return 8 * self.total_bytes / bandwidth.bits_per_second
+def is_trivial(total_bytes: int, deadline_seconds: float) -> bool:
+    """Whether any network brings so many bytes in time, so that none needs to be measured."""
+    return deadline_seconds <= 0 or 8 * total_bytes / deadline_seconds < TRIVIAL_BITS_PER_SECOND
 
 
-def describe(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
-    """The estimate as a sentence, and a warning, empty if the deadline can be met."""
-    estimate_text = (
-        f"{human_bytes(transfer.bytes_per_node)} to each of {transfer.nodes} nodes, "
-        f"{human_bytes(transfer.total_bytes)} in all"
-    )
+def describe(nodes: int, bytes_per_node: int, deadline_seconds: float, bandwidth: Bandwidth | None) -> tuple[str, str]:
+    """The estimate as a sentence, and a warning, empty if the deadline can be met. ``bytes_per_node`` is an upper
+    bound: only the nodes know which data they already have."""
+    total = nodes * bytes_per_node
+    estimate = f"at most {human_bytes(bytes_per_node)} to each of {nodes} nodes, {human_bytes(total)} in all"
     if bandwidth is None:
-        return f"at most {estimate_text}", ""
-    seconds = transfer.seconds(bandwidth)
-    rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
-    estimate = f"at most {estimate_text}: {duration(seconds)} at {rate}"
-    share = seconds / transfer.deadline_seconds if transfer.deadline_seconds > 0 else 0.0
-    if share <= LARGE_SHARE:
         return estimate, ""
-    limit = duration(transfer.deadline_seconds)
-    verb = "cannot be transferred within" if share > 1 else "would use most of"
-    warning = (
-        f"models and images {verb} the deadline of {limit}: {estimate}; nodes that have them already need less. {_HELP}"
+    seconds = 8 * total / bandwidth.bits_per_second
+    estimate += f": {duration(seconds)} at {human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
+    if deadline_seconds <= 0 or seconds <= LARGE_SHARE * deadline_seconds:
+        return estimate, ""
+    verb = "cannot be transferred within" if seconds > deadline_seconds else "would use most of"
+    return estimate, (
+        f"models and images {verb} the deadline of {duration(deadline_seconds)}: {estimate}; nodes that have them "
+        f"already need less. {_HELP}"
     )
-    return estimate, warning
 
 
 def choose(declared: float, measured: float | None, interface: float | None) -> Bandwidth | None:
