@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_BYTES, MAX_NODE_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
@@ -15,7 +16,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.exchange import
 from tests.kit.actions import run_action
 
 GB = 1 << 30
-ROOMY = SimpleNamespace(total=1000 * GB, free=500 * GB)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """The disk of the store, as it is reported."""
+    usage = SimpleNamespace(total=1000 * GB, free=500 * GB)
+    monkeypatch.setattr(guard.shutil, "disk_usage", lambda _path: usage)
+    return usage
 
 
 def written(root, key, size):
@@ -30,12 +38,12 @@ def sizes(root):
     return {path.relative_to(root / "run").as_posix(): path.stat().st_size for path in root.rglob("*.*")}
 
 
-def test_an_object_over_the_limit_of_its_kind_is_cut_and_named(tmp_path):
+def test_an_object_over_the_limit_of_its_kind_is_cut_and_named(disk, tmp_path):
     for key in ("records/training/n1.json", "series/training/n1.json", "logs/training/n1.log"):
         written(tmp_path, key, 80 << 20)
     written(tmp_path, "records/training/n2.json", 500)
     written(tmp_path, "plans/n1.json", 80 << 20)
-    (line,) = guard.FileGuard(tmp_path, "run", lambda _: ROOMY).look(0)
+    (line,) = guard.FileGuard(tmp_path, "run").look(0)
     assert "logs/training/n1" in line
     assert sizes(tmp_path) == {
         "records/training/n1.json": MAX_BYTES["records"] + 1,
@@ -46,12 +54,12 @@ def test_an_object_over_the_limit_of_its_kind_is_cut_and_named(tmp_path):
     }
 
 
-def test_a_node_over_its_quota_keeps_the_beginnings_and_costs_no_other_node(tmp_path):
+def test_a_node_over_its_quota_keeps_the_beginnings_and_costs_no_other_node(disk, tmp_path):
     for number in range(6):
         written(tmp_path, f"logs/stage{number}/n1.log", 60 << 20)
     written(tmp_path, "records/stage0/n1.json", 500)
     written(tmp_path, "logs/stage0/n2.log", 60 << 20)
-    (line,) = guard.FileGuard(tmp_path, "run", lambda _: ROOMY).look(0)
+    (line,) = guard.FileGuard(tmp_path, "run").look(0)
     assert "its node has written more than" in line
     left = sizes(tmp_path)
     assert sum(size for key, size in left.items() if "/n1." in key) <= MAX_NODE_BYTES
@@ -59,20 +67,19 @@ def test_a_node_over_its_quota_keeps_the_beginnings_and_costs_no_other_node(tmp_
     assert left["logs/stage0/n2.log"] == 60 << 20
 
 
-def test_on_a_full_disk_the_largest_are_cut_until_there_is_room(tmp_path):
+def test_on_a_full_disk_the_largest_are_cut_until_there_is_room(disk, tmp_path):
     for node in ("n1", "n2", "n3"):
         written(tmp_path, f"logs/training/{node}.log", {"n1": 60, "n2": 50, "n3": 2}[node] << 20)
-    full = SimpleNamespace(total=100 * GB, free=guard.RESERVE_BYTES - (40 << 20))
-    (line,) = guard.FileGuard(tmp_path, "run", lambda _: full).look(0)
+    disk.free = guard.RESERVE_BYTES - (40 << 20)
+    (line,) = guard.FileGuard(tmp_path, "run").look(0)
     assert line == "cut in the store, the disk of the store is full: logs/training/n1"
-    nothing_left = SimpleNamespace(total=100 * GB, free=0)
-    lines = guard.FileGuard(tmp_path, "run", lambda _: nothing_left).look(0)
+    disk.free = 0
+    lines = guard.FileGuard(tmp_path, "run").look(0)
     assert lines[-1] == "the disk of the store has 0 B free: free space there"
 
 
-def test_sizes_are_read_when_the_disk_fills_or_time_has_passed(tmp_path):
-    disk = SimpleNamespace(total=1000 * GB, free=500 * GB)
-    look = guard.FileGuard(tmp_path, "run", lambda _: disk).look
+def test_sizes_are_read_when_the_disk_fills_or_time_has_passed(disk, tmp_path):
+    look = guard.FileGuard(tmp_path, "run").look
     assert look(0) == []
     written(tmp_path, "records/training/n1.json", 5 << 20)
     assert look(1) == []
@@ -87,14 +94,14 @@ def test_the_reserve_of_a_small_disk_is_a_part_of_it():
     assert guard.reserve_bytes(1000 * GB) == guard.RESERVE_BYTES
 
 
-def test_an_upload_under_way_takes_no_more_space_than_it_may(embedded):
+def test_an_upload_under_way_takes_no_more_space_than_it_may(disk, embedded):
     url = urlsplit(embedded.store().sign_put("run/records/training/n1.json", 600))
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=20)
     connection.putrequest("PUT", f"{url.path}?{url.query}")
     connection.putheader("Content-Length", str(20 << 20))
     connection.endheaders()
     connection.send(b"x" * (10 << 20))
-    look = guard.FileGuard(embedded.objects, "run", lambda _: ROOMY).look
+    look = guard.FileGuard(embedded.objects, "run").look
     for _attempt in range(200):
         lines = look(time.monotonic() + 1000 * _attempt)
         if lines:

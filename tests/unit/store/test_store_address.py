@@ -2,6 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address as store_address
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import (
     bracketed,
     canonical,
@@ -20,10 +21,17 @@ NAMES = {
 }
 
 
-def lookup(name):
-    if name not in NAMES:
-        raise OSError(-2, "Name or service not known")
-    return NAMES[name]
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with the addresses of OWN, where NAMES are known."""
+
+    def look_up(name):
+        if name not in NAMES:
+            raise OSError(-2, "Name or service not known")
+        return NAMES[name]
+
+    monkeypatch.setattr(store_address, "own_addresses", lambda: OWN)
+    monkeypatch.setattr(store_address, "look_up", look_up)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +43,8 @@ def lookup(name):
         ("both.example", ["192.0.2.7", "2001:db8::7"]),
     ],
 )
-def test_an_address_of_this_machine_is_listened_on(address, bound):
-    assert listening_addresses(address, OWN, lookup) == bound
+def test_an_address_of_this_machine_is_listened_on(machine, address, bound):
+    assert listening_addresses(address) == bound
 
 
 @pytest.mark.parametrize(
@@ -56,9 +64,9 @@ def test_an_address_of_this_machine_is_listened_on(address, bound):
         ("--addr", "without scheme"),
     ],
 )
-def test_any_other_says_what_to_do(address, told):
+def test_any_other_says_what_to_do(machine, address, told):
     with pytest.raises(StoreError, match=told):
-        listening_addresses(address, OWN, lookup)
+        listening_addresses(address)
 
 
 def test_one_address_has_one_spelling():

@@ -47,7 +47,7 @@ class Collection(collect_run.RunCollection):
         self.unread, self.has_read, self.action = {}, False, SimpleNamespace(display=Outcome())
         self.seen_file = folder.state / "collected.json"
         self.seen = run_folder.read_object(self.seen_file)
-        self._read_digests()
+        self.digests = {node: folder.read_digests(node) for node in self.run_info["nodes"]}
 
 
 def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store, tmp_path):

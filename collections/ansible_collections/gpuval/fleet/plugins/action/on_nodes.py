@@ -2,6 +2,7 @@
 """One task on every node, as one task of the play."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 from ansible import context
@@ -27,7 +28,7 @@ class ActionModule(ControllerAction):
             failed[node] = f"{name}: {message}: {remedy}" if remedy else message
             self._display.warning(f"{node}: {self._task.name}: {failed[node]}")
 
-        try:
+        with closing(tasks):
             for node in nodes:
                 finding = options["probe"].get(node, {"state": REACHABLE})
                 if finding["state"] == REACHABLE:
@@ -50,8 +51,6 @@ class ActionModule(ControllerAction):
                     shown_at = time.monotonic()
                     done = f"{len(nodes) - len(tasks.busy)} of {len(nodes)} node(s) done, {len(failed)} failed"
                     self._display.display(f"{self._task.name}: {done}, {seconds:.0f} s")
-        finally:
-            tasks.close()
         result = {"changed": changed, "failed_nodes": failed}
         if failed and (options["required"] or len(failed) == len(nodes)):
             named = some_of(failed, MOST_NAMED)

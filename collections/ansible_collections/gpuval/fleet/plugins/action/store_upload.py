@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..module_utils.store import upload
 from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.core.step_options import PathText, StepOptions, StoreOptions
+from ..plugin_utils.core.step_options import PathText, StepOptions, StoreOptions, group_spec
 from ..plugin_utils.store.access import open_store
 
 
@@ -16,8 +16,10 @@ class StoreUploadOptions(StepOptions):
 
 
 class ActionModule(ControllerAction):
-    options_type = StoreUploadOptions
     _requires_connection = True
+
+    def spec(self):
+        return group_spec(StoreUploadOptions)
 
     def run(self, tmp=None, task_vars=None):
         if "store" in self._task.args:
@@ -27,5 +29,5 @@ class ActionModule(ControllerAction):
         return {**result, **self.ask_node(self.name)}
 
     def work(self, options, task_vars):
-        connection = open_store(options.store).connection()
-        return upload(connection, options.src, options.prefix, check_mode=self.check_mode)
+        connection = open_store(options["store"]).connection()
+        return upload(connection, options["src"], options["prefix"], check_mode=self.check_mode)

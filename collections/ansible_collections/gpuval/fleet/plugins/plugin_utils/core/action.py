@@ -15,7 +15,7 @@ from .console import Console, folded
 from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
-from .step_options import argument_spec, group_of, group_spec
+from .step_options import argument_spec
 from .text import some_of
 
 
@@ -39,8 +39,6 @@ class ControllerAction(OutputLimit, ActionBase):
 
     _requires_connection = False
     _display: Any
-    #: The dataclass of its options; without one the module of its name documents them, and `work` gets a dict.
-    options_type: Any = None
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -56,8 +54,7 @@ class ControllerAction(OutputLimit, ActionBase):
         options: dict[str, Any] = {}
         try:
             _checked, options = self.validate_argument_spec(self.spec())
-            accepted = group_of(self.options_type, options) if self.options_type else options
-            result |= self.work(accepted, self.task_vars)
+            result |= self.work(options, self.task_vars)
         except AnsibleActionFail as error:
             text = pasteable(error.message)
             if text == error.message:
@@ -85,7 +82,7 @@ class ControllerAction(OutputLimit, ActionBase):
         facts = {name: value for name, value in facts.items() if name in answers.FACTS}
         return {**result, "ansible_facts": facts} if facts else result
 
-    def work(self, options: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
     def ask_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -106,8 +103,8 @@ class ControllerAction(OutputLimit, ActionBase):
         return answer
 
     def spec(self) -> dict[str, Any]:
-        """The argument spec of the action."""
-        return group_spec(self.options_type) if self.options_type else argument_spec(self.name)
+        """The argument spec of the action: of the module of its name."""
+        return argument_spec(self.name)
 
     @property
     def display(self) -> Any:

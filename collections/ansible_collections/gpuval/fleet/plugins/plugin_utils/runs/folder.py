@@ -147,29 +147,26 @@ class RunFolder:
         return self.path / "nodes" / node / f"{stage}{suffix}"
 
     def read_run(self) -> dict[str, Any]:
-        try:
-            run: dict[str, Any] = read_json(self.run_file)
-        except FileNotFoundError:
-            if self.is_known:
-                raise self.damaged(self.run_file, "it is missing") from None
-            opened_runs = runs_of(self.results, opened=True)
-            advice = "run `make validate` first, or give -e gpuval_run_id="
-            if opened_runs:
-                advice = f"{hint(self.path.name, [run.path.name for run in opened_runs])}; `make runs` lists them"
-            raise RunError(f"no run in {self.path}: {advice}") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise self.damaged(self.run_file, error) from error
-        try:
-            schemas.validate("run", run, what="it")
-        except schemas.Invalid as error:
-            raise self.damaged(self.run_file, error) from error
-        return run
+        run = read_kept(self.run_file, self._remedy, "run")
+        if run is not None:
+            return run
+        if self.is_known:
+            raise self.damaged(self.run_file, "it is missing")
+        opened_runs = runs_of(self.results, opened=True)
+        advice = "run `make validate` first, or give -e gpuval_run_id="
+        if opened_runs:
+            advice = f"{hint(self.path.name, [run.path.name for run in opened_runs])}; `make runs` lists them"
+        raise RunError(f"no run in {self.path}: {advice}")
 
     def damaged(self, path: Path, error: object) -> RunError:
         """The error to raise for a file of the run that cannot be read."""
-        return RunError(
-            f"{path} is damaged ({error}): `make report RUN={self.path.name}` restores it where the store has a copy; "
-            f"otherwise `make clean RUN={self.path.name}` ends the run, and `make validate RUN=new` starts another"
+        return RunError(f"{path} is damaged ({error}): {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"`make report RUN={self.path.name}` restores it where the store has a copy; otherwise "
+            f"`make clean RUN={self.path.name}` ends the run, and `make validate RUN=new` starts another"
         )
 
     def write_run(self, run: Mapping[str, Any]) -> None:
@@ -326,7 +323,7 @@ def read_kept(path: Path, remedy: str, schema: str = "") -> dict[str, Any] | Non
     try:
         document: dict[str, Any] = read_json(path)
         if schema:
-            schemas.validate(schema, document, what=str(path))
+            schemas.validate(schema, document, what="it")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,14 +72,12 @@ class RunKeys:
         shutil.rmtree(self.folder)
         return True
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Lock the keys within the context: nodes are handled in parallel, and the first makes the keys for all."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self.folder / "lock"
         late = RunKeysError(f"another gpuval has held {lock} for {LOCK_SECONDS} s: end it")
-        with files.locked(lock, LOCK_SECONDS, late):
-            yield
+        return files.locked(lock, LOCK_SECONDS, late)
 
     def resolved(self, names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Numeric addresses of the nodes. Names are looked up once, then read from a file. Raises RunKeysError."""

@@ -18,7 +18,7 @@ from ..core.action import injected_settings
 from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
-from ..core.text import listed, meant, some_of
+from ..core.text import first_lines, listed, meant, some_of
 from ..gang.document import SEARCH_STAGES
 from ..inventory import env_file
 from ..jobs import stages as job_stages
@@ -88,9 +88,7 @@ def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
     if lines and fatal:
         if len(lines) == 1:
             return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
-        action.display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
-        if len(lines) > MOST_LINES:
-            action.display.display(f"  and {len(lines) - MOST_LINES} more")
+        action.display.display("settings:", *(f"  {line}" for line in first_lines(lines, MOST_LINES)))
         return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
     for line in [*lines[:MOST_LINES], *remarks[:MOST_LINES]]:
         action.display.warning(line)

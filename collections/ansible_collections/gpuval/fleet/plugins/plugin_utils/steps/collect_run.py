@@ -1,7 +1,6 @@
 """Bring a run's records, logs and series into results/: from the store, and from the nodes what never came there."""
 
 import base64
-import copy
 import errno
 import itertools
 import json
@@ -9,6 +8,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -133,7 +134,7 @@ class RunCollection:
             for key, stamp in {**watched.get("seen", {}), **run_folder.read_object(self.seen_file)}.items()
             if (parts := self._parts_of(key)) and self._holds(*parts)
         }
-        self._read_digests()
+        self.digests = {name: folder.read_digests(name) for name in self.run_info["nodes"]}
         for key in watched.get("digests", {}).keys() & self.seen.keys():
             kind, stage, node = self._parts_of(key)
             self.digests[node].read[f"{kind}/{stage}"] = watched["digests"][key]
@@ -217,9 +218,8 @@ class RunCollection:
             self.run_folder.add_problems(self.evidence.problems)
             run_folder.write_json(self.seen_file, self.seen)
             for name, known in self.digests.items() if not self.frozen else ():
-                if known != self.kept_digests[name]:
+                if known != self.run_folder.read_digests(name):
                     run_folder.write_json(self.run_folder.digests_file(name), vars(known))
-                    self.kept_digests[name] = copy.deepcopy(known)
             if self.watched.get("digests") and not self.frozen:  # what stands there later is of a later watch
                 self.watched = {**self.watched, "digests": {}}
                 run_folder.write_json(self.memory_file, self.watched)
@@ -229,11 +229,6 @@ class RunCollection:
             self.action.display.warning(
                 "the next collection reads all again: the disk of the results is full, free space"
             )
-
-    def _read_digests(self):
-        """Read the digests of each node; those that differ from the kept ones are written again."""
-        self.digests = {name: self.run_folder.read_digests(name) for name in self.run_info["nodes"]}
-        self.kept_digests = copy.deepcopy(self.digests)
 
     def _holds(self, kind, stage, node):
         return evidence.is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
@@ -367,21 +362,18 @@ class RunCollection:
             if name not in present or not launch.get("directory"):
                 continue
             records = {stage: self._document(name, stage, "records") for stage in expected["stages"]}
-
-            def log_of(stage, name=name):
-                path = self.run_folder.evidence_file(name, stage, "logs")
-                if not os.access(path, os.R_OK) or not path.is_file():
-                    return None
-                with path.open("rb") as stream:
-                    stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
-                    return stream.read().decode(errors="replace")
-
-            def series_of(stage, name=name):
-                return self._document(name, stage, "series")
-
+            log_of, series_of = partial(self._log_end, name), partial(self._document, name, kind="series")
             if collecting.lacks(expected, records, log_of, series_of, launch):
                 lacking.append(name)
         return lacking
+
+    def _log_end(self, name, stage):
+        path = self.run_folder.evidence_file(name, stage, "logs")
+        if not os.access(path, os.R_OK) or not path.is_file():
+            return None
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
+            return stream.read().decode(errors="replace")
 
     def _document(self, name, stage, kind):
         return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
@@ -401,14 +393,12 @@ class RunCollection:
         file, seconds = Path(self.options.fetch_tasks), self.options.fetch_seconds
         answers = {name: {"msg": "no answer in time"} for name in asked}
         until = time.monotonic() + seconds + COMPARE_SECONDS_A_NODE * len(asked)
-        try:
+        with closing(tasks):
             for name, read in asked.items():
                 tasks.submit(name, "fetch", file, {**arguments, "read": read}, seconds)
             while tasks.busy and time.monotonic() < until:
                 for outcome in tasks.wait(5):
                     answers[outcome.node] = {"msg": outcome.message, **(outcome.result or {})}
-        finally:
-            tasks.close()
         self._read_store()  # what was uploaded meanwhile
         silent = {name: answer["msg"] for name, answer in answers.items() if "stated" not in answer}
         for name in answers.keys() - silent.keys():
@@ -480,7 +470,7 @@ class RunCollection:
             task_arguments = {**arguments, "by_store": by_store[name], "not_uploaded": not_uploaded}
             tasks.submit(name, "fetch", Path(self.options.fetch_tasks), task_arguments, self.options.fetch_seconds)
 
-        try:
+        with closing(tasks):
             for name in names:
                 submit(name)
             while tasks.busy:
@@ -507,8 +497,6 @@ class RunCollection:
                         if kept is not None:
                             self.digests[outcome.node].channel = digests.BY_NODE
                             self.digests[outcome.node].read[f"{parts[0]}/{parts[1]}"] = digests.BY_CHANNEL
-        finally:
-            tasks.close()
         return sorted(set(fetched))
 
     def _collect(self, key, parts, raw, *, altered=False):

@@ -82,8 +82,7 @@ class StatusDisplay:
             return self._concluded(run_status.status_of(self._with_own(stored)))
         store = access.store()
         run, lines = (self.own.read_run(), []) if self.own else stored_runs.find(store, options.run_id, options.folder)
-        for line in lines:
-            self._say(line)
+        self._say(*lines)
         self.reader = StatusReader(store, run)
         return None
 
@@ -172,8 +171,7 @@ class StatusDisplay:
                 until = max(until, now + max(0.0, after.round.left) + BEYOND_SECONDS)
             lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
             status = after
-            for line in lines:
-                self._say(line)
+            self._say(*lines)
             if lines or COLUMNS or time.monotonic() - spoke >= QUIET_SECONDS:
                 self.lines.append(status_lines.progress_line(status))
                 self.action.display.progress(self.lines[-1])
@@ -192,8 +190,7 @@ class StatusDisplay:
         lines += refused[:MOST_REFUSED]
         if len(refused) > MOST_REFUSED:
             lines.append(f"... and {len(refused) - MOST_REFUSED} more that were refused")
-        for line in lines:
-            self._say(line)
+        self._say(*lines)
 
     def _chosen(self, status):
         try:
@@ -202,7 +199,7 @@ class StatusDisplay:
             nodes = some_of(sorted(status.known.run["nodes"]))
             raise folder.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
 
-    def _say(self, line):
-        line = console_line(line)
-        self.lines.append(line)
-        self.action.display.display(line)
+    def _say(self, *lines):
+        cleaned = [*map(console_line, lines)]
+        self.lines += cleaned
+        self.action.display.display(*cleaned)

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import psutil
 
@@ -41,18 +41,15 @@ def look_up(name: str) -> set[str]:
     return {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
 
 
-def listening_addresses(
-    address: str, local: Iterable[str] | None = None, lookup: Callable[[str], set[str]] = look_up
-) -> list[str]:
+def listening_addresses(address: str) -> list[str]:
     """The IP addresses to listen on, so that nodes reach the store by `address`. Raises StoreError with a remedy."""
-    local = own_addresses() if local is None else set(local)
-    literal = _ip(address)
+    local, literal = own_addresses(), _ip(address)
     if literal is None and not _NAME.fullmatch(address):
         raise StoreError(
             f"gpuval_store_address {address!r}: a host name or an IP address, without scheme, port or brackets"
         )
     try:
-        candidates = {str(literal)} if literal is not None else lookup(address)
+        candidates = {str(literal)} if literal is not None else look_up(address)
     except OSError as error:
         raise StoreError(
             f"gpuval_store_address {address} has no address here ({error.strerror or error}): set it to the IP "

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -419,13 +419,11 @@ class EmbeddedStore(StoreBackend):
     def _write(self, state: EmbeddedState) -> None:
         files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Two controllers on one folder start one store, not two."""
         lock = self.directory / "lock"
         late = StoreError(f"another process holds {lock}: wait for it, or end it")
-        with files.locked(lock, 3 * START_SECONDS, late):
-            yield
+        return files.locked(lock, 3 * START_SECONDS, late)
 
     def _ensure(self, state: EmbeddedState, server: EmbeddedServer, hosts: list[str], *, renewed: bool) -> bool:
         log = self.directory / ("writer.log" if server is state.writer else "reader.log")

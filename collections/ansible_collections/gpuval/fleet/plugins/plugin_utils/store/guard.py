@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
@@ -31,8 +30,6 @@ LOOK_SECONDS = 30.0
 LOOK_BYTES = 64 << 20
 #: rclone's name of an upload under way; renamed when it ends.
 UPLOAD = ".rclone_temp_"
-#: As `shutil.disk_usage`.
-Usage = Callable[[Path], Any]
 
 
 @dataclass
@@ -78,24 +75,24 @@ def reserve_bytes(total: int) -> int:
     return min(RESERVE_BYTES, total // RESERVE_PART)
 
 
-def shortage(path: Path, usage: Usage = shutil.disk_usage) -> int:
+def shortage(path: Path) -> int:
     """Bytes that the disk of an existing folder lacks to the reserve; 0 or less where it has them."""
-    disk = usage(path)
+    disk = shutil.disk_usage(path)
     return reserve_bytes(disk.total) - disk.free
 
 
 class FileGuard:
     """Enforces the size limits of one run's objects, which are files below `objects`, named by their keys."""
 
-    def __init__(self, objects: Path, folder: str, usage: Usage = shutil.disk_usage) -> None:
-        self._objects, self._folder, self._usage = objects, folder, usage
+    def __init__(self, objects: Path, folder: str) -> None:
+        self._objects, self._folder = objects, folder
         self._looked_at, self._free = float("-inf"), 0
 
     def look(self, now: float) -> list[str]:
         """Truncate objects over a limit. `now`: monotonic seconds. Returns lines for the operator."""
         if not self._objects.is_dir():
             return []
-        free, lacking = self._usage(self._objects).free, shortage(self._objects, self._usage)
+        free, lacking = shutil.disk_usage(self._objects).free, shortage(self._objects)
         if lacking <= 0 and now - self._looked_at < LOOK_SECONDS and self._free - free < LOOK_BYTES:
             return []
         self._looked_at, self._free = now, free
