@@ -159,7 +159,7 @@ def test_earlier_runs_count_by_their_verdicts(tmp_path):
     assert (found, remarks) == ({known: {"first", "second"}}, [])
     found, _ = earlier_faults.read(folder, run, 30)
     assert found[known] == {"old", "first", "second"}
-    stale = publishing.verdict_file(RunFolder(tmp_path / "first"))
+    stale = RunFolder(tmp_path / "first").verdict_file
     os.utime(stale, (0, 0))  # what was not written since the window began holds no run of it
     assert earlier_faults.read(folder, run, 7)[0][known] == {"second"}
 
@@ -194,7 +194,7 @@ def test_the_last_run_that_declared_gpus_is_named_where_they_were_missed(tmp_pat
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "gpuval.verdict/1"}'])
 def test_a_damaged_verdict_of_another_run_is_a_remark(tmp_path, text):
     broken, _ = run_in(tmp_path, "broken", 10)
-    publishing.verdict_file(broken).write_text(text)
+    broken.verdict_file.write_text(text)
     folder, run = run_in(tmp_path, "now", 12)
     found, (remark,) = earlier_faults.read(folder, run, 30)
     assert found == {}

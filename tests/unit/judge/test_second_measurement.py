@@ -135,7 +135,8 @@ def test_a_change_that_is_excused_is_kept_beside_the_faults_of_its_node(tmp_path
     report = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME)
     actions.assign(report, {})
     decided = next(node for node in report["nodes"] if node["name"] == BAD)["action"]["faults"]
-    path = publishing.keep_verdict(RunFolder(tmp_path), report, actions.excused_changes(report))
+    publishing.keep_verdict(RunFolder(tmp_path), report, actions.excused_changes(report))
+    path = RunFolder(tmp_path).verdict_file
     kept = json.loads(path.read_text())["faults"][BAD]
     assert kept[:-1] == decided and kept[-1]["class"] == "unsteady" not in {fault["class"] for fault in decided}
 

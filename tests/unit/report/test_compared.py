@@ -9,7 +9,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_f
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import causes, compared, next_steps
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.results import DELIVERY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 from tests.kit.reports import report_of
@@ -87,7 +86,7 @@ def test_no_other_run_is_no_comparison(tmp_path):
 @pytest.mark.parametrize("damage", ["[1]", "{}", '{"baseline": 7}', '{"baseline": {"text": "{"}}'])
 def test_a_damaged_baseline_is_passed_over(tmp_path, damage):
     now = report_of({"a": "PASS"}, day=20)
-    path = applied_criteria.criteria_file(RunFolder(kept(tmp_path, now, 20)))
+    path = RunFolder(kept(tmp_path, now, 20)).criteria_file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(damage)
     assert not compared.of_results(now, tmp_path / "run-20")
@@ -105,7 +104,7 @@ def test_compares_with_the_baseline_of_the_same_kind_of_node(tmp_path):
     }  # fmt: skip
     others = [{**figure, "sku": "b200", "nodes": 99}, {**figure, "workload": "other/1", "nodes": 99}]
     text = json.dumps({"name": "site", "version": 2, "figures": [*others, figure]})
-    path = applied_criteria.criteria_file(RunFolder(kept(tmp_path, now, 20)))
+    path = RunFolder(kept(tmp_path, now, 20)).criteria_file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"criteria": [], "baseline": {"name": "site.json", "sha256": "", "text": text}}))
     found = compared.of_results(now, tmp_path / "run-20")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview
 
 from tests.kit import jobs
 from tests.kit.actions import run_action
@@ -36,7 +36,7 @@ def judged(results, run_id, verdict="FAIL", inventory="a", **options):
         "nodes": {"node-1": verdict},
         "evidence": {},
     }
-    run_folder.write_json(publishing.verdict_file(folder), document)
+    run_folder.write_json(folder.verdict_file, document)
     return folder
 
 

@@ -116,9 +116,7 @@ def test_a_copy_that_an_earlier_version_made_is_imported_anew(store, folder, tmp
 
 def judging(store, folder):
     run = folder.read_run()
-    publishing.put(
-        store, run, applied_criteria.CRITERIA_FILE, run_folder.read_json(applied_criteria.criteria_file(folder))
-    )
+    publishing.put(store, run, applied_criteria.CRITERIA_FILE, run_folder.read_json(folder.criteria_file))
 
 
 def test_criteria_and_baseline_travel_whole(store, folder, tmp_path):
@@ -144,11 +142,11 @@ def test_a_run_judged_again_is_held_against_what_it_was_before(folder, tmp_path)
     for path in (site, base, other):
         path.write_text(path.name)
     applied_criteria.keep_criteria(folder, [str(site)], str(base))
-    kept = applied_criteria.criteria_file(folder).read_bytes()
+    kept = folder.criteria_file.read_bytes()
     (criteria,), baseline, remarks = applied_criteria.judged_by(folder, [], "")
     assert (Path(criteria).read_text(), Path(baseline).read_text(), remarks) == ("site.yml", "base.json", [])
     applied_criteria.keep_criteria(folder, [], "")
-    assert applied_criteria.criteria_file(folder).read_bytes() == kept
+    assert folder.criteria_file.read_bytes() == kept
     _, baseline, remarks = applied_criteria.judged_by(folder, [], str(other))
     assert baseline == str(other)
     assert remarks == ["gpuval_baseline differs from the one that judged the run before: so may the verdict"]
@@ -161,7 +159,7 @@ def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
     site = tmp_path / "site.yml"
     site.write_text("checks: []")
     applied_criteria.keep_criteria(folder, [str(site)], "")
-    path = applied_criteria.criteria_file(folder)
+    path = folder.criteria_file
     path.write_text(path.read_text().replace("checks", "cheeks"))
     judging(store, folder)
     with pytest.raises(run_folder.RunError, match=r"site\.yml is damaged"):

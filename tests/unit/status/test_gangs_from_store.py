@@ -148,7 +148,8 @@ def test_the_verdict_from_the_store_alone_is_that_of_the_run(store, own, tmp_pat
 
 def test_what_the_store_has_no_more_is_not_in_a_round_that_is_imported_later(store, own, tmp_path):
     whole_report = report_on(own, CHECKS, gangs=gang_document.read(own))
-    store.put("folder/report/verdict.json", publishing.keep_verdict(own, whole_report).read_bytes())
+    publishing.keep_verdict(own, whole_report)
+    store.put("folder/report/verdict.json", own.verdict_file.read_bytes())
     copy, first = report(store, tmp_path / "other")
     assert copy.evidence_file("node-2", "collective").exists()
     store.delete_prefix("folder/gangs/all-again/records/collective/node-2.json")

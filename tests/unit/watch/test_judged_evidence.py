@@ -68,7 +68,7 @@ def own(store, tmp_path):
     assert (verdicts["bad"], verdicts["silent"]) == ("FAIL", "INCOMPLETE")
     assert set(report["nodes"][0]["evidence"]) == {"facts", "training", "loading", "inference"}
     publishing.put(store, run, publishing.RUN_FILE, folder.read_run())
-    store.put("folder/report/verdict.json", publishing.verdict_file(folder).read_bytes())
+    store.put("folder/report/verdict.json", folder.verdict_file.read_bytes())
     return folder
 
 
@@ -188,7 +188,7 @@ def test_a_run_is_imported_anew_until_its_own_controllers_verdict_is_there(store
     folder = imported(store, own)
     judge(folder)
     cheat(store)
-    store.put("folder/report/verdict.json", publishing.verdict_file(own).read_bytes())
+    store.put("folder/report/verdict.json", own.verdict_file.read_bytes())
     imported(store, own)
     assert publishing.judged(folder) == publishing.judged(own)
     assert told(judge(folder)[1]) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
@@ -198,11 +198,11 @@ def test_criteria_for_an_imported_run_count_once(store, own, tmp_path):
     site = tmp_path / "site.yml"
     site.write_text("checks:\n  - {name: slow, stage: training, metric: train_loss_last, max: 0}\n")
     folder = imported(store, own)
-    before, verdict = applied_criteria.kept_criteria(folder), publishing.verdict_file(folder).read_bytes()
+    before, verdict = applied_criteria.kept_criteria(folder), folder.verdict_file.read_bytes()
     options = {"run_id": folder.path.name, "results_dir": str(folder.results), "finish": False}
     run_action("judge_run", {**options, "criteria": [str(site)]}).result  # noqa: B018 - raised where it failed
     assert applied_criteria.kept_criteria(folder) == before
-    assert publishing.verdict_file(folder).read_bytes() == verdict, "that of its controller stays"
+    assert folder.verdict_file.read_bytes() == verdict, "that of its controller stays"
     assert "set them here too" in run_action("judge_run", options).text
 
 
@@ -240,7 +240,7 @@ def test_a_node_that_is_launched_again_has_new_records(store, own):
 
 
 def test_a_verdict_file_that_is_damaged_is_named(own):
-    publishing.verdict_file(own).write_text('{"schema": "gpuval.verdict/1"}')
+    own.verdict_file.write_text('{"schema": "gpuval.verdict/1"}')
     options = {"run_id": own.path.name, "results_dir": str(own.results)}
     assert "verdict.json is damaged" in run_action("judge_run", options).text
 

@@ -20,7 +20,6 @@ from ..core.errors import GpuvalError, reason_of
 from ..core.paths import COLLECTION
 from ..gang import document as gang_document
 from ..gang import judging
-from ..runs import applied_criteria, publishing
 from ..runs.folder import RunFolder
 from . import DATA, EXTENSIONS, RUN
 from .verify_bundle import STATEMENT
@@ -97,7 +96,7 @@ def _files_of_run(folder: RunFolder, run: Mapping[str, Any]) -> Iterator[Path]:
     here, not excluded."""
     candidates = [
         *(folder.run_file, folder.problems_file, folder.gangs_file, folder.path / "report.json"),
-        *(judging.facts_file(folder), applied_criteria.criteria_file(folder), publishing.verdict_file(folder)),
+        *(judging.facts_file(folder), folder.criteria_file, folder.verdict_file),
         *(
             place(name)
             for name in run["nodes"]

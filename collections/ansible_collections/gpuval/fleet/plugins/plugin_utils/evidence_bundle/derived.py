@@ -22,7 +22,6 @@ from ..internal_data.scan import InternalDataScan, ScanTargets, own_words, probl
 from ..internal_data.sensitive import Sensitive
 from ..records import report_file
 from ..records.evidence import MAX_LOG_BYTES, MAX_RECORD_BYTES, digest_of, read_object
-from ..runs import publishing
 from ..runs.folder import RunFolder
 from . import DATA, EXTENSIONS, RUN, contents, replay, statement, verify_bundle
 from .contents import EvidenceBundleError
@@ -87,7 +86,7 @@ def derive(bundle: Path, target: Path, renamer: NameRenamer) -> dict[str, Any]:
         if (bundle / part).is_dir():
             shutil.copytree(bundle / part, target / part)
     # they hold digests of records, or are made anew
-    last = [judging.facts_file(source), publishing.verdict_file(source)]
+    last = [judging.facts_file(source), source.verdict_file]
     made_anew = [source.path / "report.json"]
     for path in sorted(path for path in source.path.rglob("*") if path.is_file()):
         if path not in (*last, *made_anew):

@@ -10,7 +10,6 @@ from ..core.processes import by_halves
 from ..records.documents import Record
 from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, object_key, take_record
 from ..records.metrics import CompactMetrics
-from ..runs import publishing
 from ..runs.folder import RunFolder
 
 
@@ -43,7 +42,7 @@ def take_file(
 def is_settled(folder: RunFolder) -> bool:
     """Whether a run (or round) needs no launches: judged before they were recorded, or imported without them."""
     whole_run = RunFolder(folder.path.parents[1])  # the run that this round of a gang belongs to
-    is_judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
+    is_judged = any(kept.verdict_file.exists() for kept in (folder, whole_run))
     return is_judged or (folder.is_imported and not folder.read_launches())
 
 

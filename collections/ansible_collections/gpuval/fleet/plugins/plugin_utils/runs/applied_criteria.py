@@ -24,10 +24,6 @@ MAX_RUNS_BEFORE = 50
 _stage_files = partial(extensions.files, "stages", "files/criteria*.yml", shipped=False)
 
 
-def criteria_file(folder: run_folder.RunFolder) -> Path:
-    return folder.state / CRITERIA_FILE
-
-
 def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
     """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
     return list(kept_criteria(folder).get("standings", ()))
@@ -36,7 +32,7 @@ def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
 def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
     """The criteria, baseline and standings kept in the run's folder; empty if none are. Raises RunError if damaged."""
     remedy = "remove it, and give the run's gpuval_criteria and gpuval_baseline again"
-    return run_folder.read_kept(criteria_file(folder), remedy) or {}
+    return run_folder.read_kept(folder.criteria_file, remedy) or {}
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -57,7 +53,7 @@ def keep_criteria(
 ) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change. What is not given stays as it
     was. Raises OSError for a file that cannot be read, RunError for files that are too large to keep."""
-    path, document = criteria_file(folder), document_of(folder, criteria, baseline)
+    path, document = folder.criteria_file, document_of(folder, criteria, baseline)
     kept_standings = list(standings) or kept_criteria(folder).get("standings", [])
     if kept_standings:
         document["standings"] = kept_standings

@@ -11,7 +11,7 @@ from ..core import schemas
 from ..records import environment
 from ..records.failure_classes import NODE, subject_of
 from . import folder as run_folder
-from . import origin, publishing
+from . import origin
 
 #: Prefix of the identity of a node that is known only by its name.
 BY_NAME = "name "
@@ -27,7 +27,7 @@ def read(
     run_ids_by_fault: dict[tuple[str, str], set[str]] = defaultdict(set)
     remarks = []
     for earlier_run in run_folder.known_runs(folder.results):
-        run_id, path = earlier_run.path.name, publishing.verdict_file(earlier_run)
+        run_id, path = earlier_run.path.name, earlier_run.verdict_file
         if run_id == run["run_id"] or not path.exists() or path.stat().st_mtime < since.timestamp():
             continue
         try:
@@ -66,7 +66,7 @@ def declared_in(results: Path) -> Callable[[str, str], str]:
     @cache
     def documents(run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
         folder = run_folder.find(results, run_id)
-        faults = run_folder.read_object(publishing.verdict_file(folder)).get("faults", {})
+        faults = run_folder.read_object(folder.verdict_file).get("faults", {})
         return faults, run_folder.read_object(folder.run_file).get("nodes", {})
 
     def declared(run_id: str, machine: str) -> str:

@@ -95,6 +95,8 @@ class RunFolder:
     #: The last document of the run's watch.
     watch_file = FileOfRun(".state/run_watch.json")
     problems_file, cleaned_file = FileOfRun(".state/problems.json"), FileOfRun(".state/cleaned.json")
+    #: The criteria, baseline and standings that it is judged by, and the least of its last report.
+    criteria_file, verdict_file = FileOfRun(".state/run_criteria.json"), FileOfRun(".state/verdict.json")
     #: For an imported run of another controller, its place in the store.
     import_file = FileOfRun(".state/from_store.json")
     #: The state of objects that a collection has read from the store.

@@ -31,7 +31,7 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
     for folder in run_folder.known_runs(results, inventory):
         run_id = folder.path.name
         try:
-            run, verdict = folder.read_run(), run_folder.read_object(publishing.verdict_file(folder))
+            run, verdict = folder.read_run(), run_folder.read_object(folder.verdict_file)
             if run["run_id"] != run_id:
                 raise folder.damaged(folder.run_file, f"it is of run {run['run_id']}")
         except run_folder.RunError as error:

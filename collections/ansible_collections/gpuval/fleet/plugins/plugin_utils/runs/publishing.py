@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -163,13 +162,9 @@ class WatchProgress:
         self._new = False
 
 
-def verdict_file(folder: run_folder.RunFolder) -> Path:
-    return folder.state / VERDICT_FILE
-
-
 def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
     """The run's last verdict, with digests of its evidence; None before it. Raises RunError for a damaged file."""
-    document = run_folder.read_kept(verdict_file(folder), "restore it, or validate under a new id", "verdict")
+    document = run_folder.read_kept(folder.verdict_file, "restore it, or validate under a new id", "verdict")
     return document if document and "evidence" in document else None
 
 
@@ -204,8 +199,8 @@ def put(store: "Store", run: Mapping[str, Any], name: str, document: Mapping[str
 
 def keep_verdict(
     folder: run_folder.RunFolder, report: Mapping[str, Any], excused: Mapping[str, Any] = MappingProxyType({})
-) -> Path:
-    """Write the least of a report, a fraction of it in size. Returns the file. ``excused``: all faults of nodes of
+) -> None:
+    """Write the least of a report, a fraction of it in size. ``excused``: all faults of nodes of
     which some decided nothing, for later runs."""
     nodes = {node["name"]: node for node in report["nodes"]}
     document = {
@@ -217,5 +212,4 @@ def keep_verdict(
         "evidence": {name: node.get("evidence", {}) for name, node in (nodes | report["run"].get("busy", {})).items()},
     }
     schemas.validate("verdict", document, what=VERDICT_FILE)
-    run_folder.write_json(verdict_file(folder), document)
-    return verdict_file(folder)
+    run_folder.write_json(folder.verdict_file, document)

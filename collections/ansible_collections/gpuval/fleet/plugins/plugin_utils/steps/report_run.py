@@ -15,7 +15,7 @@ from ..core.step_options import StoreOptions
 from ..judge.repairs import withhold_acceptance
 from ..report import acceptance, health, write_forms
 from ..report.markdown import job_summary
-from ..runs import applied_criteria, cleanable, origin, publishing
+from ..runs import cleanable, origin
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
@@ -60,7 +60,7 @@ def report_run(
                     f"run {run['run_id']} has not ended: nodes may still send their last records. `make report` "
                     f"ends it from {run_folder.DEADLINE_SLACK_SECONDS:.0f} s after its deadline"
                 )
-            _upload(action, store, folder, run, [*paths, publishing.verdict_file(folder)])
+            _upload(action, store, folder, run, [*paths, folder.verdict_file])
             if run["finished_at"] is not None and not was_judged:
                 # no node has anything more to write, unless another run is at work with the store
                 active = [open_run.path.name for open_run in cleanable.active(folder.results, origin.store_of(store))]
@@ -80,7 +80,7 @@ def report_run(
 
 def _upload(action, store, folder, run, report_files):
     """Upload the report files. A failure is only a warning: the results have the report."""
-    criteria = [path for path in [applied_criteria.criteria_file(folder)] if path.exists()]
+    criteria = [path for path in [folder.criteria_file] if path.exists()]
     warning = "the report was not uploaded: {}"
     try:
         access = open_store(store)

@@ -138,7 +138,7 @@ class StatusDisplay:
             )
             sign = timedelta(seconds=self.own.sign_age() or 0.0)
             stored = replace(stored, watch=document, watch_modified=stored.moment - sign)
-        path = publishing.verdict_file(self.own)
+        path = self.own.verdict_file
         verdict = (folder.read_object(path) if run["finished_at"] else {}) or stored.verdict
         return replace(stored, run=run, verdict=verdict, controller=state)
 

@@ -56,8 +56,8 @@ def import_run(store: Store, run: dict[str, Any], results: Path, inventory: Sequ
         else:
             _write(store, below, *round_run)
     _write_or_delete(folder.gangs_file, gangs)
-    _write_or_delete(applied_criteria.criteria_file(folder), criteria)
-    _write_or_delete(publishing.verdict_file(folder), verdict)
+    _write_or_delete(folder.criteria_file, criteria)
+    _write_or_delete(folder.verdict_file, verdict)
     _write(store, folder, run, launches, problems, is_whole=is_whole)
     if run_folder.latest_run(results) is None or run_folder.own(results, "") is None:
         run_folder.remember(folder)
