@@ -224,13 +224,14 @@ class SettingsCheck:
             right |= {} if wrong else {name: converted}
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
         messages += settings.gang_problems(right, specs, seconds)
-        jobs = job_stages.names(self._jobs(values))
-        messages += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
-        messages += self._job_problems(templar, values, right)
+        files = self._jobs(values)
+        profiles = _templated(templar, values, "gpuval_profiles")
+        messages += settings.unknown_stages(right, profiles, values, job_stages.names(files))
+        messages += _job_problems(templar, values, right, files)
         has_own_stages = {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys()
         if not messages and (has_own_stages or right.get("gpuval_profile") in extensions.own("profiles")):
             messages += self._unmet_needs(templar, values)
-        messages += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
+        messages += job_stages.lacking(files, _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             messages.append(f"gpuval_store_address: {TWO_STORES}")
         raw, confirmed = (right.get(f"storage_raw_devices{end}") or [] for end in ("", "_confirmed"))
@@ -245,28 +246,6 @@ class SettingsCheck:
         """The files of jobs; what is no list is a problem of that setting."""
         files = listed(_templated(templar_of(self.action, values), values, "gpuval_jobs"))
         return [project_path(one) for one in files] if self._files else []
-
-    def _job_problems(self, templar, values, right):
-        chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
-        files = self._jobs(values)
-        templated = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
-        problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in templated))
-        stage_names = settings.stages(values)
-        twice = [name for name in job_stages.names(files) if name in stage_names and f"{name}_workload" in values]
-        several = [
-            name for name in job_stages.names(files, together=True) if name in (right.get("gpuval_stages") or [])
-        ]
-        declared = {*stage_names, *job_stages.names(files)}
-        problems += [
-            f"gpuval_jobs: {path}: needs: no stage {name}{meant(name, declared)}"
-            for path, name in job_stages.needs(files)
-            if name not in declared and not name.startswith(datasets.STAGE)
-        ]
-        problems += [
-            f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"
-            for name in several
-        ]
-        return problems + [f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice]
 
     def _unmet_needs(self, templar, values):
         """What stages need that no other brings. Nothing where the playbook opens no run, or tags choose some: the
@@ -318,6 +297,27 @@ class SettingsCheck:
             text = str(error)
             return [text if text.startswith(name) else f"{name}: {text}"]
         return []
+
+
+def _job_problems(templar, values, right, files):
+    """The problems with the files of jobs, and with other settings that speak of their jobs."""
+    chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
+    templated = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
+    problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in templated))
+    jobs, several = job_stages.names(files), job_stages.names(files, together=True)
+    stage_names = settings.stages(values, jobs)
+    problems += [
+        f"gpuval_jobs: {path}: needs: no stage {name}{meant(name, stage_names)}"
+        for path, name in job_stages.needs(files)
+        if name not in stage_names and not name.startswith(datasets.STAGE)
+    ]
+    problems += [
+        f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"
+        for name in several
+        if name in (right.get("gpuval_stages") or [])
+    ]
+    twice = [name for name in jobs if f"{name}_workload" in values]
+    return problems + [f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice]
 
 
 def _problems_of_extensions(specs):

@@ -113,12 +113,8 @@ class RunCollection:
                 folder.add_problems([{"node": None, "stage": None, "reason": reason}])
                 self.action.display.warning(reason)
         gang_evidence.lay_out(folder, folder.read_run(), gangs)
-        return {
-            "changed": any(part["collected"] for part in results),
-            "collected": sum(part["collected"] for part in results),
-            "fetched": sorted({name for part in results for name in part["fetched"]}),
-            "problems": [problem for part in results for problem in part["problems"]],
-        }
+        problems = [problem for _collected, part_problems in results for problem in part_problems]
+        return {"changed": any(collected for collected, _problems in results), "problems": problems}
 
     def _collect_run(self, folder):
         self.run_folder, self.run_info = folder, folder.read_run()
@@ -147,7 +143,6 @@ class RunCollection:
         self._read_store()
         if self.renews:
             self._drop_gone()
-        fetched = []
         if self.options.fetch_tasks:
             lacking, deadline = self._lacking(), time.monotonic() + UPLOAD_SECONDS
             while not self.error and time.monotonic() < deadline:
@@ -157,7 +152,7 @@ class RunCollection:
                 self._read_store()
                 lacking = self._lacking()
             if lacking:
-                fetched = self._fetch(lacking)
+                self._fetch(lacking)
                 self._read_store()
             if not (self.frozen or folder.is_imported):
                 self._compare_digests()
@@ -167,7 +162,7 @@ class RunCollection:
         self._remember()
         if self.publishes and not self.error:
             self._publish_evidence()
-        return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
+        return self.collected, self.evidence.problems
 
     def _read_store(self):
         try:
@@ -462,7 +457,7 @@ class RunCollection:
 
     def _fetch(self, names):
         """Fetch missing evidence from these nodes directly, in parallel."""
-        (tasks, arguments), fetched = self._node_tasks(), []
+        (tasks, arguments), fetches = self._node_tasks(), Counter()
         unread_nodes = {node for _kind, _stage, node in self.unread}
         by_store = {name: not self.error and name not in unread_nodes for name in names}
 
@@ -475,7 +470,7 @@ class RunCollection:
                 submit(name)
             while tasks.busy:
                 for outcome in tasks.wait(5):
-                    fetched.append(outcome.node)
+                    fetches[outcome.node] += 1
                     result = outcome.result or {}
                     if outcome.failed:
                         self.action.display.warning(
@@ -484,7 +479,7 @@ class RunCollection:
                     elif result.get("store_failed") and by_store[outcome.node]:
                         by_store[outcome.node] = False
                         submit(outcome.node)
-                    elif result.get("more") and fetched.count(outcome.node) < MAX_FETCHES:
+                    elif result.get("more") and fetches[outcome.node] < MAX_FETCHES:
                         submit(outcome.node, not_uploaded=by_store[outcome.node])  # it goes on after what was returned
                     elif result.get("more"):
                         self.evidence.add_problem(LEFT_ON_NODE, node=outcome.node)
@@ -497,7 +492,6 @@ class RunCollection:
                         if kept is not None:
                             self.digests[outcome.node].channel = digests.BY_NODE
                             self.digests[outcome.node].read[f"{parts[0]}/{parts[1]}"] = digests.BY_CHANNEL
-        return sorted(set(fetched))
 
     def _collect(self, key, parts, raw, *, altered=False):
         """Take an object of the store into the results. ``parts``: kind, stage and node; ``raw``: its bytes;
