@@ -27,8 +27,10 @@ def spec_of(name):
     for names, folder in ((STEPS, "steps"), (NODE_STEPS, "node_steps")):
         if name in names:
             return step_options.step_spec(step_options.load_step(name, folder))
-    action = importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.action.{name}").ActionModule
-    return step_options.group_spec(action.options_type) if action.options_type else argument_spec(name)
+    if name != "store_upload":
+        return argument_spec(name)
+    action = importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.action.{name}")
+    return step_options.group_spec(action.StoreUploadOptions)
 
 
 @pytest.mark.parametrize("name", [*ACTIONS, *STEPS, *NODE_STEPS])

@@ -17,7 +17,9 @@ def deliver(results, run_id="r1", *, check_mode=False):
         "store": {"bucket": "b", "state_dir": str(results.parent / "state")},
         "unmapped": "keep",
     }
-    return run_action("deliver_run", options, task_vars=variables(results, "a"), check_mode=check_mode)
+    task_vars = variables(results, "a")
+    task_vars["hostvars"]["node-1"]["gpuval_node_ids"] = {"gone": "id-of-gone"}
+    return run_action("deliver_run", options, task_vars=task_vars, check_mode=check_mode)
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
@@ -43,6 +45,9 @@ def test_a_delivery_states_the_verdict_of_its_run(tmp_path, verdict, ended, line
     done = deliver(results, check_mode=check_mode)
     assert not done.failed, done.text
     assert line in done.lines
+    assert "gpuval_node_ids names workers that are not in the run: gone" in done.lines
+    assert "delivered under their own names, without unique ids: node-1" in done.lines
+    assert (done.result["unmapped"], done.result["unknown"]) == (["node-1"], ["gone"])
 
 
 def test_a_run_that_never_started_has_no_delivery_and_says_why(tmp_path):

@@ -100,11 +100,6 @@ def test_a_variable_is_a_mapping_or_a_path(tmp_path):
             reader(wrong)
 
 
-def test_a_mapping_is_held_against_the_run():
-    held = node_ids.held({"a": "x", "gone": "y"}, ["a", "b"])
-    assert (held.ids, held.unmapped, held.unknown) == ({"a": "x"}, ["b"], ["gone"])
-
-
 def test_several_mappings_may_agree_and_not_differ():
     assert node_ids.merged([{"a": "x"}, {"a": "x", "b": "y"}]) == {"a": "x", "b": "y"}
     with pytest.raises(SettingError):

@@ -31,21 +31,8 @@ GANG_KEYS = {
     "order": ("order", "inventory"),
     "join_seconds": ("join_seconds", 300),
 }
-#: Keys that a job has in common with every stage.
-STAGE_KEYS = (
-    "container",
-    "datasets",
-    "secrets",
-    "needs",
-    "on_failure",
-    "retry",
-    "log_max_bytes",
-    "tags",
-    "expected_seconds",
-    "timeout_seconds",
-    "inactivity_seconds",
-    "grace_seconds",
-)
+#: Keys that a job has in common with every stage, but for those that get their values elsewhere.
+STAGE_KEYS = [key for key in plans.STAGE_DEFAULTS if key not in ("environment", "image")]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ JSON. One error lists everything that is wrong."""
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.ASCII | r
 _WORKER = frozenset({"worker", "workername", "node", "nodename", "host", "hostname"})
 _UNIQUE = frozenset({"uniqueid"})
 _BORDER = re.compile(r"[\s|+:=-]+")
-
-
-@dataclass(frozen=True)
-class Held:
-    """A mapping of workers to ids, compared with the nodes of a run."""
-
-    ids: dict[str, str]
-    unmapped: list[str]
-    unknown: list[str]
 
 
 class NodeIdReader:
@@ -128,16 +118,6 @@ def unsafe(identity: str) -> str:
 def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_ids") -> dict[str, str]:
     """Merge mappings of workers to ids. Raises SettingError if two give different ids for a worker."""
     return checked(dict.fromkeys(pair for mapping in mappings for pair in mapping.items()), subject)
-
-
-def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
-    """Compare a mapping with the nodes of a run: their ids, nodes without an id, and workers not in the run."""
-    names = dict.fromkeys(nodes)
-    return Held(
-        ids={name: mapping[name] for name in names if name in mapping},
-        unmapped=[name for name in names if name not in mapping],
-        unknown=sorted(mapping.keys() - names.keys()),
-    )
 
 
 def _table(text: str) -> list[tuple[int, list[str]]]:

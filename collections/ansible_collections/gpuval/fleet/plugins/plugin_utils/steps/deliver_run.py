@@ -46,8 +46,10 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     mapping = node_ids.merged({id(mapping): mapping for mapping in mappings}.values())
     # nodes that the mapping of now lacks keep the id from the start of the run
     earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
-    id_map = node_ids.held(node_ids.merged([mapping, earlier]), run["nodes"])
-    ids = _ids(action, id_map, options.unmapped)
+    mapping, nodes = node_ids.merged([mapping, earlier]), run["nodes"].keys()
+    unmapped, unknown = [name for name in nodes if name not in mapping], sorted(mapping.keys() - nodes)
+    mapped = {name: mapping[name] for name in nodes if name in mapping}
+    ids = _ids(action, mapped, unmapped, unknown, keeps_names=options.unmapped == "keep")
     sensitive = site_names.sensitive_of(variables, options.store)
     sensitive.add_plan(run)
     sensitive.secrets |= {options.s3_access_key, options.s3_secret_key, options.s3_session_token} - {""}
@@ -56,7 +58,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     connection = _connection(action, options, target_place) if target_place and target_place[0] == "s3" else None
     targets = scan.read_targets(run, hosts, {**vars(options), "store": dict(options.store)}, os.environ)
     request = build.Request(folder, name, options.format, ids, targets)
-    result = {"path": str(request.target), "unmapped": id_map.unmapped, "unknown": id_map.unknown}
+    result = {"path": str(request.target), "unmapped": unmapped, "unknown": unknown}
     if action.check_mode:
         report = run_folder.read_report(folder)
         build.check(request, sensitive)
@@ -79,7 +81,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
             folders["delivery_destination"] = project_path(target_place[1])
         problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"
         raise DeliveryError(problem) from None
-    lines = _summary(id_map, ids, built, sent, options.destination)
+    lines = _summary(unmapped, unknown, ids, built, sent, options.destination)
     lines.insert(1, _verdict(run, run_folder.read_report(folder)))
     action.display.display(*lines)
     return {
@@ -93,22 +95,19 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     }
 
 
-def _ids(action, nodes, unmapped):
-    if nodes.unknown:
-        action.display.warning(
-            f"gpuval_node_ids names workers that are not in the run: {some_of(nodes.unknown, MAX_SHOWN)}"
-        )
-    if not nodes.unmapped:
-        return nodes.ids
-    if unmapped == "fail":
+def _ids(action, mapped, unmapped, unknown, *, keeps_names):
+    if unknown:
+        action.display.warning(f"gpuval_node_ids names workers that are not in the run: {some_of(unknown, MAX_SHOWN)}")
+    if not unmapped:
+        return mapped
+    names = some_of(unmapped, MAX_SHOWN)
+    if not keeps_names:
         raise DeliveryError(
-            f"{len(nodes.unmapped)} node(s) without a unique id: {some_of(nodes.unmapped, MAX_SHOWN)}. Add them to "
-            "the mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
+            f"{len(unmapped)} node(s) without a unique id: {names}. Add them to the mapping in gpuval_node_ids, or set "
+            "delivery_unmapped=keep to deliver them under their own names"
         )
-    action.display.warning(f"delivered under their own names, without unique ids: {some_of(nodes.unmapped, MAX_SHOWN)}")
-    return node_ids.checked(
-        [*nodes.ids.items(), *((name, name) for name in nodes.unmapped)], "unique ids and names that are kept"
-    )
+    action.display.warning(f"delivered under their own names, without unique ids: {names}")
+    return node_ids.checked([*mapped.items(), *zip(unmapped, unmapped)], "unique ids and names that are kept")
 
 
 def _connection(action, options, target_place):
@@ -137,12 +136,12 @@ def _verdict(run, report):
     return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"
 
 
-def _summary(id_map, ids, built, sent, where):
+def _summary(unmapped, unknown, ids, built, sent, where):
     lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
     lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
     names = {
-        "under their own names": id_map.unmapped,
-        "in the mapping but not in the run": id_map.unknown,
+        "under their own names": unmapped,
+        "in the mapping but not in the run": unknown,
         "common words, converted as names of nodes but kept in running text": built.ordinary,
     }
     lines += [f"- {what}: {some_of(listed, MAX_SHOWN)}" for what, listed in names.items() if listed]
