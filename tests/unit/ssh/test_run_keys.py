@@ -100,9 +100,3 @@ def test_a_slow_name_service_is_asked_for_all_names_at_one_time(monkeypatch):
     monkeypatch.setattr(run_keys.socket, "getaddrinfo", look_up)
     found = run_keys.resolve({f"gpu-{number}": [f"gpu-{number}"] for number in range(100)})
     assert found == {f"gpu-{number}": [f"192.0.2.{number}"] for number in range(100)}
-
-
-def test_without_the_library_the_message_names_it(monkeypatch):
-    monkeypatch.setattr(run_keys, "CRYPTOGRAPHY_ERROR", ImportError("No module named 'cryptography'"))
-    with pytest.raises(RunKeysError, match=r"cryptography.*Install it"):
-        run_keys.make_pair()

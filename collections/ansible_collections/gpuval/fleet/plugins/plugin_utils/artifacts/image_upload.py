@@ -10,10 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-try:
-    from boto3.s3.transfer import TransferConfig
-except ImportError:  # the store reports it, with the name of the library
-    TransferConfig = None
+from boto3.s3.transfer import TransferConfig
 
 from ...module_utils import image_archive
 from ...module_utils.store import CLIENT_ERRORS, Store

@@ -13,18 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from ...module_utils.network.parallel import in_parallel
 from ..core import files
 from ..core.errors import GpuvalError
 from .known_hosts import host_id, is_address
-
-try:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    CRYPTOGRAPHY_ERROR = None
-except ImportError as error:  # reported when keys are made; to remove keys needs no library
-    CRYPTOGRAPHY_ERROR = error
 
 #: Mount point of the node's `ssh` folder in containers, read-only.
 INSIDE = "/opt/gpuval/ssh"
@@ -43,8 +38,6 @@ class KeyPair:
 
 
 def make_pair() -> KeyPair:
-    if CRYPTOGRAPHY_ERROR:
-        raise RunKeysError(f"keys are made with the Python library cryptography: {CRYPTOGRAPHY_ERROR}. Install it.")
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()

@@ -9,19 +9,14 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ...module_utils.store import MAX_SIGNED_SECONDS, StoreError
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ...module_utils.store import MAX_SIGNED_SECONDS
 from ..core import files
-
-try:
-    from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    CRYPTOGRAPHY_ERROR = None
-except ImportError as error:  # reported with the name of the library, where a certificate is needed
-    CRYPTOGRAPHY_ERROR = error
 
 #: How far a node's clock may be behind while the node accepts the certificates.
 CLOCK_SLACK = timedelta(days=2)
@@ -53,13 +48,7 @@ def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None =
     """Make an authority, and a server certificate for `names` and the loopback, unless valid ones exist.
 
     Valid ones are kept, since nodes at work trust them. Returns whether the server certificate is new.
-    Raises StoreError.
     """
-    if CRYPTOGRAPHY_ERROR is not None:
-        raise StoreError(
-            f"cryptography is needed on the controller for gpuval_store_address: pip install cryptography "
-            f"({CRYPTOGRAPHY_ERROR})"
-        )
     now = now or datetime.now(timezone.utc)
     needed = list(dict.fromkeys(str(_general_name(name).value) for name in (*names, *LOOPBACK_NAMES)))
     authority = _load(files.authority, files.authority_key)
