@@ -73,14 +73,13 @@ def test_profiles_are_their_files_the_shortest_first():
     known = stages.profiles()
     assert list(known) == ["quick", "standard", "burnin", "soak"]
     assert known["quick"].gang_stages == []
-    declared = settings.declared()
     for name, profile in known.items():
-        assert settings.problems(profile.settings, declared) == [], name
+        assert settings.problems(profile.settings) == [], name
         assert {*profile.stages, *profile.gang_stages} <= extensions.found("stages").keys()
         usual = stages.variables("")
         own = {key for key in profile.settings if key != "gpuval_deadline_seconds"}
         assert {key for key in own if profile.settings[key] == usual[key]} == set(), "defaults are repeated"
-        assert settings.problems(profile.cpu_settings, declared) == [], name
+        assert settings.problems(profile.cpu_settings) == [], name
         assert all(0 < value < profile.settings[key] for key, value in profile.cpu_settings.items()), name
 
 
@@ -234,9 +233,7 @@ def test_what_people_see_of_a_stage_of_an_extension_is_what_it_declares(write):
     assert not acceptance.may_use_gpus(["facts", "burn"]), "it declares that it does not"
     shortened = opening.shortened(["burn"], {"burn_turns": 3}, lambda text: 3 if "burn_turns" in text else "night")
     assert shortened == ["burn_turns 3"]
-    assert settings.problems({"burn_seconds": 4000}, settings.declared()) == [
-        "burn_seconds 4000: must be more than 0, at most 3600"
-    ]
+    assert settings.problems({"burn_seconds": 4000}) == ["burn_seconds 4000: must be more than 0, at most 3600"]
     rule = comparisons.comparison_rule_of("burn_turns_count")
     assert (rule.worse, rule.margin, rule.file) == ("lower", 0.05, "stages/burn/files/stage.yml")
     symptom = implicated_parts.Symptom(0, "node", "burn_turns_count", frozenset())
@@ -358,11 +355,11 @@ def test_a_file_that_no_stage_or_profile_can_have_is_named(write, changed, probl
 )
 def test_a_profile_sets_what_stages_have(write, chosen, problem):
     write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\nsettings: {{{chosen}}}\n"})
-    (found,) = check_settings._problems_of_extensions(settings.declared())
+    (found,) = check_settings._problems_of_extensions()
     assert problem in found
     if not chosen.startswith("gpuval_"):
         write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\ncpu_settings: {{{chosen}}}\n"})
-        (found,) = check_settings._problems_of_extensions(settings.declared())
+        (found,) = check_settings._problems_of_extensions()
         assert problem in found
 
 
@@ -393,7 +390,7 @@ def test_a_profile_has_one_deadline_for_all_nodes(write):
 )
 def test_what_a_run_would_use_later_is_found_with_the_settings(write, changed, problem):
     write(changed)
-    (found,) = check_settings._problems_of_extensions(settings.declared())
+    (found,) = check_settings._problems_of_extensions()
     assert problem in found
 
 
@@ -468,7 +465,7 @@ checks = [check for check in criteria.beside_shipped([]) if check.stage == stage
 print(json.dumps({
     "outside": stage in extensions.own("stages"),
     "shipped": stage in extensions.found("stages"),
-    "problems": check_settings._problems_of_extensions(declared),
+    "problems": check_settings._problems_of_extensions(),
     "options": {name: option for name, option in declared.options.items() if name.startswith(f"{stage}_")},
     "defaults": {name: value for name, value in declared.defaults.items() if name.startswith(f"{stage}_")},
     "plan": plans.stage(stage, command, ["facts", "image", stage]),
@@ -477,7 +474,7 @@ print(json.dumps({
     "ranges": {check.metric: repr(dataclasses.replace(plausible.range_of(check.metric), file="")) for check in checks},
     "traits": [figures_of([stage]), traits_of(stage).gpus, traits_of(stage).bounds],
     "rules": [rule.name for rule in coherence.rules() if stage in rule.stages],
-    "wrong": settings.problems({f"{stage}_seconds": "-1"}, declared),
+    "wrong": settings.problems({f"{stage}_seconds": "-1"}),
     "tag": settings.unknown_tags([stage[:-1]]),
     "word": ordinary_names.is_ordinary(stage),
 }, default=repr))

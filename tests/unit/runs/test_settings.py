@@ -18,21 +18,21 @@ def test_every_default_of_the_roles_is_declared():
 
 
 def test_the_defaults_themselves_are_no_change():
-    assert settings.changed(KNOWN.defaults, KNOWN) == {}
+    assert settings.changed(KNOWN.defaults) == {}
 
 
 def test_what_differs_from_its_default_is_looked_at_and_other_variables_are_not():
     values = {**KNOWN.defaults, "gpuval_retries": 0, "gpuval_gpu_count": 8, "mine": "x"}
-    assert settings.changed(values, KNOWN) == {"gpuval_retries": 0, "gpuval_gpu_count": 8}
+    assert settings.changed(values) == {"gpuval_retries": 0, "gpuval_gpu_count": 8}
 
 
 @pytest.mark.parametrize(("name", "value"), [("gpuval_retries", "1"), ("gpuval_force", "yes"), ("gpuval_hosts", "a:b")])
 def test_text_that_stands_for_the_type_is_good(name, value):
-    assert settings.problems({name: value}, KNOWN) == []
+    assert settings.problems({name: value}) == []
 
 
 def test_a_secret_is_not_reported():
-    (problem,) = settings.problems({"gpuval_s3_secret_key": {"open": "sesame"}}, KNOWN) or [""]
+    (problem,) = settings.problems({"gpuval_s3_secret_key": {"open": "sesame"}}) or [""]
     assert "sesame" not in problem
 
 
@@ -47,7 +47,7 @@ def test_no_variable_that_a_plugin_of_ansible_documents_is_a_mistyped_one():
             options = constants.config.get_configuration_definitions(kind, plugin._load_name).values()
             documented |= {variable["name"] for option in options for variable in option.get("vars") or ()}
     assert len(documented) > 180
-    assert settings.unknown(documented, KNOWN) == {}
+    assert settings.unknown(documented) == {}
 
 
 def mistyped(name, generator):
@@ -66,7 +66,7 @@ def test_a_connection_variable_with_one_mistake_or_two_is_named():
     twice = {name: [mistyped(word, generator) for word in words] for name, words in once.items()}
     for mistakes, least in ((once, 1.0), (twice, 0.98)):
         words = {word for group in mistakes.values() for word in group} - names
-        messages = settings.unknown(words, KNOWN)
+        messages = settings.unknown(words)
         assert len(words) > 1000
         assert len(messages) >= least * len(words)
         assert all("Ansible reads no such variable; is it ansible_" in text for text in messages.values())
@@ -74,5 +74,5 @@ def test_a_connection_variable_with_one_mistake_or_two_is_named():
 
 def test_variables_of_ones_own_pass():
     own = ["ansible_user_home", "ansible_rack", "hosts", "user", "port", "ansible_users"]
-    assert set(settings.unknown(own, KNOWN)) == {"ansible_users"}
-    assert settings.unknown(own, KNOWN, ["ansible_users"]) == {}
+    assert set(settings.unknown(own)) == {"ansible_users"}
+    assert settings.unknown(own, ["ansible_users"]) == {}

@@ -94,8 +94,6 @@ class Declared:
     #: What a name begins with that must be a setting.
     prefixes: tuple[str, ...] = (PREFIX,)
 
-    __hash__ = object.__hash__
-
 
 @extensions.cached
 def declared() -> Declared:
@@ -124,20 +122,18 @@ def is_shipped(stage: str) -> bool:
     return stage.startswith(datasets.STAGE) or (folder is not None and extensions.is_shipped(folder))
 
 
-def changed(values: Mapping[str, Any], specs: Declared) -> dict[str, Any]:
+def changed(values: Mapping[str, Any]) -> dict[str, Any]:
     """The declared variables that differ from their default, as they are before templating."""
-    return {
-        name: values[name]
-        for name in specs.options
-        if name in values and (name not in specs.defaults or values[name] != specs.defaults[name])
-    }
+    defaults = declared().defaults
+    names = (name for name in declared().options if name in values)
+    return {name: values[name] for name in names if name not in defaults or values[name] != defaults[name]}
 
 
-def problems(values: Mapping[str, Any], specs: Declared) -> list[str]:
+def problems(values: Mapping[str, Any]) -> list[str]:
     """What is wrong with templated values of declared variables, each by its name first; secrets are not shown."""
     messages = []
     for name, value in values.items():
-        option = specs.options[name]
+        option = declared().options[name]
         problem = _problem(name, value, option)
         if problem:
             value_text = "" if option.get("no_log") else f" {_shown(value)}"
@@ -149,11 +145,11 @@ def problems(values: Mapping[str, Any], specs: Declared) -> list[str]:
 NAMED = {"gpuval_runtime": ("engines", ("host", "auto")), "gpuval_placement": ("schedulers", ())}
 
 
-def converted(values: Mapping[str, Any], specs: Declared) -> dict[str, Any]:
-    """Right values as their declared types, which text may stand for."""
-    spec = {name: specs.options[name] for name in values}
-    checked = ArgumentSpecValidator(spec).validate(dict(values), validate_role_argument_spec=True)
-    return {name: checked.validated_parameters[name] for name in values}
+def converted(name: str, value: Any) -> Any:
+    """A right value as its declared type, which text may stand for."""
+    spec = {name: declared().options[name]}
+    checked = ArgumentSpecValidator(spec).validate({name: value}, validate_role_argument_spec=True)
+    return checked.validated_parameters[name]
 
 
 def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
@@ -211,12 +207,13 @@ def _shown(value: Any) -> str:
     return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text or '""'
 
 
-def gang_problems(right: Mapping[str, Any], specs: Declared, search_round_seconds: float = 0.0) -> list[str]:
+def gang_problems(right: Mapping[str, Any], search_round_seconds: float = 0.0) -> list[str]:
     """What right settings of gangs are wrong together, found before the hours of the nodes' own stages; those not in
     ``right`` have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is
     none."""
     problems = []
-    port, ssh_port = ({**specs.defaults, **right}[name] for name in ("gpuval_gang_port", "gpuval_gang_ssh_port"))
+    values = {**declared().defaults, **right}
+    port, ssh_port = values["gpuval_gang_port"], values["gpuval_gang_ssh_port"]
     if ssh_port in (port, port + 1):
         problems.append(f"gpuval_gang_ssh_port {ssh_port} collides: the gang uses gpuval_gang_port and the next one")
     seconds = right.get("gpuval_gang_search_seconds")
@@ -224,9 +221,9 @@ def gang_problems(right: Mapping[str, Any], specs: Declared, search_round_second
     return [*problems, short] if short else problems
 
 
-def unknown(names: Iterable[str], specs: Declared, own_names: Iterable[str] = ()) -> dict[str, str]:
+def unknown(names: Iterable[str], own_names: Iterable[str] = ()) -> dict[str, str]:
     """What is wrong with variables that look like a setting and are none. ``own_names``: patterns of a site's names."""
-    messages, patterns = {}, list(own_names)
+    messages, patterns, specs = {}, list(own_names), declared()
     for name in sorted(names):
         if name in specs.options or name in specs.defaults or name in OF_HOSTS or name in connection_variables():
             continue
@@ -240,7 +237,7 @@ def unknown(names: Iterable[str], specs: Declared, own_names: Iterable[str] = ()
         if name.startswith("ansible_"):
             continue
         prefixed = name.startswith(specs.prefixes) and not name.endswith(_WORKLOAD)
-        near = _nearest(name, specs, 0.8 if prefixed else VERY_CLOSE)
+        near = _nearest(name, 0.8 if prefixed else VERY_CLOSE)
         if prefixed or near:
             messages[name] = f"{name}: no such setting{near or '.'} A variable of your own goes into {OWN}"
     return messages
@@ -311,7 +308,7 @@ def check_names(values: Mapping[str, Any]) -> None:
     """Raises SettingError for a key that is no setting, of settings for other runs."""
     for name in values:
         if name not in declared().options:
-            raise SettingError(f"no setting {name}{_nearest(str(name), declared(), 0.6)}")
+            raise SettingError(f"no setting {name}{_nearest(str(name), 0.6)}")
 
 
 def check_floors(variable: str, floors: Mapping[str, Any]) -> None:
@@ -344,9 +341,9 @@ def check_folder(name: str, path: Path) -> None:
         raise SettingError(f"{name} {path}: {existing} cannot be written: set it to a folder that you can write")
 
 
-@cache
-def _nearest(name: str, specs: Declared, cutoff: float) -> str:
-    return meant(name, specs.options, cutoff)
+@extensions.cached
+def _nearest(name: str, cutoff: float) -> str:
+    return meant(name, declared().options, cutoff)
 
 
 def _read(path: Path) -> dict[str, Any]:

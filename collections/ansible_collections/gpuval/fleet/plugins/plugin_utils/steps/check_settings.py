@@ -120,11 +120,11 @@ class SettingsCheck:
         except GpuvalError as error:
             extensions.use(())  # what must be done whatever is set goes on without
             return [str(error)], []
-        specs, task_vars = settings.declared(), self.action.task_vars
+        task_vars = self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
-        wrong: dict[str, list[str]] = dict.fromkeys([*env.problems, *_problems_of_extensions(specs)], hosts)
+        wrong: dict[str, list[str]] = dict.fromkeys([*env.problems, *_problems_of_extensions()], hosts)
         self._remarks.update(env.remarks)
-        self.env_places = env.places_of(specs.defaults)
+        self.env_places = env.places_of(settings.declared().defaults)
         if len(task_vars.get("groups", {}).get("all", ())) > 1 and (
             origin := self.env_places.pop("gpuval_node_ids", "")
         ):
@@ -145,7 +145,7 @@ class SettingsCheck:
             for name in injected_settings(values):
                 problem = f"{name} comes from the node's own facts: set inject_facts_as_vars = false"
                 wrong.setdefault(problem, []).append(node)
-            chosen = settings.changed(values, specs)
+            chosen = settings.changed(values)
             self.env_settings |= self.env_places.keys() - chosen
             from_env = {name: values[name] for name in self.env_settings if name in values and name not in chosen}
             placed.add(str(values.get("gpuval_placement")))
@@ -153,12 +153,12 @@ class SettingsCheck:
             key = repr([*sorted(chosen.items()), *from_env])
             plain = "{{" not in key and "{%" not in key
             if not (plain and key in setting_problems):
-                messages = self._problems(values, chosen | from_env, specs)
+                messages = self._problems(values, chosen | from_env)
                 setting_problems[key] = [self._placed(message, values) for message in messages]
             for problem in setting_problems[key]:
                 wrong.setdefault(problem, []).append(node)
             self._look_at_key_file(values, keys)
-        for name, problem in settings.unknown(names, specs, site_patterns).items():
+        for name, problem in settings.unknown(names, site_patterns).items():
             node, values = names[name]
             if set_by_operator(node, values, name):
                 wrong[self._placed(problem, values)] = hosts
@@ -204,7 +204,7 @@ class SettingsCheck:
             if problem := key_file_problem(name):
                 self._remarks.add(self._placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
-    def _problems(self, values, chosen, specs):
+    def _problems(self, values, chosen):
         templar = templar_of(self.action, values)
         messages, templated, right = [], {}, {}
         for name, raw in chosen.items():
@@ -212,18 +212,18 @@ class SettingsCheck:
                 value = templar.template(raw)
             except AnsibleError as error:
                 # others may stand on facts, or on roles that this playbook leaves out
-                elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in specs.shared
+                elsewhere = isinstance(error, AnsibleUndefinedVariable) and name not in settings.declared().shared
                 if not (elsewhere or isinstance(error, AnsibleValueOmittedError)):
                     messages.append(f"{name}: its template fails, {error.message}")
                 continue
             if value is None:
                 continue
             templated[name] = value
-            wrong, converted = self._look_at(name, value, values, specs)
+            wrong, converted = self._look_at(name, value, values)
             messages += wrong
             right |= {} if wrong else {name: converted}
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
-        messages += settings.gang_problems(right, specs, seconds)
+        messages += settings.gang_problems(right, seconds)
         files = self._jobs(values)
         profiles = _templated(templar, values, "gpuval_profiles")
         messages += settings.unknown_stages(right, profiles, values, job_stages.names(files))
@@ -261,13 +261,13 @@ class SettingsCheck:
             return []
         return plans.unmet_needs(node_stages, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 
-    def _look_at(self, name, value, values, specs):
+    def _look_at(self, name, value, values):
         """Check a setting's value, once however many nodes have it. Returns its problem, and the value as its type."""
         key = (name, repr(value))
         if key not in self._looked_at:
-            wrong, converted = settings.problems({name: value}, specs), None
+            wrong, converted = settings.problems({name: value}), None
             if not wrong:
-                converted = settings.converted({name: value}, specs)[name]
+                converted = settings.converted(name, value)
                 wrong = self._meaning(name, converted, values) if converted else []
             self._looked_at[key] = wrong, converted
         return self._looked_at[key]
@@ -320,7 +320,7 @@ def _job_problems(templar, values, right, files):
     return problems + [f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice]
 
 
-def _problems_of_extensions(specs):
+def _problems_of_extensions():
     """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
     messages = criteria.problems_of_extensions()
@@ -340,8 +340,8 @@ def _problems_of_extensions(specs):
         for chosen in (profile.settings, profile.cpu_settings):
             unusable = [setting for setting in chosen if setting not in usable]
             messages += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
-            right = {setting: value for setting, value in chosen.items() if setting in specs.options}
-            messages += [f"{path}: {problem}" for problem in settings.problems(right, specs)]
+            right = {setting: value for setting, value in chosen.items() if setting in settings.declared().options}
+            messages += [f"{path}: {problem}" for problem in settings.problems(right)]
     return messages
 
 
