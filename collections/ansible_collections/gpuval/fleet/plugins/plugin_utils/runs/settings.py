@@ -208,9 +208,9 @@ def _shown(value: Any) -> str:
 
 
 def gang_problems(right: Mapping[str, Any], search_round_seconds: float = 0.0) -> list[str]:
-    """What right settings of gangs are wrong together, found before the hours of the nodes' own stages; those not in
-    ``right`` have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is
-    none."""
+    """What is wrong with settings of gangs of which each is right, found before the hours of the nodes' own stages.
+    Those not in ``right`` have their default. ``search_round_seconds``: what a round of the search may take, 0 where
+    there is none."""
     problems = []
     values = {**declared().defaults, **right}
     port, ssh_port = values["gpuval_gang_port"], values["gpuval_gang_ssh_port"]
