@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.grouping import values_by_key
 from ..core.paths import expand_user
 from ..core.text import some_of
 from ..records.failure_classes import row_of
@@ -398,17 +399,12 @@ def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path
     """The summary of a probe over SSH: counts, then each state with its nodes, first messages and remedies."""
     reachable = sum(finding.state == REACHABLE for finding in findings.values())
     lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]
-    groups: dict[str, list[str]] = {state: [] for state in STATES}
-    for node, finding in findings.items():
-        groups.setdefault(finding.state, []).append(node)
-    for state, nodes in groups.items():
-        if state == REACHABLE or not nodes:
-            continue
+    groups = values_by_key((finding.state, node) for node, finding in findings.items() if finding.state != REACHABLE)
+    for state in sorted(groups, key=lambda state: STATES.index(state) if state in STATES else len(STATES)):
+        nodes = groups[state]
         lines.append(f"  {state} ({len(nodes)}): {some_of(nodes, SHOWN)}")
-        remedies: dict[str, str] = {}
-        for node in nodes:
-            remedies.setdefault(findings[node].remedy, node)
-        for remedy, node in list(remedies.items())[:3]:
+        by_remedy = values_by_key((findings[node].remedy, node) for node in nodes)
+        for remedy, (node, *_others) in list(by_remedy.items())[:3]:
             lines.append(f"    {node}: {one_line(findings[node].message, MESSAGE_CHARACTERS)}")
             lines.append(f"      -> {remedy}")
     new = [(node, finding.fingerprint) for node, finding in findings.items() if finding.new]
