@@ -83,7 +83,7 @@ class Gang:
 
     def run(self, round_: SearchRound) -> tuple[dict[str, GroupResult], float]:
         """Results of the groups, and the wall of the round: that of its slowest group."""
-        measured = {group.id: self.measure(group.nodes) for group in round_.groups}
+        measured = {group.id: self.measure(group.nodes) for group in round_}
         return {name: result for name, (result, _) in measured.items()}, max(wall for _, wall in measured.values())
 
 

@@ -64,7 +64,7 @@ def test_two_nodes_that_are_far_slower_than_is_expected_are_suspect_however_nois
     done = FaultSearch.start(["a", "b"], limits=SearchLimits(floor_bytes_per_second=USUAL))
     place = 0
     while (round_ := done.next_round()) is not None:
-        done.add_results({round_.groups[0].id: GroupResult("ok", USUAL * values[place % 2])}, 1.0)
+        done.add_results({round_[0].id: GroupResult("ok", USUAL * values[place % 2])}, 1.0)
         place += 1
     assert set(done.finding().nodes.values()) == {"suspect"}
 
@@ -138,8 +138,8 @@ def found_by(count, seed, factor, **options):
     searching = FaultSearch.start(gang.nodes, gang.topology, SearchLimits())
     while (round_ := searching.next_round()) is not None:
         results, wall = gang.run(round_)
-        for group in round_.groups:
-            value = results[group.id].bus_bytes_per_second * factor(round_.number, group.nodes)
+        for group in round_:
+            value = results[group.id].bus_bytes_per_second * factor(len(searching.rounds), group.nodes)
             results[group.id] = GroupResult("ok", bus_bytes_per_second=value)
         searching.add_results(results, wall)
     return searching.finding()
@@ -190,9 +190,9 @@ def test_a_slow_node_is_accused_by_more_rounds_where_few_nodes_are_measured():
     gang.bad = {"node-002": Fault("slow", 0.9)}
     done = search(gang)
     assert done.finding().of_class("bad") == ["node-002"]
-    fresh = [group for round_ in done.rounds for group in round_.groups if group.tested == ("node-002",)]
+    fresh = [group for round_ in done.rounds for group in round_ if group.tested == ("node-002",)]
     assert len(fresh) >= 6
-    beside = [round_ for round_ in done.rounds for group in round_.groups if group.purpose == "control"]
+    beside = [round_ for round_ in done.rounds for group in round_ if group.purpose == "control"]
     assert len(beside) >= 6  # each test has a good pair beside it: what is usual is noisy, too
 
 
@@ -201,7 +201,7 @@ def test_of_three_nodes_the_pairs_come_in_turn():
     gang.bad = {"node-002": Fault("slow", 0.9)}
     done = search(gang)
     assert done.finding().nodes == {"node-001": "healthy", "node-002": "bad", "node-003": "healthy"}
-    ran = Counter(group.nodes for round_ in done.rounds for group in round_.groups)
+    ran = Counter(group.nodes for round_ in done.rounds for group in round_)
     assert min(ran.values()) >= 4
     assert ran["node-001", "node-003"] >= max(ran.values()) - 1  # the measure has as many as who is measured by it
 
@@ -212,9 +212,9 @@ def test_fresh_results_clear_a_node_that_was_low_by_chance():
     drawn = random.Random(3)
     done = FaultSearch.start(names, limits=SearchLimits(climb=False))
     while (round_ := done.next_round()) is not None:
-        first = round_.groups[0].purpose == "pair"
+        first = round_[0].purpose == "pair"
         results = {}
-        for group in round_.groups:
+        for group in round_:
             factor = 0.9 if first and "n3" in group.nodes else 1.0
             results[group.id] = GroupResult("ok", USUAL * factor * math.exp(drawn.gauss(0, 0.02)))
         done.add_results(results, 1.0)
@@ -256,7 +256,7 @@ def test_the_next_round_is_the_same_in_every_process():
     script = (
         "from gangs import *\n"
         "gang = build(16, 3, noise=0.06)\n"
-        "print([[group.nodes for group in round_.groups] for round_ in search(gang).rounds])"
+        "print([[group.nodes for group in round_] for round_ in search(gang).rounds])"
     )
     path = f"{ROOT / 'collections'}:{ROOT / 'benchmarks' / 'localisation'}"
     found = [
@@ -286,7 +286,7 @@ def test_of_two_good_nodes_the_pair_has_every_other_round_beside_a_slow_one_and_
         gang.bad = {"node-002": fault, "node-004": fault}
         done = search(gang)
         assert set(done.finding().of_class("bad")) <= set(gang.bad)
-        return sum(group.purpose == "control" for round_ in done.rounds for group in round_.groups)
+        return sum(group.purpose == "control" for round_ in done.rounds for group in round_)
 
     assert controls(Fault("slow", 0.7)) >= 2
     assert controls(Fault("timeout")) == 0

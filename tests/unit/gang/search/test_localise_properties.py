@@ -54,7 +54,7 @@ def test_every_bad_node_is_found(gang):
 def test_taking_results_away_makes_no_node_healthy(gang, data):
     done = search(gang, SearchLimits(climb=False))
     before = done.finding()
-    names = [group.id for round_ in done.rounds for group in round_.groups]
+    names = [group.id for round_ in done.rounds for group in round_]
     gone = set(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=12, unique=True)))
     less = FaultSearch.start(gang.nodes, gang.topology, done.limits)
     less.rounds = done.rounds
@@ -75,8 +75,8 @@ def test_every_search_ends_whatever_comes(gang, data):
     found = FaultSearch.start(gang.nodes, gang.topology, SearchLimits(rounds=30))
     while (round_ := found.next_round()) is not None:
         assert len(found.rounds) <= 30
-        nodes = [node for group in round_.groups for node in group.nodes]
+        nodes = [node for group in round_ for node in group.nodes]
         assert len(nodes) == len(set(nodes))
-        found.add_results({group.id: GroupResult(data.draw(states), data.draw(figures)) for group in round_.groups})
+        found.add_results({group.id: GroupResult(data.draw(states), data.draw(figures)) for group in round_})
         found.finding()
     assert set(found.finding().nodes) == set(gang.nodes)

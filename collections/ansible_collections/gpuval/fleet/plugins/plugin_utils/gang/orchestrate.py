@@ -257,7 +257,7 @@ class Gangs:
                 break
             document["searches"] |= {name: search.to_json() for name, search in searches.items()}
             members = {member["node"]: member for gang in document["gangs"].values() for member in gang}
-            named = {f"{name}.{one.id}": one.nodes for name, round_ in due.items() for one in round_.groups}
+            named = {f"{name}.{one.id}": one.nodes for name, round_ in due.items() for one in round_}
             groups = {name: [members[node] for node in nodes] for name, nodes in named.items()}
             at = time.monotonic()
             past = [entry for entry in document["rounds"] if entry["kind"] == gang_document.SEARCH]
@@ -265,10 +265,9 @@ class Gangs:
             number = next(same, len(past) + 1)  # of an earlier controller's round with these groups, or a new one
             records = self._round(gang_document.SEARCH, groups, [stage], self.settings.search_round_seconds, number)
             seconds = time.monotonic() - at
-            self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(named, records)
             for name, round_ in due.items():
                 usual = self._usual_size(name)
-                results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
+                results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_}
                 searches[name].add_results(results, seconds)
             document["searches"] |= {name: search.to_json() for name, search in searches.items()}
             self._write()
@@ -298,9 +297,10 @@ class Gangs:
         """The size in bytes at which most groups of a gang's search were measured so far."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
-                below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
+                below = gang_document.round_folder(self.folder, item["name"])
                 records = evidence.records(below, gang_document.stage_of(item)) if below.run_file.exists() else {}
-                self._sizes[item["name"]] = sizes_of(item["gangs"], records)
+                sizes = {group: rounds.size_of(nodes, records) for group, nodes in item["gangs"].items()}
+                self._sizes[item["name"]] = sizes
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
@@ -431,8 +431,3 @@ def is_final(
     if not is_open(check, stages) or check["metric"] is None or check["name"] in repeatable:
         return False
     return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))
-
-
-def sizes_of(groups: Mapping[str, Sequence[str]], records: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """For each group of a round the size in bytes at which its figures were measured."""
-    return {group: rounds.size_of(nodes, records) for group, nodes in groups.items()}

@@ -317,7 +317,7 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
     scope and value, None if it is no number. A figure that a round lacks is omitted, unless another round shows a
     fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``: problems from the
     last round that had any."""
-    values_seen: dict[tuple[str, str], dict[str, Any]] = {}
+    by_figure: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     absent: dict[str, str] = {}
     rounds: list[str] = []
     ran: set[str] = set()
@@ -326,8 +326,7 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
         problems = problems_of(record) or problems
         faults = [item for item in record["metrics"] if item["name"] in FAULTS]
         for item in faults:
-            by_round = values_seen.setdefault((item["name"], item["scope"]), {})
-            by_round.setdefault(round_name, []).append(item["value"])
+            by_figure.setdefault((item["name"], item["scope"]), []).append((round_name, item["value"]))
         if any(item["value"] for item in faults):
             rounds.append(round_name)
         if record["state"] in NOTHING_RAN:  # figures may be missing; a fault still counts
@@ -338,10 +337,9 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
             if fault == "kernel_log" or fault in FAULTS:
                 absent[fault] = str(why)[:MAX_LINE]
     figures = []
-    for (name, scope), by_round in values_seen.items():
-        values = [value for values_of_round in by_round.values() for value in values_of_round]
-        numbers = [value for value in values if value is not None]
-        if any(numbers) or ran <= by_round.keys():
+    for (name, scope), values in by_figure.items():
+        numbers = [value for _, value in values if value is not None]
+        if any(numbers) or ran <= dict(values).keys():
             figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
     figures.sort(key=lambda figure: figure[2] == 0)  # faults first: the end of a long list is cut off
     return {"figures": figures[:MAX_FIGURES], "absent": absent, "rounds": rounds, "host_checks": problems}

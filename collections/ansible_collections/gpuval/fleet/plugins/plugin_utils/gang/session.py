@@ -18,7 +18,7 @@ from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence, fabrics
 from .judging import read_inputs, report_on
-from .orchestrate import MISSING, GangContext, GangNode, GangSettings
+from .orchestrate import MISSING, GangNode, GangSettings
 
 #: Settings of a round: all members work at the same time, so no node waits, and no single node is retried.
 LIMITS: dict[str, Any] = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
@@ -128,15 +128,8 @@ def judge_of(
     return judge
 
 
-def context(
-    folder: RunFolder,
-    access: StoreBackend,
-    checks: Sequence[Check],
-    judge: Callable[[Mapping[str, Any] | None], dict[str, Any]],
-    run_round: Callable[[RunFolder], object],
-    display: Any,
-) -> GangContext:
-    """Make the context of gangs. ``run_round``: runs a round on this placement; ``judge``: made by `judge_of`."""
+def publisher_of(folder: RunFolder, access: StoreBackend, display: Any) -> Callable[[Mapping[str, Any]], None]:
+    """Make the function that puts the gang document into the store."""
 
     def publish(document: Mapping[str, Any]) -> None:
         try:
@@ -146,13 +139,7 @@ def context(
         except StoreError as error:
             display.warning(f"gangs.json is not in the store yet: {error}")
 
-    return GangContext(
-        run_round=run_round,
-        judge=judge,
-        publish=publish,
-        display=display.display,
-        repeatable={check.name for check in checks if check.retry},
-    )
+    return publish
 
 
 def summary(document: Mapping[str, Any] | None) -> dict[str, Any]:

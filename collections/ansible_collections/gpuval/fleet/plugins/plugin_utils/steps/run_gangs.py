@@ -6,7 +6,7 @@ from typing import Any
 from ..cluster.api import ClusterAccess
 from ..core.step_options import PathText
 from ..gang import document, session
-from ..gang.orchestrate import Gangs, GangSettings
+from ..gang.orchestrate import GangContext, Gangs, GangSettings
 from ..judge import criteria
 from ..runs import folder as run_folder
 from ..runs import state as run_state
@@ -32,11 +32,14 @@ def run_gangs(action: RunAction, options: RunGangsOptions) -> dict[str, Any]:
     limits = replace(options, **session.LIMITS)
     checks = criteria.beside_shipped(options.criteria)
     with scheduler_of(options.placement)(action, options, gangs=True) as watcher:
-        judge = session.judge_of(folder, checks, options.criteria, options.baseline)
-        context = session.context(
-            folder, access, checks, judge, lambda below: watcher.watch(below, limits, checks), action.display
+        context = GangContext(
+            run_round=lambda below: watcher.watch(below, limits, checks),
+            judge=session.judge_of(folder, checks, options.criteria, options.baseline),
+            publish=session.publisher_of(folder, access, action.display),
+            display=action.display.display,
+            address=watcher.address,
+            repeatable={check.name for check in checks if check.retry},
         )
-        context.address = watcher.address
         session.begin(folder, options)
         gangs = Gangs(folder, options, context)
         placed = session.placed(

@@ -2,7 +2,7 @@
 
     search = FaultSearch.start(nodes, topology, SearchLimits())
     while (round_ := search.next_round()) is not None:
-        search.add_results({group.id: GroupResult("ok", bus_bytes_per_second=...) for group in round_.groups}, seconds)
+        search.add_results({group.id: GroupResult("ok", bus_bytes_per_second=...) for group in round_}, seconds)
     search.finding()
 
 Everything is derived from the rounds and their results: `to_json` works between any two steps, `from_json` resumes.
@@ -28,13 +28,8 @@ SCHEMA = "gpuval.localisation/1"
 BUS, LATENCY = "bus_bytes_per_second", "latency_seconds"
 
 
-@dataclass(frozen=True)
-class SearchRound:
-    """Disjoint groups that run at the same time; `number` counts from 1."""
-
-    number: int
-    groups: tuple[SearchGroup, ...]
-    deadline_seconds: float
+#: Disjoint groups that run at the same time.
+SearchRound = tuple[SearchGroup, ...]
 
 
 @dataclass
@@ -69,18 +64,16 @@ class FaultSearch:
         if not groups or self.stopped:
             return None
         number = len(self.rounds) + 1
-        formed = tuple(replace(group, id=_group_id(number, index)) for index, group in enumerate(groups, 1))
-        self.rounds.append(SearchRound(number, formed, self.limits.deadline_seconds))
+        self.rounds.append(tuple(replace(group, id=_group_id(number, index)) for index, group in enumerate(groups, 1)))
         self.results.append(None)
         return self.rounds[-1]
 
     def add_results(self, results: Mapping[str, GroupResult], seconds: float | None = None) -> None:
         """Add the results of the pending round by group id; a group without a result counts as missing. `seconds`:
         duration of the round; without it the whole deadline counts."""
-        self.results[-1] = {
-            group.id: results.get(group.id, GroupResult("missing")).cleaned() for group in self.rounds[-1].groups
-        }
-        self.seconds += self.rounds[-1].deadline_seconds if seconds is None else max(0.0, seconds)
+        missing = GroupResult("missing")
+        self.results[-1] = {group.id: results.get(group.id, missing).cleaned() for group in self.rounds[-1]}
+        self.seconds += self.limits.deadline_seconds if seconds is None else max(0.0, seconds)
 
     def _limit(self) -> str:
         """The limit that forbids another round, as text; empty if none does."""
@@ -93,7 +86,7 @@ class FaultSearch:
     def _next_groups(self) -> list[SearchGroup]:
         if len(self.line) < 2:
             return []
-        paired = sum(round_.groups[0].purpose == "pair" for round_ in self.rounds)
+        paired = sum(round_[0].purpose == "pair" for round_ in self.rounds)
         every = count_pair_rounds(len(self.line))
         paired_rounds = min(self.limits.pair_rounds, every)
         if paired < paired_rounds:
@@ -116,7 +109,7 @@ class FaultSearch:
         return [SearchGroup(pair, "pair") for pair in pair_rounds(self.line, self.topology, number + 1)[number]]
 
     def _run(self) -> list[SearchGroup]:
-        return [group for round_ in self.rounds for group in round_.groups]
+        return [group for round_ in self.rounds for group in round_]
 
     # What the results mean
 
@@ -126,20 +119,19 @@ class FaultSearch:
             figure = self._figure()
             measurements = [
                 PairMeasurement(
-                    number, one, two, group.purpose, *_reading(result, figure), group.tested, result.message
+                    number, group.nodes, group.purpose, group.tested, *_reading(result, figure), result.message
                 )
                 for number, group, result in pairs
-                for one, two in [group.nodes]
             ]
             explanation = explain(self.line, self.topology, self.limits, measurements)
             self._cache = explanation, classify(explanation)
         return self._cache
 
     def _with_results(self) -> Iterator[tuple[int, SearchGroup, GroupResult]]:
-        """Index of the round, group and its result, of all complete rounds."""
-        for round_, results in zip(self.rounds, self.results):
-            for group in round_.groups if results is not None else ():
-                yield round_.number - 1, group, (results or {})[group.id]
+        """Number of the round, group and its result, of all complete rounds."""
+        for number, (round_, results) in enumerate(zip(self.rounds, self.results), 1):
+            for group in round_ if results is not None else ():
+                yield number, group, (results or {})[group.id]
 
     def _figure(self) -> str:
         """Name of the figure to compare: the bandwidth if a result has it, else the latency, else empty."""
@@ -200,8 +192,13 @@ class FaultSearch:
             "limits": asdict(self.limits),
             "seconds": self.seconds,
             "rounds": [
-                {**asdict(round_), "results": results and {name: asdict(one) for name, one in results.items()}}
-                for round_, results in zip(self.rounds, self.results)
+                {
+                    "number": number,
+                    "groups": list(map(asdict, round_)),
+                    "deadline_seconds": self.limits.deadline_seconds,
+                    "results": results and {name: asdict(result) for name, result in results.items()},
+                }
+                for number, (round_, results) in enumerate(zip(self.rounds, self.results), 1)
             ],
         }
 
@@ -218,15 +215,16 @@ class FaultSearch:
         )
         search.seconds = document["seconds"]
         for saved in document["rounds"]:
-            groups = tuple(
-                SearchGroup(tuple(group["nodes"]), group["purpose"], tuple(group["tested"]), group["id"])
-                for group in saved["groups"]
+            search.rounds.append(
+                tuple(
+                    SearchGroup(tuple(group["nodes"]), group["purpose"], tuple(group["tested"]), group["id"])
+                    for group in saved["groups"]
+                )
             )
             results = saved["results"] and {
                 name: GroupResult(**{key: value for key, value in result.items() if key != "culprits"}).cleaned()
                 for name, result in saved["results"].items()  # older releases kept hints of nodes as `culprits`
             }
-            search.rounds.append(SearchRound(saved["number"], groups, saved["deadline_seconds"]))
             search.results.append(results)
         return search
 

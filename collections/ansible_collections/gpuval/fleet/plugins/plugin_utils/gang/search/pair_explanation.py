@@ -17,32 +17,24 @@ from .pair_noise import FAILED, HARD, PairNoise, deviation, middle
 from .search_limits import TUNING, SearchLimits
 from .topology import LEVELS, Topology
 
-Link = tuple[str, str]
+#: Names of the two nodes of a pair.
+Link = tuple[str, ...]
 
 
 class PairMeasurement(NamedTuple):
-    """The speed of one pair of nodes in one round. `value`: its logarithm; `tested`: nodes that it was to test. An
-    explanation adds `relative`, the value minus the centre (HARD: failed), and `margin`, the least deviation that
-    counts."""
+    """The speed of one pair of nodes in one round. `tested`: nodes that it was to test; `value`: the speed's logarithm.
+    An explanation adds `relative`, the value minus the centre (HARD: failed), and whether it `is_low` by more than the
+    margin."""
 
     round: int
-    one: str
-    two: str
+    pair: Link
     purpose: str
+    tested: tuple[str, ...]
     state: str
     value: Optional[float]
-    tested: tuple[str, ...] = ()
     message: str = ""
     relative: float = 0.0
-    margin: float = 0.0
-
-    @property
-    def pair(self) -> Link:
-        return self.one, self.two
-
-    @property
-    def is_low(self) -> bool:
-        return self.relative < -self.margin
+    is_low: bool = False
 
     @property
     def has_failed(self) -> bool:
@@ -52,7 +44,7 @@ class PairMeasurement(NamedTuple):
         return self.purpose == "confirm" and node in self.tested
 
     def other(self, node: str) -> str:
-        return self.two if node == self.one else self.one
+        return self.pair[self.pair[0] == node]
 
     def relative_to(self, centre: float | None, shifts: Mapping[int, float]) -> float:
         if self.state in FAILED or (self.state == "slow" and self.value is None):
@@ -110,8 +102,8 @@ class PairExplanation:
         self.surely_slow = math.log(1 - min(0.9, TUNING.surely_margins * self.margin))
         self.by_node: dict[str, list[PairMeasurement]] = {node: [] for node in self.nodes}
         for item in self.measurements:
-            self.by_node[item.one].append(item)
-            self.by_node[item.two].append(item)
+            for node in item.pair:
+                self.by_node[node].append(item)
 
     @property
     def count(self) -> int:
@@ -313,10 +305,10 @@ def explain(
     """Explain all measured pairs; `nodes` in the order of the ring."""
     for level in LEVELS:
         group = {node: topology.place(node, level) for node in nodes}
-        timed = [item for item in measurements if item.value is not None and group[item.one] and group[item.two]]
-        within = _speeds(item for item in timed if group[item.one] == group[item.two])
-        across = {item for item in timed if group[item.one] != group[item.two]}
-        borders = {frozenset(map(group.__getitem__, item.pair)) for item in across}
+        sides = {item: frozenset(map(group.__getitem__, item.pair)) for item in measurements if item.value is not None}
+        within = _speeds(item for item, names in sides.items() if len(names) == 1 and "" not in names)
+        across = {item for item, names in sides.items() if len(names) == 2 and "" not in names}
+        borders = {sides[item] for item in across}
         if min(len(within), len(borders)) < TUNING.several:
             continue
         usual, offset = statistics.median(within), statistics.median(_speeds(across)) - statistics.median(within)
@@ -369,18 +361,17 @@ def _explain_from(
     """Compute good nodes from the centre, and the centre from good nodes, until both are stable."""
     shifts: dict[int, float] = {}
     explanation: PairExplanation | None = None
-    residuals: list[float] = []
-    means = 1
     missing = [item for item in measurements if item.state == "missing"]
     for turn in range(TUNING.iterations):
         measured = [
-            item._replace(relative=item.relative_to(centre, shifts), margin=limits.margin_ratio)
+            item._replace(
+                relative=(relative := item.relative_to(centre, shifts)), is_low=relative < -limits.margin_ratio
+            )
             for item in measurements
             if item.state != "missing"
         ]
         # The noise of one measurement: at first the expected noise, then the residuals of the explanation.
-        if explanation:
-            residuals, means = explanation.residuals(centre, shifts)
+        residuals, means = explanation.residuals(centre, shifts) if explanation else ([], 1)
         sigma = deviation(residuals, limits.noise_ratio, means)
         noise = PairNoise(sigma, max(0, len(residuals) - means), limits.noise_ratio)
         explanation = PairExplanation(limits, nodes, measured, missing, noise, centre)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .pair_explanation import Link, PairExplanation
+from .pair_explanation import PairExplanation
 from .search_findings import NodeFindings
 from .search_limits import TUNING
 from .topology import Topology
@@ -44,7 +44,7 @@ class RoundPlan:
         self._place = {node: place for place, node in enumerate(self.line)}
         self._free = set(self.line)
         #: Counts of runs: by pair, by node in a pair, and by purpose and tested nodes.
-        self._used = Counter(group.nodes for group in self.groups if len(group.nodes) == 2)
+        self._used = Counter(frozenset(group.nodes) for group in self.groups if len(group.nodes) == 2)
         self._runs = Counter(node for pair in self._used.elements() for node in pair)
         self._asked = Counter((group.purpose, group.tested) for group in self.groups)
         self._never_failed = {
@@ -63,7 +63,7 @@ class RoundPlan:
             self._vouch()
             for _ in range(TUNING.round_pairs if self.tests else 0):  # add pairs of good nodes without a test
                 node = next((node for node in self._good if node in self._free), None)
-                if node is None or not self._pair_up(node, self._good, "control", 1, names_tested=False):
+                if node is None or not self._add(node, self._partner(node, self._good, 1), "control"):
                     break
         return self.tests
 
@@ -106,8 +106,8 @@ class RoundPlan:
             outside = [node for name in names for node in groups[name] if node in self._good]
             begun = 0
             for node in inside:
-                partner = self._partner(node, outside, begun, across=True)
-                if partner is not None and begun < TUNING.several:
+                if begun < TUNING.several:
+                    partner = self._partner(node, outside, begun, across=True)
                     begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _test_nodes(self) -> None:
@@ -142,32 +142,20 @@ class RoundPlan:
             self._pair_up(node, self._good, "vouch", self._runs[node])
 
     def _pair_up(
-        self,
-        node: str,
-        candidates: Iterable[str],
-        purpose: str,
-        turn: int,
-        avoid: Collection[str] = (),
-        *,
-        names_tested: bool = True,
+        self, node: str, candidates: Iterable[str], purpose: str, turn: int, avoid: Collection[str] = ()
     ) -> bool:
-        partner = self._partner(node, candidates, turn, avoid) if node in self._free else None
-        tested = (node,) if names_tested else ()
-        return partner is not None and self._add(node, partner, purpose, *tested)
+        return node in self._free and self._add(node, self._partner(node, candidates, turn, avoid), purpose, node)
 
-    def _in_line(self, node: str, partner: str) -> Link:
-        first, second = sorted((node, partner), key=self._place.__getitem__)
-        return first, second
-
-    def _add(self, node: str, partner: str, purpose: str, *tested: str) -> bool:
-        if node == partner or not self._free.issuperset((node, partner)):
+    def _add(self, node: str, partner: str | None, purpose: str, *tested: str) -> bool:
+        if partner is None or not self._free.issuperset((node, partner)):
             return False
         self._free -= {node, partner}
-        self.tests.append(SearchGroup(self._in_line(node, partner), purpose, tested))
+        pair = tuple(sorted((node, partner), key=self._place.__getitem__))
+        self.tests.append(SearchGroup(pair, purpose, tested))
         return True
 
-    def _count_runs(self, node: str, partner: str) -> int:
-        return self._used[self._in_line(node, partner)]
+    def _count_runs(self, *pair: str) -> int:
+        return self._used[frozenset(pair)]
 
     def _is_across(self, first: str, second: str) -> bool:
         """Whether a suspect boundary separates the two nodes: it would explain any result of the pair."""

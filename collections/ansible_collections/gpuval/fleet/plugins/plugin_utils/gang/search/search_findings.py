@@ -130,7 +130,7 @@ def sentence(items: Sequence[PairMeasurement], node: str) -> str:
 
 
 def _rounds(items: Sequence[PairMeasurement]) -> str:
-    return f"round {some_of(sorted({item.round + 1 for item in items}), MAX_ROUNDS)}"
+    return f"round {some_of(sorted({item.round for item in items}), MAX_ROUNDS)}"
 
 
 def _messages(items: Iterable[PairMeasurement]) -> str:
