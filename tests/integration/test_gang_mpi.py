@@ -29,8 +29,6 @@ SLOTS = 2
 OF_DEVICES = ("rdma_ports", "rdma_firmware", "rdma_gids", "gang_nic_pcie")
 NO_ANSWER = "#!/bin/sh\n# libmpi\necho no device\nexit 3\n"
 NO_TABLE = "all_reduce: ended with exit code 3; it printed no table"
-#: A member has the leader's word before the leader knows that it came.
-SLOW_MV = '#!/bin/sh\n/bin/mv "$@" && sleep 1\n'
 PROGRAM = """#!/bin/sh
 # in place of a program linked against libmpi
 echo "$OMPI_COMM_WORLD_RANK $*" >> "$GPUVAL_RANK_DIR/../ranks"
@@ -93,9 +91,8 @@ def run(hosts, folder, program, *arguments, slots=SLOTS):
     for made in (keys, tools):
         made.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / "id_ed25519")], check=True)
-    for name, text in (("all_reduce_perf", program), ("mv", SLOW_MV)):
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
+    (tools / "all_reduce_perf").write_text(program)
+    (tools / "all_reduce_perf").chmod(0o755)
     members = [{"node": f"node-{i}", "address": address, "slots": slots} for i, (_, address) in enumerate(hosts, 1)]
     started = []
     for index, (name, _) in enumerate(hosts):

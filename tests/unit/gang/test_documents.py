@@ -12,6 +12,7 @@ from gpuval_runner import plan as node_plan
 
 pytest.importorskip("torch")
 
+from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import members, membership
 
 MANY = 1000
@@ -104,12 +105,12 @@ def test_the_program_of_a_gang_of_many_gets_it_as_a_file(tmp_path):
 def test_by_hand_the_document_may_be_the_variable(tmp_path):
     document = json.dumps({"name": "all", "index": 0, **made({"all": listed(2)})["gangs"]["all"]})
     assert members.from_environment({"GPUVAL_GANG": document}).index == 0
-    with pytest.raises(ValueError, match="neither GPUVAL_GANG_FILE nor GPUVAL_GANG is set"):
+    with pytest.raises(WorkloadFailure, match="neither GPUVAL_GANG_FILE nor GPUVAL_GANG is set"):
         members.from_environment({})
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
+    with pytest.raises(WorkloadFailure, match="cannot be read: No such file"):
         members.from_environment({"GPUVAL_GANG_FILE": str(tmp_path / "none")})
     (tmp_path / "odd").write_bytes(b"\xff{")
-    with pytest.raises(ValueError, match="does not describe a gang"):
+    with pytest.raises(WorkloadFailure, match="does not describe a gang"):
         members.from_environment({"GPUVAL_GANG_FILE": str(tmp_path / "odd")})
 
 

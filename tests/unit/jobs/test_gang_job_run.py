@@ -418,7 +418,7 @@ def test_nodes_are_ordered_by_rack_and_no_more_than_asked_for_take_part():
     [({"least": 3}, "gang all has 2 nodes and the job needs 3"), ({"gpus_per_node": 9}, "needs 9 GPUs per node")],
 )
 def test_a_gang_that_does_not_fit_says_why(asked, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(WorkloadFailure, match=told):
         gang_run.shaped(Gang("all", members("", ""), 0, 1, 3), {**ASKED, **asked}, False)
 
 

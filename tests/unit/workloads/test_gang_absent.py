@@ -1,11 +1,12 @@
 """What the leader reads of members that have not joined, over real HTTP."""
 
+import functools
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from gpuval_workloads.gang.membership import RECORDS_FILE, MemberRecords
+from gpuval_workloads.gang.membership import RECORDS_FILE, find_ended
 
 
 @pytest.fixture
@@ -30,26 +31,26 @@ def serve():
 
 
 @pytest.fixture
-def records(serve, tmp_path):
+def find(serve, tmp_path):
     _, url = serve
     urls = {
         f"{stage}/n{number}": f"{url}/{stage}/n{number}" for stage in ("collective", "deepspeed") for number in (2, 3)
     }
     (tmp_path / RECORDS_FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
     own = {"GPUVAL_STAGE": "collective", "GPUVAL_ATTEMPT": "2"}
-    return MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), **own})
+    return functools.partial(find_ended, environ={"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), **own})
 
 
 @pytest.mark.parametrize("state", ["failure", "crash", "timeout"])
-def test_the_first_member_that_has_ended_is_found(serve, records, state):
+def test_the_first_member_that_has_ended_is_found(serve, find, state):
     found, _ = serve
     found["/collective/n3"] = json.dumps(
         {"attempt": 2, "state": state, "message": "the leader\nis unreachable " + 1000 * "x"}
     ).encode()
-    node, message = records.ended(["n2", "n3"])
+    node, message = find(["n2", "n3"])
     assert node == "n3"
     assert message.startswith("the leader is unreachable xx") and len(message) == 500
-    assert records.ended(["n2"]) is None
+    assert find(["n2"]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,16 +61,16 @@ def test_the_first_member_that_has_ended_is_found(serve, records, state):
         b'{"attempt": 1, "state": "crash", "message": "of an earlier attempt"}',
     ],
 )
-def test_no_member_has_ended_where_its_record_does_not_say_so(serve, records, body):
+def test_no_member_has_ended_where_its_record_does_not_say_so(serve, find, body):
     found, _ = serve
     found["/collective/n2"] = body
     found["/deepspeed/n3"] = b'{"attempt": 2, "state": "crash", "message": ""}'
-    assert records.ended(["n2", "n3", "n4"]) is None
+    assert find(["n2", "n3", "n4"]) is None
 
 
 def test_without_urls_or_a_store_nothing_is_known(tmp_path):
-    assert (
-        MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "x"}).ended(["n2"]) is None
-    )
-    assert MemberRecords.of({}).ended(["n2"]) is None
-    assert MemberRecords({"n2": "http://127.0.0.1:9/x"}).ended(["n2"]) is None
+    environ = {"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "x", "GPUVAL_ATTEMPT": "1"}
+    assert find_ended(["n2"], {}) is None
+    assert find_ended(["n2"], environ) is None
+    (tmp_path / RECORDS_FILE).write_text(json.dumps({"urls": {"x/n2": "http://127.0.0.1:9/x"}, "ca": ""}))
+    assert find_ended(["n2"], environ) is None

@@ -326,6 +326,13 @@ def test_who_is_ended_from_outside_accuses_no_node_and_neither_do_those_that_los
     assert stop == GangStop(None, "node-2 (127.0.0.2): its time limit")
 
 
+def test_of_a_member_that_fails_and_is_then_ended_from_outside_the_failure_counts(parties):
+    made = joined(parties)
+    made[1].line.end("rank 1 broke off", 0, weight=EFFECT)
+    stop = ended(made, (None, EFFECT, ""), ("its time limit", CAUSE, None), (None, EFFECT, ""))
+    assert stop == GangStop("node-2", "node-2 (127.0.0.2): rank 1 broke off")
+
+
 def test_whom_no_node_knows_is_no_node(parties):
     assert ended(joined(parties), ("x", EFFECT, ""), ("x", CAUSE, "stranger"), ("x", EFFECT, "")).node is None
 

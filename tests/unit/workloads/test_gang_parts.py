@@ -60,7 +60,7 @@ def test_ranks_are_numbered_member_by_member():
     ],
 )  # fmt: skip
 def test_a_gang_that_makes_no_sense_is_refused(text, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(WorkloadFailure, match=told):
         members.parse(text)
 
 
@@ -299,7 +299,7 @@ def test_over_nvlink_a_gang_is_that_of_the_clique():
     assert (within.own.node, within.leader.node, within.world_size) == ("tray4", "tray3", 8)
     assert (within.name, within.port) == ("all, clique uuid-1.1", 29500)
     for listed, index in ((RACK, 4), ([{**RACK[0], "clique": ""}, {**RACK[1], "clique": ""}], 0), (MEMBERS, 0)):
-        with pytest.raises(ValueError, match="no other member of gang all is in the NVLink clique"):
+        with pytest.raises(WorkloadFailure, match="no other member of gang all is in the NVLink clique"):
             members.parse(document(members=listed, index=index)).within_clique()
 
 

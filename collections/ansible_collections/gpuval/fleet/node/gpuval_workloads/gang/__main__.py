@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,13 @@ from .config import NVLINK, RANKS, CollectivesConfig, GangConfig, parse_argument
 from .control_channel import CAUSE, EFFECT, OWN, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .host.checks import HostChecks
 from .members import Gang, from_environment
-from .membership import SshServer, client, interface_environment, own_address, user
+from .membership import client, interface_environment, own_address
 from .threads import Forwarder, progress, progress_printer
 
 #: Networks that need no RDMA device.
 OVER_TCP = ("Socket", "gloo")
 #: Seconds after which this program ends hard: torchrun's ranks have ended by then, but a wait in PyTorch ignores TERM.
 HARD_SECONDS = 30.0
-LOGOUT_SECONDS = 10.0
 POLL_SECONDS = 0.2
 
 
@@ -43,31 +43,30 @@ class SharedError(WorkloadCrash):
     """The reason for which all members end; none of them is at fault."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class GangWork:
-    """The work of this member in its gang: configuration, accelerator, folder and result."""
+    """The work of this member in its gang: configuration, accelerator, folder and result; its ``channel`` once open."""
 
     gang: Gang
     config: GangConfig
     accelerator: TorchDevices
     folder: Path
     result: WorkloadResult
+    channel: ControlChannel = field(init=False)
 
 
 def main(result: WorkloadResult) -> None:
     arguments = sys.argv[1:]
     config = parse_arguments(arguments)
-    try:
-        gang = from_environment(os.environ)
-        if isinstance(config, CollectivesConfig) and config.fabric == NVLINK:
-            gang = gang.within_clique()
-    except ValueError as error:
-        raise WorkloadFailure(str(error)) from None
+    gang = from_environment(os.environ)
+    if isinstance(config, CollectivesConfig) and config.fabric == NVLINK:
+        gang = gang.within_clique()
     accelerator = choose_accelerator()
     if accelerator.is_gpu and gang.own.slots > accelerator.count:
         raise WorkloadFailure(f"the gang expects {gang.own.slots} GPUs here, PyTorch sees {accelerator.count}")
     described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
     described |= {"leader": gang.leader.node, "launcher": config.launcher, "joined": False}
+    result.environment["gang"] = described
     with tempfile.TemporaryDirectory(prefix="gang-", dir=os.environ.get("GPUVAL_WORK_DIR")) as name:
         folder = Path(name)
         address = own_address(gang, config.join_seconds)
@@ -82,13 +81,15 @@ def main(result: WorkloadResult) -> None:
         checks = HostChecks(gang, config.launcher == "deepspeed", expects_rdma=expects_rdma)
         try:
             member = GangWork(gang, config, accelerator, folder, result)
-            _take_part(member, arguments, checks, described)
-        except StoppedError as error:
-            result.environment["gang"] = {**described, "stopped_by": error.stop.node}
-            raise WorkloadCrash(_explained(f"the gang has ended: {error}", result, checks)) from None
-        except (WorkloadFailure, WorkloadCrash) as error:
-            result.environment["gang"] = described
-            raise type(error)(_explained(str(error), result, checks)) from None
+            _take_part(member, arguments, checks)
+        except (StoppedError, WorkloadFailure, WorkloadCrash) as error:
+            collectives.add_failure(result)
+            checks.end()
+            checks.add_to(result)
+            result.write()
+            if isinstance(error, StoppedError):
+                raise WorkloadCrash(checks.explain(f"the gang has ended: {error}")) from None
+            raise type(error)(checks.explain(str(error))) from None
         except BaseException:  # a signal, or a defect
             collectives.add_failure(result)
             with suppress(OSError):
@@ -96,20 +97,11 @@ def main(result: WorkloadResult) -> None:
             raise
         environment = dict(result.environment)
         launch.take_outcome(result, folder)
-        result.environment.update(environment, gang=described)
+        result.environment.update(environment)
         if os.environ.get(FABRIC_VARIABLE) == NVLINK:
             collectives.name_after_nvlink(result)
         checks.end()
         checks.add_to(result)
-
-
-def _explained(message: str, result: WorkloadResult, checks: HostChecks) -> str:
-    """Add NCCL's log and the host checks to the result; return the message with their worst findings."""
-    collectives.add_failure(result)
-    checks.end()
-    checks.add_to(result)
-    result.write()
-    return checks.explain(message)
 
 
 def _environment(
@@ -126,9 +118,10 @@ def _environment(
     return {**variables, **count, launch.RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
 
 
-def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, described: dict[str, Any]) -> None:
-    """Join the gang and run the work. ``described``, the gang in the result, says whether the work has begun."""
+def _take_part(member: GangWork, arguments: list[str], checks: HostChecks) -> None:
+    """Join the gang and run the work. The gang in the result says whether the work has begun."""
     gang, config, result, folder = member.gang, member.config, member.result, member.folder
+    described = result.environment["gang"]
     membership.check_port(gang, gang.port, "gpuval_gang_port")
     limits = ChannelLimits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
@@ -140,20 +133,19 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
         bring.update(work.begin(stack))
         bring["host"] = checks.begin(stack)
         stopper = launching.Stopper(work.stop)
-        channel = stack.enter_context(
-            membership.open_channel(gang, limits, lambda: launching.beats_of(folder, gang), stopper, bring)
+        member.channel = stack.enter_context(
+            membership.taking_part(gang, described, limits, bring, lambda: launching.beats_of(folder, gang), stopper)
         )
         signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:
-            brought = membership.join(channel, gang)
+            brought = membership.join(member.channel, gang)
             stack.enter_context(progress_printer(work.progress))
             _compare(gang, brought, config)
             described["joined"] = True
-            result.environment["gang"] = described
             result.write()  # a member that is killed from here on has joined
             checks.ask([report.get("host") for report in brought])
             work.run(brought, arguments, stopper)
-            channel.end(None, membership.FAREWELL_SECONDS)
+            member.channel.end(None, membership.FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
             rank_failure = launch.first_failure(folder)  # a rank's own message explains more than its exit
             stop = stopper.stop if isinstance(error, (launch.StallError, SystemExit)) else None
@@ -161,10 +153,9 @@ def _take_part(member: GangWork, arguments: list[str], checks: HostChecks, descr
                 wrong_values.add_to(result)
                 with suppress(OSError):
                     result.write()  # before the last message: KILL may follow soon
-                membership.end_from_outside(channel)
                 raise
             try:
-                _report_end(channel, gang, error, rank_failure)
+                _report_end(member.channel, gang, error, rank_failure)
             except StoppedError as stopped:
                 stop = stopped.stop
             if rank_failure and stop:
@@ -273,14 +264,12 @@ class _OverSsh(_RankLauncher):
         super().__init__(member, module)
         self._keys = membership.keys_folder(os.environ)
         self._launcher: launching.DeepSpeedLauncher | None = None
-        self.server: SshServer | None = None
 
     def begin(self, stack: ExitStack) -> dict:
         if self._module:
             launching.check_deepspeed(self._gang)
             stack.enter_context(Forwarder(self._folder / launching.OUTPUT_FOLDER))
-        self.server = membership.serve_ssh(self._gang, self._folder, self._keys, stack)
-        return {"host_key": self.server.host_key}
+        return {"host_key": membership.serve_ssh(self._gang, self._folder, self._keys, stack).host_key}
 
     def stop(self) -> None:
         if self._launcher:
@@ -325,17 +314,14 @@ class _OverSsh(_RankLauncher):
 
 
 class _ByMpi(_RankLauncher):
-    """Runs nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all by SSH.
-    Without a valid answer ``otherwise`` measures, unless only nccl-tests were requested."""
-
-    OTHERWISE_FILE = "otherwise.txt"
+    """Runs nccl-tests by mpirun on the leader, if all members have them; the others get the results when all meet at
+    the end. Without a valid answer ``otherwise`` measures, unless only nccl-tests were requested."""
 
     def __init__(self, member: GangWork, config: CollectivesConfig, otherwise: _RankLauncher) -> None:
         super().__init__(member, "")
         self._config, self._otherwise = config, otherwise
         self._active: _RankLauncher = self
         self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(member)
-        self._begun = time.monotonic()
         self._tools: mpi.Tools | None = None
         self.environment: dict[str, str] = {"tool": "nccl-tests"}
 
@@ -358,16 +344,17 @@ class _ByMpi(_RankLauncher):
             self._active.stop()
 
     def progress(self) -> str:
-        if self._active is not self:
-            return self._active.progress()
-        seconds = time.monotonic() - self._begun  # bounded: each program is stopped at its deadline
-        return f"{self._gang.leader.node} is at nccl-tests for {seconds:.0f} s"
+        return "" if self._active is self else super().progress()  # a program of nccl-tests is stopped at its deadline
 
     def run(self, brought: list[dict], arguments: list[str], stopper: launching.Stopper) -> None:
         why = mpi.differing(brought, self._gang)
         if not why:
             with stopper:
-                why = self._lead(brought, stopper) if self._gang.is_leader else self._wait(stopper)
+                own = self._lead(brought, stopper) if self._gang.is_leader else ("", "")
+                words = membership.meet(self._member.channel, "end of nccl-tests", json.dumps(own), stopper.check)
+            text, why = json.loads(words[0])
+            if text:
+                self._complete(WorkloadResult.from_json(text))
         if not why:
             return
         if self._config.tool == "nccl-tests":
@@ -375,16 +362,12 @@ class _ByMpi(_RankLauncher):
         print(f"torch measures, not nccl-tests: {why}", flush=True)
         self.environment.update(tool="torch", no_nccl_tests=why)
         if self._over_ssh is not self._otherwise:
-            if self._over_ssh.server and self._over_ssh.server.pid:  # the leader waits for the end of the transfer
-                deadline = time.monotonic() + LOGOUT_SECONDS
-                while processes.below(self._over_ssh.server.pid) and time.monotonic() < deadline:
-                    time.sleep(processes.POLL_SECONDS)
             processes.end_below()  # a rank that hangs would keep its GPU
         self._active = self._otherwise
         self._otherwise.run(brought, arguments, stopper)
 
-    def _lead(self, brought: list[dict], stopper: launching.Stopper) -> str:
-        """Measure and send the results to the other members; return why there are no results, if so."""
+    def _lead(self, brought: list[dict], stopper: launching.Stopper) -> tuple[str, str]:
+        """Measure; return the result as JSON, or empty and why there is none."""
         assert self._tools  # all members have the tools, so the leader has
         options = self._over_ssh.ssh_options(brought)
         launching.put(self._folder / "hostfile", launching.hostfile(self._gang))
@@ -393,25 +376,7 @@ class _ByMpi(_RankLauncher):
             self._config.seconds * 2, self._config.most_bytes,
         )  # fmt: skip
         stopper.check()
-        answer = self._folder / (launch.OUTCOME_FILE if result else self.OTHERWISE_FILE)
-        answer.write_text(result.to_json() if result else why, encoding="utf-8")
-        missed = mpi.deliver(self._gang, options, user(), launch.RANK_DIRECTORY_VARIABLE, answer)
-        if missed:
-            raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
-        if result:
-            self._complete(result)
-        return why
-
-    def _wait(self, stopper: launching.Stopper) -> str:
-        outcome, otherwise = self._folder / launch.OUTCOME_FILE, self._folder / self.OTHERWISE_FILE
-        while True:
-            if outcome.exists():
-                self._complete(WorkloadResult.from_json(outcome.read_text(encoding="utf-8")))
-                return ""
-            if otherwise.exists():
-                return otherwise.read_text(encoding="utf-8", errors="replace") or "no reason given"
-            stopper.check()
-            time.sleep(POLL_SECONDS)
+        return (result.to_json() if result else ""), why
 
     def _complete(self, result: WorkloadResult) -> None:
         """Add the transport that this node's logs show to the result."""

@@ -198,7 +198,7 @@ class ControlChannel:
             self._end_with(GangStop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
             return
         async with server:
-            waiting, looking = _Waiting(), self._loop.create_task(self._look_for_ended())
+            waiting, looking = Waiting(show), self._loop.create_task(self._look_for_ended())
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
                 waiting.say(f"waiting for {_names(self._missing())} to join")
                 if time.monotonic() - begun > self._limits.join_seconds:
@@ -341,6 +341,8 @@ class ControlChannel:
             self._add_end(index, message)
 
     def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
+        if self._ended.get(index, {}).get("message") is not None:
+            return  # the first failure counts: a signal may end the member that reports it
         self._ended[index] = dict(message)
         if message["message"] is None:
             return
@@ -376,7 +378,7 @@ class ControlChannel:
 
     async def _follow(self) -> None:
         begun = answered = time.monotonic()
-        leader, limits, waiting = self._gang.leader, self._limits, _Waiting()
+        leader, limits, waiting = self._gang.leader, self._limits, Waiting(show)
         while True:
             try:
                 opening = asyncio.open_connection(leader.address, self._gang.control_port, limit=self._max_line)
@@ -470,16 +472,16 @@ class _BrokenError(Exception):
     """The other side closed the connection, or sent an invalid message."""
 
 
-class _Waiting:
-    """Prints now and then what a member waits for: silence for minutes looks like a hang."""
+class Waiting:
+    """Shows now and then what a member waits for: silence for minutes looks like a hang."""
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + WAITING_SECONDS
+    def __init__(self, show: Callable[[str], object]) -> None:
+        self._show, self._next = show, time.monotonic() + WAITING_SECONDS
 
     def say(self, text: str) -> None:
         if time.monotonic() >= self._next:
             self._next += WAITING_SECONDS
-            show(text)
+            self._show(text)
 
 
 def show(text: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..common.result import WorkloadFailure
+
 GANG_VARIABLE = "GPUVAL_GANG"
 #: Variable with the path of the gang's document: a variable itself holds at most 128 KiB.
 FILE_VARIABLE = "GPUVAL_GANG_FILE"
@@ -58,12 +60,12 @@ class Gang:
         return self.port + 1
 
     def within_clique(self) -> Gang:
-        """Return the gang of the members in the clique of this node's GPUs. Raises ``ValueError`` if there is no
+        """Return the gang of the members in the clique of this node's GPUs. Raises ``WorkloadFailure`` if there is no
         other."""
         clique = self.own.clique
         members = tuple(member for member in self.members if clique and member.clique == clique)
         if len(members) < 2:
-            raise ValueError(f"no other member of gang {self.name} is in the NVLink clique {clique or '(none)'}")
+            raise WorkloadFailure(f"no other member of gang {self.name} is in the NVLink clique {clique or '(none)'}")
         return replace(self, name=f"{self.name}, clique {clique}", members=members, index=members.index(self.own))
 
     def first_rank(self, index: int) -> int:
@@ -80,7 +82,7 @@ class Gang:
 
 
 def parse(text: str) -> Gang:
-    """Return the gang in a JSON document. Raises ``ValueError`` that says what is wrong."""
+    """Return the gang in a JSON document. Raises ``WorkloadFailure`` that says what is wrong."""
     try:
         document = json.loads(text)
         members = tuple(
@@ -90,29 +92,29 @@ def parse(text: str) -> Gang:
         numbers = (int(document[key]) for key in ("index", "port", "ssh_port"))
         gang = Gang(str(document["name"]), members, *numbers)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{GANG_VARIABLE} does not describe a gang: {type(error).__name__}: {error}") from None
+        raise WorkloadFailure(f"{GANG_VARIABLE} does not describe a gang: {type(error).__name__}: {error}") from None
     if not 0 <= gang.index < len(members):
-        raise ValueError(f"{GANG_VARIABLE}: there is no member {gang.index} among {len(members)}")
+        raise WorkloadFailure(f"{GANG_VARIABLE}: there is no member {gang.index} among {len(members)}")
     if any(member.slots < 1 for member in members):
-        raise ValueError(f"{GANG_VARIABLE}: a member has no processes")
+        raise WorkloadFailure(f"{GANG_VARIABLE}: a member has no processes")
     for attribute in ("node", "address"):
         if len({getattr(member, attribute) for member in members}) < len(members):
-            raise ValueError(f"{GANG_VARIABLE}: two members have the same {attribute}")
+            raise WorkloadFailure(f"{GANG_VARIABLE}: two members have the same {attribute}")
     return gang
 
 
 def from_environment(environ: Mapping[str, str]) -> Gang:
-    """Return the gang of this process: from the file, or the JSON, in a variable. Raises ``ValueError``."""
+    """Return the gang of this process: from the file, or the JSON, in a variable. Raises ``WorkloadFailure``."""
     if environ.get(GANG_VARIABLE):
         return parse(environ[GANG_VARIABLE])
     if not environ.get(FILE_VARIABLE):
-        raise ValueError(f"neither {FILE_VARIABLE} nor {GANG_VARIABLE} is set: this workload needs several nodes")
+        raise WorkloadFailure(f"neither {FILE_VARIABLE} nor {GANG_VARIABLE} is set: this workload needs several nodes")
     path = Path(environ[FILE_VARIABLE])
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{FILE_VARIABLE} {path} cannot be read: {error.strerror}") from None
+        raise WorkloadFailure(f"{FILE_VARIABLE} {path} cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{FILE_VARIABLE} {path} has more than {MAX_BYTES} bytes")
+        raise WorkloadFailure(f"{FILE_VARIABLE} {path} has more than {MAX_BYTES} bytes")
     return parse(data.decode("utf-8", "replace"))

@@ -20,8 +20,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from gpuval_node.process_stat import adopt_orphans
 from ..common import processes
 from ..common.result import WorkloadCrash, WorkloadFailure
 from .config import template
-from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, show
+from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, Waiting, show
 from .launching import PATH_VARIABLE, check_blanks
 from .members import FILE_VARIABLE, Gang
 
@@ -93,10 +93,6 @@ class SshServer:
     def __exit__(self, *_: object) -> None:
         if self._process and self._process.poll() is None:
             processes.end_group(self._process, END_SECONDS, None)
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
 
     def _answers(self) -> bool:
         try:
@@ -182,7 +178,7 @@ KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 KEY_FILE = "id_ed25519"
 OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
 FAREWELL_SECONDS = 60.0
-POLL_SECONDS, WAITING_SECONDS = 0.2, 30.0
+POLL_SECONDS = 0.2
 #: Seconds for the last message of a member that a signal ends: KILL follows after 10 s.
 OUTSIDE_SECONDS = 7.0
 
@@ -196,16 +192,33 @@ def introduce(gang: Gang, kind: str = "") -> None:
     )
 
 
-def open_channel(
-    gang: Gang, limits: ChannelLimits, beats: Beats, on_stop: Callable[[GangStop], None], bring: Mapping[str, Any]
-) -> ControlChannel:
-    """Return this member's end of the control channel, to be entered. Raises ``WorkloadFailure`` without a token."""
+@contextmanager
+def taking_part(
+    gang: Gang,
+    described: dict[str, Any],
+    limits: ChannelLimits,
+    bring: Mapping[str, Any],
+    beats: Beats = dict,
+    on_stop: Callable[[GangStop], None] = lambda _stop: None,
+) -> Iterator[ControlChannel]:
+    """Return a context for this member's life in the gang, with its end of the control channel. A signal in it is
+    reported to the gang. ``described``, the gang in the result, gets the member that ended the gang. Raises
+    ``WorkloadFailure`` without a token."""
     token, path = os.environ.get(TOKEN_VARIABLE), keys_folder(os.environ) / "token"
     try:
         token = token or path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
-    return ControlChannel(gang, token, limits, beats, on_stop, bring, MemberRecords.of().ended)
+    with ControlChannel(gang, token, limits, beats, on_stop, bring, find_ended) as channel:
+        try:
+            yield channel
+        except StoppedError as error:
+            described.update({"stopped_by": error.stop.node}, **({"lost": error.stop.node} if error.stop.lost else {}))
+            raise
+        except SystemExit:
+            with suppress(StoppedError):
+                channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+            raise
 
 
 def join(channel: ControlChannel, gang: Gang) -> list[Any]:
@@ -219,23 +232,14 @@ def meet(channel: ControlChannel, name: str, word: str, check: Callable[[], obje
     """Wait until all members reach the meeting ``name``; return the word of each. ``check`` is called again and again
     meanwhile, and at the end. Raises what it raises, and ``StoppedError``."""
     channel.arrive(name, word)
-    begun = reported = time.monotonic()
+    begun, waiting = time.monotonic(), Waiting(lambda text: print(text, flush=True))
     while True:
         words = channel.met(name)
         check()
         if words is not None:
             return words
-        now = time.monotonic()
-        if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
-            reported = now
-            print(f"waiting for the other nodes at the {name} for {now - begun:.0f} s", flush=True)
+        waiting.say(f"waiting for the other nodes at the {name} for {time.monotonic() - begun:.0f} s")
         time.sleep(POLL_SECONDS)
-
-
-def end_from_outside(channel: ControlChannel) -> None:
-    """Report to the gang that a signal ends this member, and that no node is at fault."""
-    with suppress(StoppedError):
-        channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
 
 
 def check_port(gang: Gang, port: int, setting: str) -> None:
@@ -286,46 +290,27 @@ MAX_BYTES = 8 << 20
 MAX_MESSAGE = 500
 
 
-class MemberRecords:
-    """Reads the members' records of this stage from the store, which show the leader why members have not joined; empty
-    on nodes without the signed URLs."""
-
-    def __init__(self, urls: Mapping[str, str], authority: str = "", attempt: int = 1) -> None:
-        self._urls, self._authority, self._attempt = urls, authority, attempt
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str] = os.environ) -> MemberRecords:
-        """Return the records of the stage that this process runs in."""
-        try:
-            document = json.loads(Path(environ[FILE_VARIABLE]).with_name(RECORDS_FILE).read_text(encoding="utf-8"))
-            stage, attempt = f"{environ['GPUVAL_STAGE']}/", int(environ["GPUVAL_ATTEMPT"])
-        except (KeyError, OSError, ValueError):
-            return cls({})
-        urls = {key[len(stage) :]: url for key, url in document["urls"].items() if key.startswith(stage)}
-        return cls(urls, document["ca"], attempt)
-
-    def ended(self, nodes: Sequence[str]) -> tuple[str, str] | None:
-        """Return the first of the nodes whose stage has ended without success in this attempt, and why. Takes
-        seconds."""
-        context = ssl.create_default_context(cadata=self._authority or None)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
-        for node in nodes:
-            if node not in self._urls:
-                continue
-            try:
-                with opener.open(self._urls[node], timeout=ANSWER_SECONDS) as answer:
-                    record = json.loads(answer.read(MAX_BYTES))
-            except urllib.error.HTTPError:  # no record yet
-                continue
-            except (OSError, http.client.HTTPException):  # the store is unreachable: the next check may reach it
-                return None
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(record, dict) or record.get("attempt") != self._attempt:
-                continue
-            if record.get("state") in ENDED:
-                return node, " ".join(str(record.get("message")).split())[:MAX_MESSAGE]
+def find_ended(nodes: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """Return the first of the nodes whose record in the store says that this attempt of this process's stage has ended
+    without success, and why: the leader learns why members have not joined. None without signed URLs. Takes seconds."""
+    try:
+        document = json.loads(Path(environ[FILE_VARIABLE]).with_name(RECORDS_FILE).read_text(encoding="utf-8"))
+        stage, attempt = environ["GPUVAL_STAGE"], int(environ["GPUVAL_ATTEMPT"])
+    except (KeyError, OSError, ValueError):
         return None
+    context = ssl.create_default_context(cadata=document["ca"] or None)
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    for node in (node for node in nodes if f"{stage}/{node}" in document["urls"]):
+        try:
+            with opener.open(document["urls"][f"{stage}/{node}"], timeout=ANSWER_SECONDS) as answer:
+                record = json.loads(answer.read(MAX_BYTES))
+        except (urllib.error.HTTPError, ValueError, RecursionError):  # no record yet, or none that can be read
+            continue
+        except (OSError, http.client.HTTPException):  # the store is unreachable: the next check may reach it
+            return None
+        if isinstance(record, dict) and record.get("attempt") == attempt and record.get("state") in ENDED:
+            return node, " ".join(str(record.get("message")).split())[:MAX_MESSAGE]
+    return None
 
 
 #: The shortest prefix to which a network is widened: a wider network would include other interfaces of the hosts.

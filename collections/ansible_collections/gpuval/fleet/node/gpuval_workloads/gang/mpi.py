@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ PROGRAMS = {"send_receive" if name == "sendrecv" else name: path for name, path 
 LARGEST_BYTES = (8 << 30, 1 << 30, 128 << 20)
 START_SECONDS = 60.0
 VERSION_SECONDS = 20.0
-DELIVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -154,6 +152,7 @@ def measure(
                 share + START_SECONDS,
                 environment={**os.environ, **environment(gang, ssh_options)},
                 echo=lambda line: print(line, flush=True),
+                say=lambda text: print(f"nccl-tests: {text}", flush=True),
                 stopped=stopped,
             )
             table = collectives.parse(ended.output)
@@ -207,26 +206,3 @@ def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadRe
     for curve in (curve for answer in answers.values() for curve in answer.curves):
         result.add_series(*curve, x_unit="bytes")
     return result, ""
-
-
-def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, file: Path) -> list[str]:
-    """Copy a file into the folder in ``variable`` on every other member, by ssh; return the nodes that failed."""
-    target = shlex.quote(f"/{file.name}")
-    script = f'umask 077; cat > "${variable}"{target}.part && mv "${variable}"{target}.part "${variable}"{target}'
-    sending = {}
-    for member in gang.members[1:]:
-        with file.open("rb") as stream:
-            sending[member.node] = subprocess.Popen(
-                ["ssh", *ssh_options, "-p", str(gang.ssh_port), "-l", user, member.address, script],
-                stdin=stream, stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-    deadline, missed = time.monotonic() + DELIVERY_SECONDS, []
-    for node, process in sending.items():
-        try:
-            code = process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        if code:
-            missed.append(node)
-    return missed

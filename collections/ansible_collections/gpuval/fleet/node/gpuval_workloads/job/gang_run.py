@@ -54,7 +54,7 @@ POLL_SECONDS = 0.2
 
 def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
     """Return the gang as a job requests it: order of members, their maximum number, processes on each; members beyond
-    it have higher indices. Raises ``ValueError``."""
+    it have higher indices. Raises ``WorkloadFailure``."""
     members = list(gang.members)
     if request["order"] != "inventory":
         groups: dict[str, list[int]] = {}
@@ -63,7 +63,7 @@ def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
         members = [members[position] for places in groups.values() for position in places]
     index = members.index(gang.own)
     if len(members) < request["least"]:
-        raise ValueError(
+        raise WorkloadFailure(
             f"gang {gang.name} has {len(members)} nodes and the job needs {request['least']} (least_nodes): "
             "add nodes of this kind, or repair those that are left out"
         )
@@ -72,7 +72,7 @@ def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
     if count:
         few = [f"{member.node} has {member.slots}" for member in members if member.slots < count and not is_cpu]
         if few:
-            raise ValueError(
+            raise WorkloadFailure(
                 f"the job needs {count} GPUs per node (gpus_per_node), and {', '.join(few[:10])}: ask for fewer, or "
                 "leave these nodes out (--limit)"
             )
@@ -100,7 +100,7 @@ class GangRun(JobRun):
         try:
             declared = from_environment(os.environ)
             gang = shaped(declared, self._job.gang, is_cpu)
-        except ValueError as error:
+        except WorkloadFailure as error:
             return self._fail(str(error))
         self._described = {"name": gang.name, "nodes": len(gang.members), "node": declared.own.node, "joined": False}
         if gang.index >= len(gang.members):
@@ -133,10 +133,11 @@ class GangRun(JobRun):
             bring |= self._prepare(stack)
         except WorkloadFailure as error:
             bring["lacks"] = str(error)
-        channel = membership.open_channel(gang, ChannelLimits(join_seconds=seconds), dict, self._hear, bring)
-        self._channel = stack.enter_context(channel)
+        limits = ChannelLimits(join_seconds=seconds)
+        taking_part = membership.taking_part(gang, self._described, limits, bring, on_stop=self._hear)
+        self._channel = stack.enter_context(taking_part)
         try:
-            brought = membership.join(channel, gang)
+            brought = membership.join(self._channel, gang)
             lacking = self._lacking(brought)
             if lacking:
                 with suppress(StoppedError):  # all members decide the same
@@ -158,7 +159,6 @@ class GangRun(JobRun):
             return EXIT_CRASH
         except SystemExit:
             self._write("running", self._message)
-            membership.end_from_outside(self._channel)
             raise
         if not code:
             self._channel.end(None, membership.FAREWELL_SECONDS)
@@ -177,9 +177,6 @@ class GangRun(JobRun):
             self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
 
     def _stopped(self, stop: GangStop) -> int:
-        self._described["stopped_by"] = stop.node
-        if stop.lost:
-            self._described["lost"] = stop.node
         self._write("running", f"the gang has ended: {stop.message}")
         print(self._message, file=sys.stderr, flush=True)
         return EXIT_CRASH

@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Optional
 
@@ -20,7 +19,7 @@ from gpuval_node.hardware.tree import Tree
 
 from ..common.arguments import positive_float, workload_parser
 from ..common.processes import free_port
-from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, link_scope, run_workload
+from ..common.result import WorkloadCrash, WorkloadResult, link_scope, run_workload
 from ..gang import membership
 from ..gang.control_channel import ChannelLimits, ControlChannel, StoppedError
 from ..gang.host import rdma
@@ -51,11 +50,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(result: WorkloadResult) -> None:
-    options = parse_arguments(sys.argv[1:])
-    try:
-        gang = from_environment(os.environ)
-    except ValueError as error:
-        raise WorkloadFailure(str(error)) from None
+    options, gang = parse_arguments(sys.argv[1:]), from_environment(os.environ)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     membership.introduce(gang)
     take_part(result, options, gang, Tree())
@@ -73,23 +68,18 @@ def take_part(
     }
     described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
     result.environment.update(gang=described, rdma=node.described())
-    with ExitStack() as stack:
-        limits = ChannelLimits(join_seconds=options.join_seconds)
-        channel = stack.enter_context(membership.open_channel(gang, limits, dict, lambda _stop: None, bring))
-        try:
+    limits = ChannelLimits(join_seconds=options.join_seconds)
+    try:
+        with membership.taking_part(gang, described, limits, bring) as channel:
             brought = membership.join(channel, gang)
             described["joined"] = True
             member = RdmaMember(options, gang, channel, node, Path(tool or perftest.WRITE), brought, slack)
             pairs = member.measure(attribution.ring(member.able))
             pairs += member.measure(attribution.second_look(pairs, options.least))
             channel.end(None, membership.FAREWELL_SECONDS)
-        except StoppedError as error:
-            described.update({"stopped_by": error.stop.node}, **({"lost": error.stop.node} if error.stop.lost else {}))
-            result.write()
-            raise WorkloadCrash(f"the gang has ended: {error}") from None
-        except SystemExit:
-            membership.end_from_outside(channel)
-            raise
+    except StoppedError as error:
+        result.write()
+        raise WorkloadCrash(f"the gang has ended: {error}") from None
     _conclude(result, member, pairs)
 
 
