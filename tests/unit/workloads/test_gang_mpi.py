@@ -1,6 +1,9 @@
 """nccl-tests across a gang: which tools are taken, how mpirun is told, what their output comes to."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,10 @@ from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang import members, mpi, wrong_values
 from gpuval_workloads.vendor_tools import collectives
+
+from tests.kit.ports import free_port
+from tests.kit.torch_server import TorchProcess
+from tests.kit.workload_process import NODE
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "vendor_tools"
 MEMBERS = [{"node": "a", "address": "10.9.0.1", "slots": 8}, {"node": "b", "address": "10.9.0.2", "slots": 8}]
@@ -178,3 +185,49 @@ def test_a_program_that_says_it_failed_and_counts_nothing_has_one_wrong_element(
     text = across_two_nodes().replace("Out of bounds values : 0 OK", "Out of bounds values : 0 FAILED")
     result, _ = mpi.result_of(answers(all_reduce=text), GANG)
     assert result.metric("gang_collective_error_count") == 1
+
+
+#: The program of a member of which GPUs, SSH and mpirun are made up; the leader's measurement ends with the argument.
+MEMBER = """
+import sys
+from gpuval_workloads.common.device import TorchDevices
+from gpuval_workloads.common.result import WorkloadResult, run_workload
+from gpuval_workloads.gang import __main__ as program, mpi
+problem = sys.argv.pop(1)
+measured = WorkloadResult()
+for name, value in (("gang_processes_count", 2), ("gang_collective_error_count", 0), ("gang_nodes_count", 2)):
+    measured.add_metric(name, value, "count")
+program.choose_accelerator = lambda: TorchDevices("cuda", 1, "nccl")
+program._OverSsh.begin, program._OverSsh.ssh_options = lambda *_: {"host_key": ""}, lambda *_: []
+mpi.find = lambda *_: (mpi.Tools("mpirun", {"all_reduce": "all_reduce_perf"}), "")
+mpi.measure = lambda *_: (None if problem else measured, problem)
+sys.exit(run_workload(program.main))
+"""
+
+
+@pytest.mark.parametrize("problem", ["", "all_reduce: no table"])
+def test_all_members_have_what_the_leader_measured_or_why_it_has_nothing(tmp_path, problem):
+    listed = [{"node": f"n{number}", "address": f"127.0.0.{number}", "slots": 1} for number in (1, 2)]
+    port, started = free_port(), []
+    for index in (0, 1):
+        own = tmp_path / str(index)
+        own.mkdir()
+        gang = {"name": "all", "members": listed, "index": index, "port": port, "ssh_port": port + 2}
+        environment = {
+            **os.environ, "PYTHONPATH": str(NODE), "GPUVAL_GANG": json.dumps(gang), "GPUVAL_GANG_TOKEN": "t" * 32,
+            "GPUVAL_WORK_DIR": str(own), "GPUVAL_RESULT_FILE": str(own / "result.json"), "GPUVAL_ACCELERATOR": "cpu",
+        }  # fmt: skip
+        command = [sys.executable, "-c", MEMBER, problem, "collectives", "--tool", "nccl-tests"]
+        started.append(
+            TorchProcess(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    for index, process in enumerate(started):
+        out, err = process.communicate(timeout=100)
+        result = json.loads((tmp_path / str(index) / "result.json").read_text())
+        assert result["environment"]["gang"]["joined"] is True
+        if problem:
+            assert f"crash: the gang has ended: nccl-tests gave no answer: {problem}" in err, out + err
+        else:
+            assert process.returncode == 0, out + err
+            assert result["environment"]["tool"] == "nccl-tests"
+            assert {"name": "gang_processes_count", "value": 2, "unit": "count", "scope": "node"} in result["metrics"]
