@@ -452,7 +452,7 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(folder, monkeypa
         packed.write(entry.tobuf())
         for _ in range(64):
             packed.write(b"\0" * (1 << 20))
-    assert stage_file.gathered(archive).texts == {}
+    assert stage_file.GatheredOutput(archive).texts == {}
     assert sum(read) < 4 << 20
     make(folder)
 

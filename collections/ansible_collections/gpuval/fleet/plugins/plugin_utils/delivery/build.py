@@ -5,12 +5,11 @@ draft replace the delivery. Memory holds one stage of one node at a time."""
 import base64
 import csv
 import hashlib
-import io
 import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,19 +68,6 @@ class Request:
         return self.directory / f"{self.name}{pack.SUFFIXES[self.form]}"
 
 
-@dataclass
-class Built:
-    """A delivery that was made. ``files``: files to send, in this order: all files of the folder, or the archive."""
-
-    path: Path
-    changed: bool
-    files: list[pack.File]
-    bytes: int
-    within: dict[str, int]
-    ordinary: list[str]
-    own_terms: int
-
-
 def check(request: Request, sensitive: Sensitive) -> None:
     """Check a request: its ids are unambiguous, its name reveals no internal name or secret. Raises DeliveryError."""
     has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
@@ -99,7 +85,7 @@ def check(request: Request, sensitive: Sensitive) -> None:
         raise DeliveryError(f"{some_of(ambiguous, MAX_SHOWN, '; ')}: choose other ids")
 
 
-def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] = lambda _line: None) -> Built:
+def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] = lambda _line: None) -> "RunDelivery":
     """Make the delivery. ``say`` gets lines of progress. Raises DeliveryError, RunError, and OSError (disk full)."""
     check(request, sensitive)
     directory = request.directory
@@ -111,124 +97,138 @@ def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] =
         draft.mkdir()
         scratch.mkdir()
         try:
-            return _build(request, sensitive, draft, scratch, say)
+            delivery = RunDelivery(request, sensitive, draft, scratch, say)
+            delivery.make()
+            return delivery
         finally:
             _remove(draft, scratch)
 
 
-def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, say: Callable[[str], object]) -> Built:
-    report = run_folder.read_report(request.folder)
-    names = [node["name"] for node in report["nodes"]]
-    for node in _with_progress(names, "read", say):
-        _add_sensitive(request.folder, node, sensitive, scratch)
-    words = own_words(COLLECTION) if sensitive.claimed else frozenset()
-    converter = InternalDataConverter(sensitive.of_run(request.ids, words, request.folder.path.name))
-    order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
-    rows = []
-    for node in _with_progress(order, "written", say):
-        rows += _stages(request.folder, report["run"], node, converter, draft, scratch)
-    manifest = {
-        "schema": "gpuval.delivery/1",
-        "name": request.name,
-        "run_id": converter.text(report["run"]["run_id"]),
-        "verdict": report["verdict"],
-        "counts": report["counts"],
-        "judged_at": report["run"]["judged_at"],
-        "nodes": [{"id": request.ids[node["name"]], "verdict": node["verdict"]} for node in order],
-    }
-    root_digest = _root_digest(request.folder, report["run"]["judged_at"])
-    manifest |= {"evidence_root_digest": root_digest} if root_digest else {}
-    say("delivery: writing the report")
-    _forms(root_digest, report, converter, request.name, draft, scratch, rows)
-    manifest["replaced"] = dict(Counter(kind for kind, _original in converter.placeholders))
-    sealed = pack.seal(draft, manifest)
-    say(f"delivery: scanning {len(sealed)} files")
-    targets = ScanTargets(
-        request.targets.names | set(request.ids),
-        request.targets.secrets | sensitive.secrets,
-        request.targets.addresses | sensitive.addresses,
-        sensitive.claimed,
-    )
-    common = own_terms(targets.secrets, COLLECTION)
-    scan = InternalDataScan(targets, set(request.ids.values()), common)
-    if findings := problems(scan, draft, [file.path for file in sealed]):
-        problem = f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}"
-        raise DeliveryError(f"{problem}. This is a bug in gpuval: report it with the line in question")
-    originals = {  # only for the operator, when a customer asks about an id or placeholder
-        "ids": dict(sorted(request.ids.items())),
-        "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
-    }
-    names_file = request.directory / f"{request.name}.names.json"
-    files.replace(names_file, (json.dumps(originals, indent=1) + "\n").encode(), files.PRIVATE)
-    changed, delivered = _publish(request, draft, sealed)
-    ordinary = sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name)
-    total = sum(file.bytes for file in delivered)
-    return Built(request.target, changed, delivered, total, scan.within, ordinary, len(common))
+class RunDelivery:
+    """A delivery, which is made from ``draft`` with what is in ``scratch``. ``files``: to send, in this order, all of
+    the folder or the archive. ``within``, ``ordinary``, ``own_terms``: what the scan did not refuse."""
 
+    def __init__(
+        self, request: Request, sensitive: Sensitive, draft: Path, scratch: Path, say: Callable[[str], object]
+    ) -> None:
+        self.request, self.folder, self.ids = request, request.folder, request.ids
+        self.sensitive, self.draft, self.scratch, self.say = sensitive, draft, scratch, say
+        self.report = run_folder.read_report(request.folder)
 
-def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object]) -> Iterator[Any]:
-    """Yield the items, and print a progress line every PROGRESS_SECONDS. ``done_to``: such as "read"."""
-    due = time.monotonic() + PROGRESS_SECONDS
-    for count, item in enumerate(items):
-        if time.monotonic() > due:
-            say(f"delivery: {count} of {len(items)} nodes {done_to}")
-            due = time.monotonic() + PROGRESS_SECONDS
-        yield item
+    def make(self) -> None:
+        request, report, ids, sensitive = self.request, self.report, self.ids, self.sensitive
+        for node in self._with_progress([node["name"] for node in report["nodes"]], "read"):
+            self._add_sensitive(node)
+        words = own_words(COLLECTION) if sensitive.claimed else frozenset()
+        self.converter = InternalDataConverter(sensitive.of_run(ids, words, self.folder.path.name))
+        order = sorted(report["nodes"], key=lambda node: ids[node["name"]])
+        rows = [row for node in self._with_progress(order, "written") for row in self._stages(node)]
+        manifest = {
+            "schema": "gpuval.delivery/1",
+            "name": request.name,
+            "run_id": self.converter.text(report["run"]["run_id"]),
+            **{key: report[key] for key in ("verdict", "counts")},
+            "judged_at": report["run"]["judged_at"],
+            "nodes": [{"id": ids[node["name"]], "verdict": node["verdict"]} for node in order],
+        }
+        root_digest = _root_digest(self.folder, report["run"]["judged_at"])
+        manifest |= {"evidence_root_digest": root_digest} if root_digest else {}
+        self.say("delivery: writing the report")
+        self._forms(root_digest, rows)
+        manifest["replaced"] = dict(Counter(kind for kind, _original in self.converter.placeholders))
+        sealed = pack.seal(self.draft, manifest)
+        self.say(f"delivery: scanning {len(sealed)} files")
+        targets = ScanTargets(
+            request.targets.names | set(ids),
+            request.targets.secrets | sensitive.secrets,
+            request.targets.addresses | sensitive.addresses,
+            sensitive.claimed,
+        )
+        common = own_terms(targets.secrets, COLLECTION)
+        scan = InternalDataScan(targets, set(ids.values()), common)
+        if findings := problems(scan, self.draft, [file.path for file in sealed]):
+            problem = f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}"
+            raise DeliveryError(f"{problem}. This is a bug in gpuval: report it with the line in question")
+        placeholders = {shown: original for (_kind, original), shown in self.converter.placeholders.items()}
+        # only for the operator, when a customer asks about an id or placeholder
+        originals = {"ids": dict(sorted(ids.items())), "placeholders": placeholders}
+        names_file = request.directory / f"{request.name}.names.json"
+        files.replace(names_file, (json.dumps(originals, indent=1) + "\n").encode(), files.PRIVATE)
+        self.path, (self.changed, self.files) = request.target, _publish(request, self.draft, sealed)
+        self.bytes = sum(file.bytes for file in self.files)
+        self.within, self.own_terms = scan.within, len(common)
+        self.ordinary = sorted(name for name in ids if is_ordinary(name) and ids[name] != name)
 
+    def _with_progress(self, items: list[Any], done_to: str) -> Iterator[Any]:
+        """Yield the items, and print a progress line every PROGRESS_SECONDS. ``done_to``: such as "read"."""
+        due = time.monotonic() + PROGRESS_SECONDS
+        for count, item in enumerate(items):
+            if time.monotonic() > due:
+                self.say(f"delivery: {count} of {len(items)} nodes {done_to}")
+                due = time.monotonic() + PROGRESS_SECONDS
+            yield item
 
-def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
-    """Add a node's sensitive data from its facts and logs archive, before any text of the node is converted."""
-    sensitive.add_facts(node, read_object(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
-    gathered = stage_file.gathered(log_bundle.archive_file(folder.path, node))
-    sensitive.addresses |= gathered.addresses
-    sensitive.macs |= gathered.macs
-    if gathered.texts:
-        (scratch / "tools").mkdir(exist_ok=True)
-        (scratch / "tools" / f"{node}.json").write_text(json.dumps(gathered.texts), encoding="utf-8")
+    def _add_sensitive(self, node: str) -> None:
+        """Add a node's sensitive data from its facts and logs archive, before any text of the node is converted."""
+        self.sensitive.add_facts(node, read_object(self.folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
+        gathered = stage_file.GatheredOutput(log_bundle.archive_file(self.folder.path, node))
+        self.sensitive.addresses |= gathered.addresses
+        self.sensitive.macs |= gathered.macs
+        if gathered.texts:
+            (self.scratch / "tools").mkdir(exist_ok=True)
+            (self.scratch / "tools" / f"{node}.json").write_text(json.dumps(gathered.texts), encoding="utf-8")
 
+    def _stages(self, node: Mapping[str, Any]) -> Iterator[IndexRow]:
+        """Write the file of each stage of a node, and the evidence behind report.html. Yields the rows of index.csv."""
+        name, identity, run, converter = node["name"], self.ids[node["name"]], self.report["run"], self.converter
+        tools = read_object(self.scratch / "tools" / f"{name}.json", 1 << 30) or {}
+        facts = _record(self.folder, run, name, "facts")[0]
+        evidence = self.scratch / "nodes" / identity
+        evidence.mkdir(parents=True)
+        logs_left = MAX_LOGS_BYTES_OF_A_NODE
+        for stage in node["stages"]:
+            record, refused = _record(self.folder, run, name, stage["name"])
+            head = stage_file.header(run, node, stage, record, facts)
+            if refused:
+                head["message"] = f"the record is refused: {refused}"
+            # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
+            metrics = [{**metric, "scope": converter.short(metric["scope"])} for metric in head.pop("metrics")]
+            own_fields = {key: head[key] for key in stage_file.OWN_FIELDS}
+            converted = {key: converter.document(value) for key, value in head.items()}
+            head = {**converted, **own_fields, "node": identity, "metrics": metrics}
+            of_tools = stage_file.vendor_parts(tools, facts, stage["name"])
+            parts = [(title, converter.text(clean_text(text))) for title, text in of_tools]
+            limit = min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left))
+            log = _log(self.folder.evidence_file(name, stage["name"], "logs"), limit)
+            logs_left -= len(log)
+            path = DELIVERY.of(identity, stage["name"]) + ".log"
+            (self.draft / path).parent.mkdir(parents=True, exist_ok=True)
+            with (self.draft / path).open("wb") as stream:
+                stream.writelines(stage_file.pieces(head, [*parts, ("log", converter.text(log))]))
+            _curves(self.folder.evidence_file(name, stage["name"], "series"), name, identity, converter, evidence)
+            (evidence / f"{stage['name']}.log").touch()
+            seconds = "" if stage["duration_seconds"] is None else f"{stage['duration_seconds']:.3f}"
+            yield identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path
 
-def _stages(
-    folder: run_folder.RunFolder,
-    run: Mapping[str, Any],
-    node: Mapping[str, Any],
-    converter: InternalDataConverter,
-    draft: Path,
-    scratch: Path,
-) -> list[IndexRow]:
-    """Write the file of each stage of a node, and the evidence behind report.html. Returns the rows of index.csv."""
-    name, identity = node["name"], converter.known.names[node["name"]]
-    tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
-    facts = _record(folder, run, name, "facts")[0]
-    evidence = scratch / "nodes" / identity
-    evidence.mkdir(parents=True)
-    rows: list[IndexRow] = []
-    logs_left = MAX_LOGS_BYTES_OF_A_NODE
-    for stage in node["stages"]:
-        record, refused = _record(folder, run, name, stage["name"])
-        head = stage_file.header(run, node, stage, record, facts)
-        if refused:
-            head["message"] = f"the record is refused: {refused}"
-        # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
-        metrics = [{**metric, "scope": converter.short(metric["scope"])} for metric in head.pop("metrics")]
-        own_fields = {key: head[key] for key in stage_file.OWN_FIELDS}
-        converted = {key: converter.document(value) for key, value in head.items()}
-        head = {**converted, **own_fields, "node": identity, "metrics": metrics}
-        parts = [
-            (title, converter.text(clean_text(text)))
-            for title, text in stage_file.vendor_parts(tools, facts, stage["name"])
-        ]
-        log = _log(folder.evidence_file(name, stage["name"], "logs"), min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left)))
-        logs_left -= len(log)
-        parts.append(("log", converter.text(log)))
-        path = DELIVERY.of(identity, stage["name"]) + ".log"
-        (draft / path).parent.mkdir(parents=True, exist_ok=True)
-        with (draft / path).open("wb") as stream:
-            stream.writelines(stage_file.pieces(head, parts))
-        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, converter, evidence)
-        (evidence / f"{stage['name']}.log").touch()
-        seconds = "" if stage["duration_seconds"] is None else f"{stage['duration_seconds']:.3f}"
-        rows.append((identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path))
-    return rows
+    def _forms(self, root_digest: str, rows: Iterable[IndexRow]) -> None:
+        """Write every form of the report from the converted report, with README.md and index.csv (``rows``)."""
+        report = self.report
+        readme = README.read_text(encoding="utf-8").format(
+            run_id=self.converter.text(report["run"]["run_id"]),
+            verdict=report["verdict"],
+            counts=report["counts"],
+            evidence=root_digest and f"\nThe evidence bundle behind this report has the root digest {root_digest}.",
+        )
+        (self.draft / "README.md").write_text(readme, encoding="utf-8")
+        with (self.draft / "index.csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(("uniqueid", "verdict", "sku", "stage", "state", "duration_seconds", "file"))
+            writer.writerows([csv_cell(cell) for cell in row] for row in rows)
+        converted = report_conversion.converted(report, self.converter, self.request.name)
+        write_file(self.draft / "report.html", html_report(converted, self.scratch, DELIVERY))
+        write_file(self.draft / "report.md", markdown_report(converted, DELIVERY))
+        write_file(self.draft / "perf.csv", perf_csv(converted))
+        write_file(self.draft / "report.json", report_file.lines(converted))
 
 
 def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[Record | None, str]:
@@ -291,39 +291,6 @@ def _root_digest(folder: run_folder.RunFolder, judged_at: str) -> str:
     except (LookupError, TypeError, ValueError):
         return ""
     return hashlib.sha256(payload).hexdigest() if is_of_verdict else ""
-
-
-def _forms(
-    root_digest: str,
-    report: dict[str, Any],
-    converter: InternalDataConverter,
-    name: str,
-    draft: Path,
-    scratch: Path,
-    rows: list[IndexRow],
-) -> None:
-    """Write every form of the report from the converted report, with README.md and index.csv (``rows``)."""
-    nodes, passed, failed, incomplete = (report["counts"][word] for word in ("expected", "PASS", "FAIL", "INCOMPLETE"))
-    readme = README.read_text(encoding="utf-8").format(
-        run_id=converter.text(report["run"]["run_id"]),
-        verdict=report["verdict"],
-        nodes=nodes,
-        passed=passed,
-        failed=failed,
-        incomplete=incomplete,
-        evidence=root_digest and f"\nThe evidence bundle behind this report has the root digest {root_digest}.",
-    )
-    (draft / "README.md").write_text(readme, encoding="utf-8")
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("uniqueid", "verdict", "sku", "stage", "state", "duration_seconds", "file"))
-    writer.writerows([csv_cell(cell) for cell in row] for row in rows)
-    (draft / "index.csv").write_text(stream.getvalue(), encoding="utf-8")
-    converted = report_conversion.converted(report, converter, name)
-    write_file(draft / "report.html", html_report(converted, scratch, DELIVERY))
-    write_file(draft / "report.md", markdown_report(converted, DELIVERY))
-    write_file(draft / "perf.csv", perf_csv(converted))
-    write_file(draft / "report.json", report_file.lines(converted))
 
 
 def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, list[pack.File]]:

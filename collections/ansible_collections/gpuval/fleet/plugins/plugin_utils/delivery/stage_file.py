@@ -9,7 +9,6 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +99,6 @@ def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[by
     return out
 
 
-@dataclass
-class Gathered:
-    """Content of a node's archive: texts by file name, and the node's own addresses."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-    addresses: set[str] = field(default_factory=set)
-    macs: set[str] = field(default_factory=set)
-
-
 class _Limited(io.RawIOBase):
     """A stream that raises ValueError after MAX_UNPACKED_BYTES: a small archive may unpack to any size."""
 
@@ -123,26 +113,29 @@ class _Limited(io.RawIOBase):
         return data
 
 
-def gathered(archive: Path) -> Gathered:
-    """The tools' output in an archive of `make logs`; empty if the archive is missing, damaged or too large."""
-    outputs, names = Gathered(), {*SHORT, *LONG, ADDRESSES}
-    with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError):
-        if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
-            return outputs
-        with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
-            for count, member in enumerate(packed):
-                if count > MAX_MEMBERS or not names:
-                    break
-                if member.name not in names or not member.isfile():
-                    continue
-                names.discard(member.name)
-                part = packed.extractfile(member)
-                text = part.read(MAX_PART_BYTES).decode("utf-8", "replace") if part else ""
-                if member.name == ADDRESSES:
-                    outputs.addresses, outputs.macs = set(_INET.findall(text)), set(_LINK.findall(text))
-                else:
-                    outputs.texts[member.name] = text
-    return outputs
+class GatheredOutput:
+    """The tools' output in an archive of `make logs`: texts by file name, and the node's own addresses. Empty if the
+    archive is missing, damaged or too large."""
+
+    def __init__(self, archive: Path) -> None:
+        self.texts: dict[str, str] = {}
+        self.addresses, self.macs, names = set[str](), set[str](), {*SHORT, *LONG, ADDRESSES}
+        with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError):
+            if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
+                return
+            with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
+                for count, member in enumerate(packed):
+                    if count > MAX_MEMBERS or not names:
+                        break
+                    if member.name not in names or not member.isfile():
+                        continue
+                    names.discard(member.name)
+                    part = packed.extractfile(member)
+                    text = part.read(MAX_PART_BYTES).decode("utf-8", "replace") if part else ""
+                    if member.name == ADDRESSES:
+                        self.addresses, self.macs = set(_INET.findall(text)), set(_LINK.findall(text))
+                    else:
+                        self.texts[member.name] = text
 
 
 def vendor_parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
