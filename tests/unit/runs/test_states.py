@@ -35,7 +35,7 @@ def results(tmp_path):
 def conclusion(folder):
     run = folder.read_run()
     known = StoredStatus(run, run_folder.datetime.now(run_folder.timezone.utc), controller=folder.seen())
-    status = run_status.status_of(known)
+    status = run_status.Status(known)
     return status, "\n".join([*status_lines.head_lines(status), status_lines.conclusion(status)])
 
 
@@ -491,7 +491,7 @@ def test_status_names_how_to_resume_a_run_that_is_not_the_latest(results):
         run, {}, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=False
     )
     seen = StoredStatus(run, at, watch=watch, watch_modified=at - timedelta(seconds=200), controller=folder.seen())
-    status = run_status.status_of(seen)
+    status = run_status.Status(seen)
     command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
     assert any(command in line for line in status_lines.head_lines(status))
 

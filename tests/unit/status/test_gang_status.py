@@ -67,7 +67,7 @@ def begin(store, run, name, members):
 
 
 def lines(known):
-    return "\n".join(status_lines.head_lines(run_status.status_of(known)))
+    return "\n".join(status_lines.head_lines(run_status.Status(known)))
 
 
 def test_the_round_its_stages_and_who_is_left_out_are_shown(store, run):
@@ -104,12 +104,12 @@ def test_a_run_goes_on_while_its_gangs_do_and_ends_with_them(store, run):
     later = replace(
         known, moment=known.moment + timedelta(seconds=600), watch_modified=known.moment - timedelta(hours=2)
     )
-    assert not run_status.status_of(later).over, "the round is younger than the watch over the nodes' own stages"
+    assert not run_status.Status(later).over, "the round is younger than the watch over the nodes' own stages"
     gone = replace(later, moment=known.moment + timedelta(hours=1),
                    round=replace(known.round, moment=known.moment + timedelta(hours=1)))  # fmt: skip
-    assert run_status.status_of(gone).over
+    assert run_status.Status(gone).over
     gangs(store, run, "all", ended=AT)
-    status = run_status.status_of(reader.look())
+    status = run_status.Status(reader.look())
     assert (status.at_gangs, status.judging) == (False, True)
     assert "round all" not in "\n".join(status_lines.head_lines(status))
 
@@ -117,13 +117,13 @@ def test_a_run_goes_on_while_its_gangs_do_and_ends_with_them(store, run):
 def test_who_watches_is_reported_of_a_new_round_and_of_its_stages(store, run):
     members = gangs(store, run, "all")
     reader = StatusReader(store, run)
-    first = run_status.status_of(reader.look())
+    first = run_status.Status(reader.look())
     its = begin(store, run, "all", members)
-    second = run_status.status_of(reader.look())
+    second = run_status.Status(reader.look())
     assert status_lines.round_changes(first, second)[0] == f"round {its['run_id']}: 2 node(s) work together"
     put(store, f"{its['folder']}/records/collective/node-2.json",
         make_record("node-2", "collective", run_id=its["run_id"], state="crash", message="out of memory"))  # fmt: skip
-    third = run_status.status_of(reader.look())
+    third = run_status.Status(reader.look())
     (told,) = [line for line in status_lines.round_changes(second, third) if "collective" in line]
     assert told.startswith("node-2 collective: crash")
 

@@ -56,7 +56,7 @@ def brief(node, stage, state, age, more=None):
 
 
 def status(nodes, **options):
-    return run_status.status_of(known(nodes, **options))
+    return run_status.Status(known(nodes, **options))
 
 
 def node_of(found, name):
@@ -229,7 +229,7 @@ def verdict(word, nodes, judged_at="2026-11-02T10:59:30Z"):
 )
 def test_a_run_that_has_ended_is_accepted_by_its_verdict(word, accepted):
     base = known({"n": DONE}, finished_at="2026-11-02T10:59:00Z")
-    found = run_status.status_of(replace(base, verdict=verdict(word, {"n": "PASS"})))
+    found = run_status.Status(replace(base, verdict=verdict(word, {"n": "PASS"})))
     assert (found.over, found.accepted, found.verdict) == (True, accepted, word)
     assert f"has ended: {word}" in status_lines.conclusion(found)
 
@@ -237,14 +237,14 @@ def test_a_run_that_has_ended_is_accepted_by_its_verdict(word, accepted):
 def test_a_verdict_from_before_the_end_is_none():
     base = known({"n": DONE}, finished_at="2026-11-02T10:59:00Z")
     early = verdict("PASS", {"n": "PASS"}, judged_at="2026-11-02T10:30:00Z")
-    found = run_status.status_of(replace(base, verdict=early))
+    found = run_status.Status(replace(base, verdict=early))
     assert found.verdict is None
     assert not found.accepted
 
 
 def test_a_node_that_failed_by_its_figures_is_shown_as_failed():
     base = known({"n": DONE}, finished_at="2026-11-02T10:59:00Z")
-    node = run_status.status_of(replace(base, verdict=verdict("FAIL", {"n": "FAIL"}))).nodes[0]
+    node = run_status.Status(replace(base, verdict=verdict("FAIL", {"n": "FAIL"}))).nodes[0]
     assert (node.state, node.message) == ("failed", "FAIL by its checks: the report says which")
 
 

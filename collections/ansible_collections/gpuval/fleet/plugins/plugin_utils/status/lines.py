@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -229,7 +229,10 @@ def round_changes(before: Status, after: Status) -> list[str]:
     earlier = before.round if before.round and before.round.known.run["run_id"] == run["run_id"] else None
     if earlier is None:
         texts.append(f"round {one_line(run['run_id'], 80)}: {len(run['nodes'])} node(s) work together")
-        earlier = replace(after.round, nodes=tuple(replace(node, stages={}) for node in after.round.nodes))
+        earlier = copy(after.round)
+        earlier.nodes = tuple(map(copy, after.round.nodes))
+        for node in earlier.nodes:
+            node.stages = {}
     return texts + changes(earlier, after.round, after.round.nodes, lines=False)
 
 

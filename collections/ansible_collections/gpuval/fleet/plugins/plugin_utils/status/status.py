@@ -4,7 +4,7 @@ seconds by the store's clock, so a wrong clock of a controller or a reader does 
 import fnmatch
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -56,23 +56,36 @@ class Ahead:
     exact: bool = True
 
 
-@dataclass(frozen=True)
 class NodeStatus:
     """The status of a node. `age`: seconds since its last heartbeat or its launch, None without both; `ahead`: time to
-    its expected end, None if none can be expected."""
+    its expected end, None if none can be expected; `remedy`: for a failed launch, with ``{node}`` for its name."""
 
-    name: str
-    state: str
-    stage: str
-    age: float | None
-    elapsed: float | None
-    expected: float | None
-    ahead: Ahead | None
-    message: str
-    stages: Mapping[str, str]
-    attempts: Mapping[str, int]
-    #: The remedy for a failed launch; ``{node}`` stands for the node's name.
-    remedy: str = ""
+    def __init__(self, name: str, stored: StoredStatus, verdict: str | None) -> None:
+        briefs, watch = stored.briefs.get(name, {}), stored.watch or {}
+        watched = watch.get("nodes", {}).get(name, {})
+        launch = watched.get("launch") or {}
+        # A waiting node has no plan yet, and will get a plan like other nodes.
+        plans = watch.get("plans", [])[watched.get("plan") or 0 :]
+        plan: Mapping[str, Any] = plans[0] if plans else {"stages": {}, "heartbeat_seconds": DEFAULT_HEARTBEAT_SECONDS}
+        stages = stored.run["nodes"][name]["stages"]
+        self.name = name
+        self.stages = {stage: briefs[stage].state if stage in briefs else "missing" for stage in stages}
+        self.attempts = {stage: brief.attempt for stage, brief in briefs.items()}
+        ages = [_seconds(stored.moment, brief.modified) for brief in briefs.values()]
+        launched = _launched_seconds(stored, launch)
+        self.age = min(ages if launched is None else [launched, *ages], default=None)
+        self.state = self._state(stored, launch, plan["heartbeat_seconds"])
+        if verdict is not None and self.state not in ("not started", "lost"):
+            self.state = _OF_VERDICT[verdict]
+        self.stage = _stage_shown(self.state, self.stages)
+        brief = briefs.get(self.stage)
+        self.elapsed: float | None = None
+        if brief and brief.state == "running" and brief.duration_seconds is not None:
+            self.elapsed = brief.duration_seconds + _seconds(stored.moment, brief.modified)
+        self.expected = plan["stages"].get(self.stage)
+        self.ahead = self._ahead(plan["stages"])
+        self.message = _message(self.state, launch, brief, verdict)
+        self.remedy = str(launch.get("remedy") or "") if self.state == "not started" else ""
 
     @property
     def over_time(self) -> bool:
@@ -82,21 +95,69 @@ class NodeStatus:
     def matters(self) -> bool:
         return self.state in BAD or (self.state == "running" and self.over_time)
 
+    def _state(self, stored: StoredStatus, launch: Mapping[str, Any], heartbeat: float) -> str:
+        reached = set(self.stages.values())
+        if reached & FAILED_STATES:
+            return "failed"
+        if reached and reached <= FINAL_STATES:
+            return "done" if reached == {"success"} else "incomplete"
+        began = any(brief.started for brief in stored.briefs.get(self.name, {}).values())
+        is_waiting = not began and launch.get("state") not in LAUNCHED
+        if is_waiting and launch.get("state") not in (None, "unknown"):
+            return "not started"
+        contact = launch.get("contact") or {}
+        if contact.get("class") == "lost_contact" or str(contact.get("message", "")).startswith(launch_errors.LOST):
+            return "lost"
+        if stored.run["finished_at"] is not None:
+            return "incomplete" if began else "not started"
+        if is_waiting:
+            return "waiting"
+        limit = max(
+            (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS, SILENT_HEARTBEATS * heartbeat
+        )
+        return "silent" if self.age is not None and self.age > limit else "running"
 
-@dataclass(frozen=True)
+    def _ahead(self, expected: Mapping[str, float | None]) -> Ahead | None:
+        """The time that the node still needs; also for a failed node, whose other stages may continue."""
+        open_stages = [name for name, reached in self.stages.items() if reached not in FINAL_STATES]
+        if self.state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
+            return None
+        seconds, exact = 0.0, True
+        for name in open_stages:
+            usual = expected.get(name)
+            spent = self.elapsed or 0.0 if name == self.stage and self.stages[name] == "running" else 0.0
+            exact = exact and usual is not None and spent <= usual
+            seconds += max(0.0, (usual or 0.0) - spent)
+        return Ahead(seconds, exact) if seconds or exact else None
+
+
 class Status:
     """The status of a run. `nodes`: in the order of the table; `left`: seconds to the deadline; `end`: expected end of
-    the run; `heartbeat_age`: seconds since the controller's last heartbeat."""
+    the run; `heartbeat_age`: seconds since the controller's last heartbeat; `round`: of its gangs, the newest."""
 
-    known: StoredStatus
-    nodes: tuple[NodeStatus, ...]
-    run_seconds: float
-    left: float
-    end: Ahead | None
-    watched: bool
-    heartbeat_age: float | None
-    #: Status of the newest round of the run's gangs.
-    round: "Status | None" = None
+    def __init__(self, stored: StoredStatus) -> None:
+        run, watch = stored.run, stored.watch
+        passed = _seconds(stored.moment, stored.watch_modified) if stored.watch_modified else 0.0
+        if watch:
+            self.run_seconds, begun = watch["run_seconds"] + passed, watch["begun_seconds"] + passed
+        else:
+            opened_at = datetime.fromisoformat(run["created_at"])
+            begun = self.run_seconds = max(0.0, _seconds(stored.moment, opened_at))
+        verdict = final_verdict(stored)
+        verdicts = verdict["nodes"] if verdict else {}
+        nodes = [NodeStatus(name, stored, verdicts.get(name)) for name in run["nodes"]]
+        _expect_ends(nodes, watch["window"]["nodes"] if watch else 0, has_ended=run["finished_at"] is not None)
+        open_ended = any(node.ahead is None and node.state in ("silent", "running", "waiting") for node in nodes)
+        self.known = stored
+        self.nodes = tuple(sorted(nodes, key=lambda node: STATES.index(node.state)))
+        self.left = float(run["deadline_seconds"]) - begun
+        self.end: Ahead | None = None
+        if ahead := [node.ahead for node in nodes if node.ahead is not None]:
+            self.end = Ahead(max(time.seconds for time in ahead), all(time.exact for time in ahead) and not open_ended)
+        is_watching = watch is not None and watch["state"] == "watching"
+        self.watched = is_watching and passed < LOST_SECONDS and not _deserted(stored)
+        self.heartbeat_age = passed if watch else None
+        self.round: Status | None = Status(stored.round) if stored.round is not None else None
 
     @property
     def ended(self) -> bool:
@@ -170,71 +231,6 @@ def final_verdict(stored: StoredStatus) -> Mapping[str, Any] | None:
     return verdict if ended and verdict and verdict["judged_at"] >= ended else None
 
 
-def status_of(stored: StoredStatus) -> Status:
-    run, watch = stored.run, stored.watch
-    passed = _seconds(stored.moment, stored.watch_modified) if stored.watch_modified else 0.0
-    if watch:
-        run_seconds, begun = watch["run_seconds"] + passed, watch["begun_seconds"] + passed
-    else:
-        begun = run_seconds = max(0.0, _seconds(stored.moment, datetime.fromisoformat(run["created_at"])))
-    verdict = final_verdict(stored)
-    verdicts = verdict["nodes"] if verdict else {}
-    nodes = [_node(name, stored, verdicts.get(name)) for name in run["nodes"]]
-    if run["finished_at"] is not None:
-        nodes = [replace(node, ahead=None) for node in nodes]
-    else:
-        nodes = _with_expected_ends(nodes, watch["window"]["nodes"] if watch else 0)
-    open_ended = any(node.ahead is None and node.state in ("silent", "running", "waiting") for node in nodes)
-    end = None
-    if ahead := [node.ahead for node in nodes if node.ahead is not None]:
-        end = Ahead(max(time.seconds for time in ahead), all(time.exact for time in ahead) and not open_ended)
-    return Status(
-        known=stored,
-        nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
-        run_seconds=run_seconds,
-        left=float(run["deadline_seconds"]) - begun,
-        end=end,
-        watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(stored),
-        heartbeat_age=passed if watch else None,
-        round=status_of(stored.round) if stored.round is not None else None,
-    )
-
-
-def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
-    stages = stored.run["nodes"][name]["stages"]
-    briefs = stored.briefs.get(name, {})
-    watched = (stored.watch or {}).get("nodes", {}).get(name, {})
-    launch = watched.get("launch") or {}
-    # A waiting node has no plan yet, and will get a plan like other nodes.
-    plans = (stored.watch or {}).get("plans", [])[watched.get("plan") or 0 :]
-    plan: Mapping[str, Any] = plans[0] if plans else {"stages": {}, "heartbeat_seconds": DEFAULT_HEARTBEAT_SECONDS}
-    expected, heartbeat = plan["stages"], plan["heartbeat_seconds"]
-    states = {stage: briefs[stage].state if stage in briefs else "missing" for stage in stages}
-    ages = [_launched_seconds(stored, launch), *(_seconds(stored.moment, brief.modified) for brief in briefs.values())]
-    age = min((seconds for seconds in ages if seconds is not None), default=None)
-    state = _state(stored, states, briefs, watched, age, heartbeat)
-    if verdict is not None and state not in ("not started", "lost"):
-        state = _OF_VERDICT[verdict]
-    stage = _stage_shown(state, states)
-    brief = briefs.get(stage)
-    elapsed = None
-    if brief and brief.state == "running" and brief.duration_seconds is not None:
-        elapsed = brief.duration_seconds + _seconds(stored.moment, brief.modified)
-    return NodeStatus(
-        name=name,
-        state=state,
-        stage=stage,
-        age=age,
-        elapsed=elapsed,
-        expected=expected.get(stage),
-        ahead=_ahead(state, states, expected, stage, elapsed),
-        message=_message(state, launch, brief, verdict),
-        stages=states,
-        attempts={name: brief.attempt for name, brief in briefs.items()},
-        remedy=str(launch.get("remedy") or "") if state == "not started" else "",
-    )
-
-
 def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float | None:
     """Seconds since a node's launch: by the controller's clock until the document was stored, then by the store's."""
     if launch.get("state") not in LAUNCHED or not state.watch or not state.watch_modified or not launch.get("at"):
@@ -244,34 +240,6 @@ def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float |
         return max(0.0, _seconds(stored, at)) + _seconds(state.moment, state.watch_modified)
     except (TypeError, ValueError):
         return None
-
-
-def _state(
-    stored: StoredStatus,
-    states: Mapping[str, str],
-    briefs: Mapping[str, StageBrief],
-    watched: Mapping[str, Any],
-    age: float | None,
-    heartbeat: float,
-) -> str:
-    reached, launch = set(states.values()), watched.get("launch") or {}
-    if reached & FAILED_STATES:
-        return "failed"
-    if reached and reached <= FINAL_STATES:
-        return "done" if reached == {"success"} else "incomplete"
-    began = any(brief.started for brief in briefs.values())
-    is_waiting = not began and launch.get("state") not in LAUNCHED
-    if is_waiting and launch.get("state") not in (None, "unknown"):
-        return "not started"
-    contact = launch.get("contact") or {}
-    if contact.get("class") == "lost_contact" or str(contact.get("message", "")).startswith(launch_errors.LOST):
-        return "lost"
-    if stored.run["finished_at"] is not None:
-        return "incomplete" if began else "not started"
-    if is_waiting:
-        return "waiting"
-    limit = (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS
-    return "silent" if age is not None and age > max(limit, SILENT_HEARTBEATS * heartbeat) else "running"
 
 
 def _stage_shown(state: str, states: Mapping[str, str]) -> str:
@@ -303,44 +271,22 @@ def _message(state: str, launch: Mapping[str, Any], brief: StageBrief | None, ve
     return ""
 
 
-def _ahead(
-    state: str, states: Mapping[str, str], expected: Mapping[str, float | None], stage: str, elapsed: float | None
-) -> Ahead | None:
-    """The time that a node still needs; also for a failed node, whose other stages may continue."""
-    open_stages = [name for name, reached in states.items() if reached not in FINAL_STATES]
-    if state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
-        return None
-    seconds, exact = 0.0, True
-    for name in open_stages:
-        usual = expected.get(name)
-        spent = elapsed or 0.0 if name == stage and states[name] == "running" else 0.0
-        exact = exact and usual is not None and spent <= usual
-        seconds += max(0.0, (usual or 0.0) - spent)
-    return Ahead(seconds, exact) if seconds or exact else None
-
-
-def _with_expected_ends(nodes: Sequence[NodeStatus], max_at_work: int) -> list[NodeStatus]:
-    """The nodes, with the time until the expected end of those that wait for a node at work to end. `max_at_work`:
-    nodes at work at the same time, 0: all."""
+def _expect_ends(nodes: Sequence[NodeStatus], max_at_work: int, *, has_ended: bool) -> None:
+    """Add to the time `ahead` of nodes the time until they begin, which those that wait for a node at work to end do
+    not know yet; a run that has ended expects no end. `max_at_work`: nodes at work at the same time, 0: all."""
     working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
     exact = all(ahead.exact for ahead in working)
     # A silent node occupies its place for an unknown time.
     free = [ahead.seconds for ahead in working] + [0.0] * max(0, max_at_work - len(working) - hidden)
     heapq.heapify(free)
-    ordered = []
     for node in nodes:
         time = node.ahead
-        if node.state == "waiting" and time is not None:
-            if max_at_work and not free:
-                time = None
-            else:
-                begins = free[0] if max_at_work else 0.0
-                time = Ahead(begins + time.seconds, time.exact and (exact or begins == 0.0))
-                if max_at_work:
-                    heapq.heapreplace(free, time.seconds)
-        ordered.append(replace(node, ahead=time))
-    return ordered
+        if has_ended or (time is not None and node.state == "waiting" and max_at_work and not free):
+            node.ahead = None
+        elif node.state == "waiting" and time is not None and max_at_work:
+            node.ahead = Ahead(free[0] + time.seconds, time.exact and (exact or free[0] == 0.0))
+            heapq.heapreplace(free, node.ahead.seconds)
 
 
 def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:

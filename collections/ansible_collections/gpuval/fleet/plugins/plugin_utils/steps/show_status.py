@@ -79,7 +79,7 @@ class StatusDisplay:
             return verdict
         if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
             stored = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
-            return self._concluded(run_status.status_of(self._with_own(stored)))
+            return self._concluded(run_status.Status(self._with_own(stored)))
         store = access.store()
         run, lines = (self.own.read_run(), []) if self.own else stored_runs.find(store, options.run_id, options.folder)
         self._say(*lines)
@@ -118,7 +118,7 @@ class StatusDisplay:
             stored = self.reader.look()
         age = (stored.moment - stored.watch_modified).total_seconds() if stored.watch_modified else None
         stored = self._with_own(stored) if self.own else replace(stored, controller=run_state.seen(stored.run, age))
-        return run_status.status_of(stored)
+        return run_status.Status(stored)
 
     def _with_own(self, stored):
         """The status with data that only the run's own controller has, since it could not upload them."""
