@@ -153,7 +153,7 @@ def is_found_by_gpuval(folder, parties):
     known = parties.required()
     try:
         return not statement.check(folder, known).is_verified
-    except statement.StatementError:
+    except statement.EvidenceBundleError:
         return True
 
 

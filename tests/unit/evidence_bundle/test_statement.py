@@ -4,12 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import statement, verify_bundle
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle import (
+    EvidenceBundleError,
+    statement,
+    verify_bundle,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.signing_keys import (
     KnownKeys,
     keyid_of,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence_bundle.statement import StatementError
 
 from .conftest import FILES, PREDICATE, add_signature, write_bundle
 
@@ -112,28 +115,28 @@ def test_a_replaced_key_does_not_count_without_a_time(tmp_path, parties, judged_
 def test_what_verify_would_refuse_cannot_be_sealed(tmp_path):
     folder = write_bundle(tmp_path / "bundle")
     (folder / "link").symlink_to("run.json")
-    with pytest.raises(StatementError, match="cannot be sealed, verify would refuse it: link: a link"):
+    with pytest.raises(EvidenceBundleError, match="cannot be sealed, verify would refuse it: link: a link"):
         statement.seal(folder, PREDICATE)
     (folder / "link").unlink()
     for predicate in ({"value": float("nan")}, {"value": object()}, {1: 1, "a": 2}):
-        with pytest.raises(StatementError, match="cannot be sealed"):
+        with pytest.raises(EvidenceBundleError, match="cannot be sealed"):
             statement.seal(folder, predicate)
-    with pytest.raises(StatementError, match="No such file"):
+    with pytest.raises(EvidenceBundleError, match="No such file"):
         statement.seal(tmp_path / "none", PREDICATE)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StatementError, match="an empty folder"):
+    with pytest.raises(EvidenceBundleError, match="an empty folder"):
         statement.seal(tmp_path / "empty", PREDICATE)
 
 
 def test_what_is_no_bundle_is_neither_checked_nor_signed(tmp_path, parties):
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "none", tmp_path / "file", tmp_path):
-        with pytest.raises(StatementError, match=r"is no evidence bundle: it has no statement\.dsse\.json"):
+        with pytest.raises(EvidenceBundleError, match=r"is no evidence bundle: it has no statement\.dsse\.json"):
             statement.check(folder, parties.known())
     (tmp_path / statement.STATEMENT).write_text("{}")
-    with pytest.raises(StatementError, match=r"statement\.dsse\.json is missing, damaged"):
+    with pytest.raises(EvidenceBundleError, match=r"statement\.dsse\.json is missing, damaged"):
         statement.check(tmp_path, parties.known())
-    with pytest.raises(StatementError, match="damaged"):
+    with pytest.raises(EvidenceBundleError, match="damaged"):
         statement.sign(b"{}", parties.keys["vendor"])
 
 

@@ -7,5 +7,10 @@ from ..core.errors import GpuvalError
 #: Folders of a bundle.
 RUN, DATA, EXTENSIONS = "run", "data", "extensions"
 
+
+class EvidenceBundleError(GpuvalError):
+    """A bundle that cannot be made, sealed, signed or checked; the message has the reason."""
+
+
 if find_spec("cryptography") is None:
     raise GpuvalError("evidence bundles need the Python library cryptography: pip install cryptography")

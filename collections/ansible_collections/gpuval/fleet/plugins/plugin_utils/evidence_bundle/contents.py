@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core import extensions
-from ..core.errors import GpuvalError, reason_of
+from ..core.errors import reason_of
 from ..core.paths import COLLECTION
 from ..gang import document as gang_document
 from ..gang import judging
 from ..runs.folder import RunFolder
-from . import DATA, EXTENSIONS, RUN
+from . import DATA, EXTENSIONS, RUN, EvidenceBundleError
 from .verify_bundle import STATEMENT
 
 FOLDER = "evidence_bundle"
@@ -34,10 +34,6 @@ EXTENSION_FILES = ("stages/*/files/*.yml", "schedulers/*/failures.yml")
 _STAGE_FILE = re.compile(r"[a-z][a-z0-9_]{0,31}(\.json|\.log|\.series\.json)", re.ASCII)
 #: Files copied between two lines of progress.
 FILES_PER_LINE = 5000
-
-
-class EvidenceBundleError(GpuvalError):
-    """No bundle can be made of a run; the message says what to do."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from ..internal_data.sensitive import Sensitive
 from ..records import report_file
 from ..records.evidence import MAX_LOG_BYTES, MAX_RECORD_BYTES, digest_of, read_object
 from ..runs.folder import RunFolder
-from . import DATA, EXTENSIONS, RUN, contents, replay, statement, verify_bundle
-from .contents import EvidenceBundleError
+from . import DATA, EXTENSIONS, RUN, EvidenceBundleError, contents, replay, statement, verify_bundle
 from .renaming import NameRenamer, keyed_name, rack_identities
 
 FOLDER = f"{contents.FOLDER}_renamed"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import GpuvalError
@@ -82,8 +82,8 @@ def replay(bundle: Path, seconds: float = MAX_SECONDS) -> ReplayResult:
         is_here = kept_version == version()
 
         def listed(*, only_verdicts: bool) -> list[ReportDifference]:
-            found = differences(kept, judged, f"{RUN}/", only_verdicts=only_verdicts)
-            return [] if is_same else list(itertools.islice(found, MAX_DIFFERENCES))
+            found = () if is_same else differences(kept, judged, only_verdicts=only_verdicts)
+            return [replace(one, file=f"{RUN}/{one.file}") for one in itertools.islice(found, MAX_DIFFERENCES)]
 
         of_verdicts = [] if is_here else listed(only_verdicts=True)
         shown = of_verdicts or listed(only_verdicts=False)

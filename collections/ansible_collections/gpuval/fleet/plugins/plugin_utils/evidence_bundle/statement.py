@@ -15,19 +15,15 @@ from ansible.release import __version__ as ansible_version
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ..core import files
-from ..core.errors import GpuvalError, reason_of
+from ..core.errors import reason_of
 from ..core.paths import version
 from ..core.text import some_of
 from ..records import report_file
-from . import RUN, verify_bundle
+from . import RUN, EvidenceBundleError, verify_bundle
 from .signing_keys import KnownKeys, keyid_of
 from .verify_bundle import INVALID, LACKING, STATEMENT, VERIFIED
 
 REVOKED, REPLACED = "signed by a revoked key", "signed by a key that was replaced before the judgement"
-
-
-class StatementError(GpuvalError):
-    """A bundle that cannot be sealed, signed or checked; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +52,17 @@ def predicate_of(bundle: Path) -> dict[str, Any]:
 
 def seal(folder: Path, predicate: Mapping[str, Any]) -> str:
     """Write the statement on all other files of a folder, and return its root digest: the SHA-256 of the signed bytes.
-    If nothing changed, the statement keeps its signatures. Raises StatementError."""
+    If nothing changed, the statement keeps its signatures. Raises EvidenceBundleError."""
     try:
         reader = verify_bundle.FolderReader(folder)
         digests = sorted((path, digest) for path, digest in reader.digests.items() if path != STATEMENT)
         subjects = [{"name": path, "digest": {"sha256": digest}} for path, digest in digests]
         payload = verify_bundle.encode({**verify_bundle.TYPES, "subject": subjects, "predicate": dict(predicate)})
     except (OSError, ValueError, TypeError) as error:
-        raise StatementError(f"{folder}: cannot be sealed: {reason_of(error)}") from error
+        raise EvidenceBundleError(f"{folder}: cannot be sealed: {reason_of(error)}") from error
     if reader.problems:
         problems = some_of(f"{path or '.'}: {problem}" for path, problem in sorted(reader.problems.items()))
-        raise StatementError(f"{folder}: cannot be sealed, verify would refuse it: {problems}")
+        raise EvidenceBundleError(f"{folder}: cannot be sealed, verify would refuse it: {problems}")
     is_sealed = False
     with suppress(ValueError):
         is_sealed = verify_bundle.read_envelope(reader.statement)[0] == payload
@@ -76,24 +72,24 @@ def seal(folder: Path, predicate: Mapping[str, Any]) -> str:
 
 
 def sign(envelope: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The envelope with the signature of this key beside those of others. Raises StatementError."""
+    """The envelope with the signature of this key beside those of others. Raises EvidenceBundleError."""
     try:
         payload, signatures, *_ = verify_bundle.read_envelope(envelope)
     except ValueError as error:
-        raise StatementError(str(error)) from error
+        raise EvidenceBundleError(str(error)) from error
     signature = key.sign(verify_bundle.signed_bytes(payload))  # Ed25519 has one for a key and a text
     return verify_bundle.encode_envelope(payload, {**signatures, keyid_of(key): signature})
 
 
 def check(folder: Path, known: KnownKeys, copy: Path | None = None) -> StatementCheck:
     """Check files and signatures of an untrusted folder. The new folder `copy` gets the files as they were read. Raises
-    StatementError if `folder` is no bundle."""
+    EvidenceBundleError if `folder` is no bundle."""
     if not (folder / STATEMENT).is_file():
-        raise StatementError(f"{folder} is no evidence bundle: it has no {STATEMENT}")
+        raise EvidenceBundleError(f"{folder} is no evidence bundle: it has no {STATEMENT}")
     try:
         problems, states, payload, predicate = verify_bundle.check_bundle(folder, known.keys, copy)
     except (OSError, ValueError) as error:
-        raise StatementError(f"{folder}: {reason_of(error)}") from error
+        raise EvidenceBundleError(f"{folder}: {reason_of(error)}") from error
     signatures = {keyid: state for keyid, state in states.items() if state != LACKING or keyid in known.required}
     for keyid in {keyid for keyid, state in signatures.items() if state not in (INVALID, LACKING)}:
         judged_at = str(predicate.get("judged_at") or "unknown")  # later than any time

@@ -11,6 +11,7 @@ from ..records import report_file
 
 #: Verdicts that implicate no node: a check that is new or gone with one of them is no change.
 _HARMLESS = ("pass", "skipped")
+_REPORT = "report.json"
 _HEAD = ("verdict", "counts", "run", "summary", "racks", "fleet")
 
 
@@ -29,15 +30,13 @@ class ReportDifference:
         return f"{self.file}: {where}: kept {self.kept}; judged again {self.judged}"
 
 
-def differences(
-    kept: Path, judged: Path, folder: str = "", *, only_verdicts: bool = False
-) -> Iterator[ReportDifference]:
-    """Compare two files that differ, as `compared` does. ``folder``: what the names of files begin with."""
+def differences(kept: Path, judged: Path, *, only_verdicts: bool = False) -> Iterator[ReportDifference]:
+    """Compare two files that differ, as `compared` does."""
     try:
-        yield from compared(_whole(kept), _whole(judged), folder, only_verdicts=only_verdicts)
+        yield from compared(_whole(kept), _whole(judged), only_verdicts=only_verdicts)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         text = f"no report: {one_line(str(error), 200)}"
-        yield ReportDifference(f"{folder}report.json", "", "", text, "a report")
+        yield ReportDifference(_REPORT, "", "", text, "a report")
 
 
 def changed_verdicts(path: Path, report: Mapping[str, Any]) -> list[str]:
@@ -58,38 +57,32 @@ def _whole(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def compared(
-    kept: Iterator[Mapping[str, Any]],
-    judged: Iterator[Mapping[str, Any]],
-    folder: str = "",
-    *,
-    only_verdicts: bool = False,
+    kept: Iterator[Mapping[str, Any]], judged: Iterator[Mapping[str, Any]], *, only_verdicts: bool = False
 ) -> Iterator[ReportDifference]:
     """Compare two reports' heads, then their nodes, in order: all differences, at least one, or those of verdicts."""
-    heads, is_found, file = (next(kept), next(judged)), False, f"{folder}report.json"
+    heads, is_found = (next(kept), next(judged)), False
     for key in _HEAD[:1] if only_verdicts else _HEAD:
         if heads[0].get(key) != heads[1].get(key):
             is_found = True
-            yield ReportDifference(file, "", key, *_first_texts(heads[0].get(key), heads[1].get(key)))
+            yield ReportDifference(_REPORT, "", key, *_first_texts(heads[0].get(key), heads[1].get(key)))
     for before, after in itertools.zip_longest(kept, judged):
         if before is None or after is None or before["name"] != after["name"]:
             names = [one_line(str(node["name"]), 300) if node else "no further node" for node in (before, after)]
-            yield ReportDifference(file, names[1] if after else names[0], "", *names)
+            yield ReportDifference(_REPORT, names[1] if after else names[0], "", *names)
             return
-        for difference in _of_node(before, after, folder, only_verdicts=only_verdicts):
+        for difference in _of_node(before, after, only_verdicts=only_verdicts):
             is_found = True
             yield difference
     if not is_found and not only_verdicts:
-        yield ReportDifference(file, "", "", "other bytes with the same content", "the usual form")
+        yield ReportDifference(_REPORT, "", "", "other bytes with the same content", "the usual form")
 
 
-def _of_node(
-    kept: Mapping[str, Any], judged: Mapping[str, Any], folder: str, *, only_verdicts: bool
-) -> Iterator[ReportDifference]:
+def _of_node(kept: Mapping[str, Any], judged: Mapping[str, Any], *, only_verdicts: bool) -> Iterator[ReportDifference]:
     """The checks of a node that differ, required ones first; other fields only if no check does."""
     name, is_found = str(judged["name"]), False
     if only_verdicts and kept["verdict"] != judged["verdict"]:
         now = f"{judged['verdict']} ({judged['class']})" if judged["class"] else str(judged["verdict"])
-        yield ReportDifference(f"{folder}report.json", name, "verdict", kept["verdict"], now)
+        yield ReportDifference(_REPORT, name, "verdict", kept["verdict"], now)
     checks = [{(one["stage"], one["name"], one["part"]): one for one in node["checks"]} for node in (kept, judged)]
     keys = dict.fromkeys(itertools.chain(*checks))
     for key in sorted(keys, key=lambda key: (checks[1].get(key) or checks[0][key])["severity"] != "required"):
@@ -100,11 +93,11 @@ def _of_node(
         if texts[0] == texts[1]:
             texts = list(_first_texts(before, after))
         is_found = True
-        file = f"{folder}nodes/{name}/{key[0]}.json" if key[0] else f"{folder}report.json"
+        file = f"nodes/{name}/{key[0]}.json" if key[0] else _REPORT
         yield ReportDifference(file, name, key[1], *(one_line(text, 300) for text in texts))
     fields = dict.fromkeys(itertools.chain(kept, judged)) if not (is_found or only_verdicts) else ()
     for field in (field for field in fields if kept.get(field) != judged.get(field)):
-        yield ReportDifference(f"{folder}report.json", name, field, *_first_texts(kept.get(field), judged.get(field)))
+        yield ReportDifference(_REPORT, name, field, *_first_texts(kept.get(field), judged.get(field)))
 
 
 def _is_same_verdict(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
