@@ -88,7 +88,7 @@ def step(name: str, root: Path) -> dict[str, float]:
         result = {"read": done.read, "listed": done.listed}
     else:
         asked = {"node": "", "serial": "", "sku": ""} | ({} if name == "fleet" else {name: _asked(name)})
-        document = History(cache, Question.of(**asked, metric="", since=""), checks).document()
+        document = History(cache, Question(**asked, metric="", since=""), checks).document()
         table.lines(document)
         result = {"series": document["held_count"], "drifts": document["drift_count"]}
     seconds, processor = time.monotonic() - began[0], time.process_time() - began[1]

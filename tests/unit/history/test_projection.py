@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import Judged, flakiness
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import Flakiness, Judged
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
 from tests.kit.builders import accepted, facts_record, healthy, judge, make_record, make_run, metric
@@ -107,6 +107,6 @@ def test_a_run_with_gangs_is_not_compared_with_one_without():
     asked = [tuple(line["stages"]) for line in lines]
     assert asked == [("facts",), ("facts", "fabric")]
     verdicts = zip(["PASS", "FAIL"] * 3, asked * 3, strict=True)
-    assert not flakiness(
+    assert not Flakiness(
         [Judged(str(number), *one[::-1], False, frozenset("g")) for number, one in enumerate(verdicts)]
     ).flaky

@@ -32,7 +32,7 @@ class Bucket:
     def ask(self, **asked):
         """Sync, and the document; what lines say is looked at too."""
         self.sync()
-        question = Question.of(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
+        question = Question(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
         document = History(self.cache, question, CHECKS).document()
         schemas.validate("history", document, what="history")
         document["lines"] = "\n".join(table.lines(document))
@@ -302,7 +302,7 @@ def test_questions_that_have_no_answer_say_what_to_do(bucket):
 
 def exported(bucket, path, **asked):
     bucket.sync()
-    question = Question.of(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
+    question = Question(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
     return output.export(History(bucket.cache, question, CHECKS), path, bucket.cache.draft, dry=False)
 
 

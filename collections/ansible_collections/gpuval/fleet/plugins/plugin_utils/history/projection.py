@@ -10,6 +10,7 @@ from ..judge.check import FACTS
 from ..judge.checks_without_criteria import renumbered
 from ..judge.identity import is_useless
 from ..judge.stage_end import REFUSED
+from ..judge.subjects import count_of
 
 MAX_GPUS = 64
 MAX_CHECKS = 64
@@ -80,9 +81,7 @@ def _identity(node: Mapping[str, Any]) -> dict[str, Any]:
     kind = node.get("catalogue_sku") or ", ".join(models)[:MAX_WORD]
     if node["accelerator"] == sku_catalogue.CPU and not models:
         kind = sku_catalogue.CPU
-    facts = node["metrics"].get(FACTS, ())
-    counts = {metric["value"] for metric in facts if (metric["name"], metric["scope"]) == ("gpu_count", "node")}
-    count = counts.pop() if len(counts) == 1 else None
+    count = count_of(node["metrics"].get(FACTS, ()), "gpu_count")
     return {
         **{key: _word(identity.get(key)) for key in ("machine_id", "serial")}, "kind": kind or None, "gpus": gpus,
         "gpu_count": int(count) if count is not None and 0 <= count < 10_000 else None,

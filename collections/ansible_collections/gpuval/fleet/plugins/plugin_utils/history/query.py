@@ -5,7 +5,6 @@ import fnmatch
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..judge.check import Check
 from ..judge.peer_groups import LEAST, MOST
 from . import HistoryError
 from .cache import TABLES, Cache, parquet, statement
-from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Judged, flakiness, trend_of
+from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Flakiness, Judged, trend_of
 
 Rows = list[dict[str, Any]]
 SCHEMA = "gpuval.history/1"
@@ -37,33 +36,25 @@ GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
 _SETUP = "concat(CASE WHEN m.revision > 1 THEN concat('revision ', m.revision, ' ') END, c.setup)"
 
 
-@dataclass(frozen=True)
 class Question:
-    """The query: at most one of node, serial and sku. ``since``: a date; ``metrics``: names or patterns."""
+    """The query: at most one of node, serial and sku. ``since``: a date; ``metric``: names or patterns."""
 
-    node: str = ""
-    serial: str = ""
-    sku: str = ""
-    metrics: tuple[str, ...] = ()
-    since: str = ""
-
-    @classmethod
-    def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> "Question":
+    def __init__(self, node: str = "", serial: str = "", sku: str = "", metric: str = "", since: str = "") -> None:
         """Make the query from options. Raises HistoryError for invalid ones."""
-        node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
-        if sum(map(bool, (node, serial, sku))) > 1:
+        self.node, self.serial, sku, self.since = (text.strip() for text in (node, serial, sku, since))
+        if sum(map(bool, (self.node, self.serial, sku))) > 1:
             settings = "history_node, history_serial and history_sku (make: NODE=, SERIAL=, SKU=)"
             raise HistoryError(f"set only one of {settings}")
-        if since:
+        if self.since:
             try:
-                moment = datetime.fromisoformat(since)
+                moment = datetime.fromisoformat(self.since)
             except ValueError:
-                raise HistoryError(f"SINCE={since}: give a date, such as 2026-11-01") from None
+                raise HistoryError(f"SINCE={self.since}: give a date, such as 2026-11-01") from None
             moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
-            since = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+            self.since = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         listed = sku_catalogue.named(sku) if sku else None
-        metrics = tuple(word for word in metric.replace(",", " ").split() if word)
-        return cls(node, serial, listed.name if listed else sku, metrics, since)
+        self.sku = listed.name if listed else sku
+        self.metrics = metric.replace(",", " ").split()
 
     @property
     def subject(self) -> str:
@@ -152,7 +143,7 @@ class History:
         question = self.question
         query = {
             "subject": question.subject,
-            "metrics": list(question.metrics),
+            "metrics": question.metrics,
             "since": question.since or None,
             "value": question.value or None,
         }
@@ -211,7 +202,7 @@ class History:
             node, history = "", []
             for _, node, run_id, profile, stages, verdict, retried, gpus in group:  # noqa: B007 - the last one names it
                 history.append(Judged(run_id, (profile, *stages), verdict, retried, frozenset(gpus)))
-            judged = flakiness(history)
+            judged = Flakiness(history)
             if judged.flaky:
                 flaky.append({"node": node, "machine": machine, **vars(judged)})
         return sorted(flaky, key=lambda row: (-row["retried"] - row["changes"], row["node"]))

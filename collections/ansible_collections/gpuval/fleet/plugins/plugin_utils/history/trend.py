@@ -88,35 +88,27 @@ class Judged:
     gpus: frozenset[str]
 
 
-@dataclass(frozen=True)
 class Flakiness:
-    """Signs that a machine is flaky. ``retried_runs``: runs that it passed only on a further attempt. ``changes``: from
-    PASS to FAIL or back on the same hardware, ``pattern``: the verdicts between (P, F)."""
+    """Signs that a machine is flaky, from its runs in order. INCOMPLETE shows nothing about the machine and is ignored.
+    A GPU that falls off the bus and comes back is no change of hardware; a GPU that was not there before is.
+    ``retried_runs``: runs that it passed only on a further attempt. ``changes``: from PASS to FAIL or back on the same
+    hardware, ``pattern``: the verdicts between (P, F)."""
 
-    judged: int
-    retried: int
-    retried_runs: list[str]
-    changes: int
-    pattern: str
+    def __init__(self, history: Iterable[Judged]) -> None:
+        judged = [run for run in history if run.verdict in _FINAL]
+        retried_runs = [run.run_id for run in judged if run.retried and run.verdict == "PASS"]
+        self.judged, self.retried, self.retried_runs = len(judged), len(retried_runs), retried_runs
+        self.changes, self.pattern = 0, ""
+        for comparable in values_by_key((run.asked, run) for run in judged).values():
+            for stretch in _split_by_hardware(comparable):
+                verdicts = [run.verdict for run in stretch]
+                moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))
+                if moved > self.changes:
+                    self.changes, self.pattern = moved, "".join(verdict[0] for verdict in verdicts)
 
     @property
     def flaky(self) -> bool:
         return bool(self.retried) or self.changes >= MIN_CHANGES
-
-
-def flakiness(history: Iterable[Judged]) -> Flakiness:
-    """The flakiness of a machine, from its runs in order. INCOMPLETE shows nothing about the machine and is ignored. A
-    GPU that falls off the bus and comes back is no change of hardware; a GPU that was not there before is."""
-    judged = [run for run in history if run.verdict in _FINAL]
-    changes, pattern = 0, ""
-    for comparable in values_by_key((run.asked, run) for run in judged).values():
-        for stretch in _split_by_hardware(comparable):
-            verdicts = [run.verdict for run in stretch]
-            moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))
-            if moved > changes:
-                changes, pattern = moved, "".join(verdict[0] for verdict in verdicts)
-    retried = [run.run_id for run in judged if run.retried and run.verdict == "PASS"]
-    return Flakiness(len(judged), len(retried), retried, changes, pattern)
 
 
 def _split_by_hardware(history: Sequence[Judged]) -> list[list[Judged]]:

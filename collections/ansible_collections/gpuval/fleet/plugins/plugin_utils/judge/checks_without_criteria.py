@@ -114,7 +114,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if subject.sku != "auto" or subject.declared_gpus:
         reason = f"the inventory declares {declared}, but no usable GPU was found: a CPU never stands in for a GPU"
         return entry("fail", reason, install)
-    hardware = count_of(facts, "gpu_hardware_count")
+    hardware = count_of(facts["metrics"] if facts else (), "gpu_hardware_count")
     if hardware is None:
         reason = "looks like a CPU node, but gpu_hardware_count does not prove that it has no GPU hardware"
         return entry("missing", reason, install)

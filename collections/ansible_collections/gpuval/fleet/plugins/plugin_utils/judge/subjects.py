@@ -7,7 +7,7 @@ from types import MappingProxyType
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core.stages import depth_of
 from ..records import environment
-from ..records.documents import Document, Record
+from ..records.documents import Document, NodeMetric, Record
 from ..records.evidence import RunEvidence
 from ..records.properties import VERSIONS, properties_of
 from . import expected_fingerprints, sku_catalogue
@@ -55,7 +55,7 @@ def subject_of(run: Document, name: str, evidence: RunEvidence) -> Subject:
         sku=declared_sku.name if declared_sku else expected["sku"],
         accelerator=accelerator,
         declared_gpus=expected["gpu_count"],
-        detected_gpus=count_of(facts, "gpu_count"),
+        detected_gpus=count_of(facts["metrics"] if facts else (), "gpu_count"),
         records=records,
         gpu_temperature_max=expected.get("declared", {}).get("gpu_temperature_max_celsius"),
         catalogue_sku=sku_name,
@@ -105,9 +105,8 @@ def _accelerator_vendor(sku: str, facts: Record | None) -> str:
     return vendor if vendor == "cpu" or vendor in GPU_VENDORS else "unknown"
 
 
-def count_of(record: Record | None, name: str) -> int | float | None:
+def count_of(metrics: Sequence[NodeMetric], name: str) -> int | float | None:
     """A count that the node reported; None if it reported none, or several that differ."""
-    metrics = record["metrics"] if record else []
     values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}
     return values.pop() if len(values) == 1 else None
 

@@ -29,7 +29,7 @@ def show_history(
     criteria: Sequence[PathText] = (),
     store: StoreOptions,
 ) -> dict[str, Any]:
-    question = Question.of(node, serial, sku, metric, since)
+    question = Question(node, serial, sku, metric, since)
     if output:
         output_files.check_name(output)
     checks = beside_shipped(criteria)
