@@ -145,9 +145,9 @@ def skus_of_sites(folder):
     for name in ("mine", "other"):
         path = folder / f"{name}.yml"
         path.write_text(yaml.safe_dump({**SKU, "checks": cases["fine"]}))
-        documents[f"file_{name}"] = _or_error(lambda path: sku_catalogue.read(path).title, path)
+        documents[f"file_{name}"] = _or_error(lambda path: sku_catalogue.Sku(path).title, path)
     path.write_text(yaml.safe_dump({**SKU, "checks": [CHECK]}))
-    documents["file_of_a_wrong_check"] = _or_error(sku_catalogue.read, path)
+    documents["file_of_a_wrong_check"] = _or_error(sku_catalogue.Sku, path)
     names = ("auto", "cpu", "nvidia", "h200", "8xh200", "hgx-h100-8x", "H20", "h2000", "my-machine", "MI300X")
     documents["remarks"] = {name: sku_catalogue.remark(name) for name in names}
     documents["checks"] = {

@@ -273,14 +273,14 @@ def test_a_file_of_another_name_or_a_check_of_another_sku_is_refused(tmp_path):
     path = tmp_path / "h201.yml"
     path.write_text(text)
     with pytest.raises(criteria.CriteriaError, match="belongs into h200"):
-        sku_catalogue.read(path)
+        sku_catalogue.Sku(path)
     path = tmp_path / "h200.yml"
     path.write_text(text.replace("like: facts_gpu_memory", "like: facts_gpu_memory\n    name: facts_gpu_memory"))
     with pytest.raises(criteria.CriteriaError, match="must end with _h200"):
-        sku_catalogue.read(path)
+        sku_catalogue.Sku(path)
     path.write_text(text.replace("vendor: nvidia", "vendor: somebody"))
     with pytest.raises(criteria.CriteriaError, match="vendor"):
-        sku_catalogue.read(path)
+        sku_catalogue.Sku(path)
 
 
 def test_a_check_like_a_shared_one_has_its_fields_and_the_figures_of_the_sku():
@@ -307,14 +307,14 @@ def test_a_check_like_none_or_without_a_figure_is_refused(tmp_path, old, new, me
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(criteria.CriteriaError, match=message):
-        sku_catalogue.read(path)
+        sku_catalogue.Sku(path)
 
 
 def test_a_floor_without_a_value_is_a_share_of_the_data_sheet_and_lists_leave_out_what_it_lacks(tmp_path):
     path = tmp_path / "a100.yml"
     text = (criteria.COLLECTION / "skus" / "a100.yml").read_text()
     path.write_text(text)
-    found = {check.name: check for check in sku_catalogue.read(path).checks}
+    found = {check.name: check for check in sku_catalogue.Sku(path).checks}
     assert found["diagnostics_memory_speed_a100"].value == 1.427e12  # 0.70 of 2,039 GB/s
     assert found["diagnostics_host_to_device_together_speed_a100"].value == 3.15e9  # a tenth of PCIe 4.0 x16
     assert found["facts_gpu_memory_a100"].value == 8e10
@@ -322,7 +322,7 @@ def test_a_floor_without_a_value_is_a_share_of_the_data_sheet_and_lists_leave_ou
     assert "diagnostics_matmul_fp8_speed_a100" not in found
     path.write_text(f"{text}  - like: diagnostics_matmul_fp8_speed\n")
     with pytest.raises(criteria.CriteriaError, match="diagnostics_matmul_fp8_speed_a100"):
-        sku_catalogue.read(path)
+        sku_catalogue.Sku(path)
 
 
 def report_on(model="NVIDIA H200", *, sku="auto", gpus=8, gpu_count=None, checks=(), vendor="nvidia", profile="quick"):

@@ -2,6 +2,7 @@ import textwrap
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.yaml_file import YamlError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import SETUPS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
@@ -74,7 +75,7 @@ def test_a_file_may_name_the_stage_of_its_checks_once(tmp_path):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(CriteriaError, match=r"nothing\.yml"):
+    with pytest.raises(YamlError, match=r"nothing\.yml"):
         criteria.load([tmp_path / "nothing.yml"])
 
 
@@ -91,7 +92,7 @@ def test_what_is_informational_comes_with_the_checks(tmp_path):
 
 def test_yaml_never_makes_objects(tmp_path):
     path = write(tmp_path, "- !!python/object/apply:os.system [true]\n")
-    with pytest.raises(CriteriaError, match="not YAML"):
+    with pytest.raises(YamlError, match="not YAML"):
         criteria.load([path])
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core import schemas
+from ..core import schemas, yaml_file
 from ..core.errors import GpuvalError
 from ..core.paths import COLLECTION
 from ..judge import sku_catalogue
-from ..judge.criteria import CriteriaError, read_document
 
 AUTO = "auto"
 #: Vendors whose variables are set if the inventory declares none: NCCL and RCCL read the same names, and no other
@@ -29,9 +28,8 @@ def files() -> list[Path]:
 def read(path: Path) -> dict[str, Any]:
     """Read a network's file, as ``schemas/networks.schema.json`` describes it. Raises GangNetworkError."""
     try:
-        document: dict[str, Any] = read_document(path)
-        schemas.validate("networks", document, what=str(path))
-    except (CriteriaError, schemas.Invalid) as error:
+        document = yaml_file.shipped(path, "networks")
+    except (yaml_file.YamlError, schemas.Invalid) as error:
         raise GangNetworkError(str(error)) from error
     if document["name"] != path.stem:
         raise GangNetworkError(f"{path}: defines the network {document['name']}: rename it to {document['name']}.yml")

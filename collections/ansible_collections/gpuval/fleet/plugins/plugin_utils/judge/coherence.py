@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.training.models import shapes
 
 from ...module_utils.hardware.pci import GPU_VENDORS
-from ..core import extensions, schemas, units
+from ..core import extensions, units, yaml_file
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.extensions import short_path
@@ -31,7 +31,7 @@ from ..records import environment
 from ..records.documents import Record
 from . import sku_catalogue
 from .check import FACTS, Subject
-from .criteria import data_sheet_figure, read_document
+from .criteria import data_sheet_figure
 from .entries import Entry, gang_of, own_entry
 from .plausible import range_of
 
@@ -110,14 +110,13 @@ def files() -> tuple[Path, ...]:
 
 @extensions.cached
 def rules() -> tuple[CoherenceRule, ...]:
-    """All coherence rules. Raises SettingError, CriteriaError, schemas.Invalid."""
+    """All coherence rules. Raises SettingError, YamlError, schemas.Invalid."""
     return tuple(_parse_rule(entry, path) for path in files() for entry in entries_of(path))
 
 
 def entries_of(path: Path) -> list[dict[str, Any]]:
-    """The rules of a file. Raises SettingError for a stage's rule about another one, CriteriaError, schemas.Invalid."""
-    document = read_document(path)
-    schemas.validate("coherence", document, what=str(path))
+    """The rules of a file. Raises SettingError for a stage's rule about another one, YamlError, schemas.Invalid."""
+    document = yaml_file.shipped(path, "coherence")
     for entry in document["rules"]:
         if path != RULES and "stages" in entry:
             raise SettingError(f"{path}: rule '{entry['name']}': stages: a stage has rules for itself: remove the key")

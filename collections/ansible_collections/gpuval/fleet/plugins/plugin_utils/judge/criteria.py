@@ -81,27 +81,24 @@ def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
 
 
 def load(paths: Iterable[str | Path]) -> Criteria:
-    """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError."""
+    """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError, YamlError."""
     return _merged([read_file(Path(path)) for path in paths])
 
 
 def _merged(files: Sequence[Criteria]) -> Criteria:
-    return Criteria(merge(files), (one for file in files for one in file.informational))
-
-
-def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
-    """One list of checks; a later check replaces an earlier one of the same name, at the earlier one's position."""
-    return list({check.name: check for file in files for check in file}.values())
+    """The criteria of these files; a later check replaces an earlier one of the same name, at that one's position."""
+    checks = {check.name: check for file in files for check in file}
+    return Criteria(checks.values(), (one for file in files for one in file.informational))
 
 
 def read_file(path: Path) -> Criteria:
-    """Read the criteria of one criteria file or SKU file. Raises CriteriaError."""
-    document = read_document(path)
+    """Read the criteria of one criteria file or SKU file. Raises CriteriaError, YamlError."""
+    document = yaml_file.parse(path, yaml_file.read(path))
     try:
         if isinstance(document, dict) and document.get("schema") == SKU_SCHEMA:
             return Criteria(sku_checks(document))
         checks = parse(document)
-    except CriteriaError as error:
+    except (CriteriaError, schemas.Invalid) as error:
         raise CriteriaError(f"{path}: {error}") from error
     informational = (
         Informational(one["stage"], tuple(one["metrics"]), one["reason"]) for one in document.get("informational", ())
@@ -112,12 +109,12 @@ def read_file(path: Path) -> Criteria:
 def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
     """All mistakes in a criteria file for these stages, each as ``FILE:LINE: ...``."""
     try:
-        document = read_document(path)
+        document = yaml_file.parse(path, yaml_file.read(path))
         entries = document.get("checks") if isinstance(document, dict) else None
         if not isinstance(entries, list) or document.get("schema") != CRITERIA_SCHEMA:
             read_file(path)
             return []
-    except CriteriaError as error:
+    except GpuvalError as error:
         return [str(error)]
     problems, good = [], []
     head = {key: document[key] for key in ("schema", "stage") if key in document}
@@ -173,14 +170,6 @@ def _lines(path: Path) -> list[int]:
     return [entry.start_mark.line + 1 for entry in checks.value]
 
 
-def read_document(path: Path) -> Any:
-    """Read a YAML file in which no key may be repeated. Raises CriteriaError."""
-    try:
-        return yaml_file.parse(path, yaml_file.read(path))
-    except yaml_file.YamlError as error:
-        raise CriteriaError(str(error)) from error
-
-
 def parse(document: Any) -> list[Check]:
     """The checks of a criteria document. Raises CriteriaError."""
     try:
@@ -196,11 +185,8 @@ def parse(document: Any) -> list[Check]:
 
 
 def sku_checks(document: Any) -> list[Check]:
-    """The checks of a SKU file, which apply to nodes of that SKU only. Raises CriteriaError."""
-    try:
-        schemas.validate("skus", document, what="SKU")
-    except schemas.Invalid as error:
-        raise CriteriaError(str(error)) from error
+    """The checks of a SKU file, which apply to nodes of that SKU only. Raises CriteriaError, schemas.Invalid."""
+    schemas.validate("skus", document, what="SKU")
     sku = document["name"]
     checks = []
     for check in parse({"schema": CRITERIA_SCHEMA, "checks": sku_entries(document)}):
@@ -250,7 +236,7 @@ def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
 
 @functools.cache
 def _read_shared_checks() -> Any:
-    return read_document(SHARED_CHECKS)
+    return yaml_file.parse(SHARED_CHECKS, yaml_file.read(SHARED_CHECKS))
 
 
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
+from ..core import schemas, yaml_file
 from ..core.text import meant, nearest_spelling, pattern_of
 from . import criteria
-from .check import Check
 from .criteria import CriteriaError
 from .peer_statistics import borrowed_deviation
 
@@ -28,50 +27,35 @@ _COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
 _VARIANTS = {"pcie", "nvl", "workstation", "station", "ws", "max", "40g", "40gb", "64gb"}
 
 
-@dataclass(frozen=True)
 class Sku:
     """A node model; ``schemas/skus.schema.json`` explains each field. Units: bytes, bytes/s, watts, TFLOP/s."""
 
-    name: str
-    title: str
-    vendor: str
-    models: tuple[str, ...]
-    node_gpus: int | None = None
-    part_gpus: tuple[int, ...] = ()
-    gpu: dict[str, Any] = field(default_factory=dict, hash=False)
-    links: dict[str, Any] = field(default_factory=dict, hash=False)
-    part_spreads: dict[tuple[str, int], float] = field(default_factory=dict, hash=False)
-    measured: dict[tuple[str, int], float] = field(default_factory=dict, hash=False)
-    checks: tuple[Check, ...] = ()
+    def __init__(self, path: Path) -> None:
+        """Read a file of the catalogue. Raises CriteriaError, YamlError."""
+        document = yaml_file.parse(path, yaml_file.read(path))
+        try:
+            self.checks = tuple(criteria.sku_checks(document))
+        except (CriteriaError, schemas.Invalid) as error:
+            raise CriteriaError(f"{path}: {error}") from error
+        self.name, self.title, self.vendor = (str(document[key]) for key in ("name", "title", "vendor"))
+        if self.name != path.stem:
+            raise CriteriaError(f"{path}: holds the SKU {self.name}, which belongs into {self.name}.yml")
+        self.models: tuple[str, ...] = tuple(document["models"])
+        count = document.get("gpu_count", {})
+        self.node_gpus: int | None = count.get("node")
+        self.part_gpus: tuple[int, ...] = tuple(count.get("part", ()))
+        self.gpu: dict[str, Any] = document.get("gpu", {})
+        self.links: dict[str, Any] = document.get("links", {})
+        self.part_spreads = _by_revision(document.get("part_spreads", {}), borrowed_deviation)
+        figures = document.get("measured", {})
+        with_median = {name: one for name, one in figures.items() if isinstance(one, dict) and "median" in one}
+        medians = {(name, 1): one["median"] for name, one in with_median.items()}  # of records of revision 1
+        self.measured = {**medians, **_by_revision(figures, lambda value, median=0.0: value)}
 
     @property
     def rack_trays(self) -> int:
         """Nodes of its NVLink domain; 0 for a SKU whose nodes work without one."""
         return int(self.links.get("domain_gpus", 0)) // (self.node_gpus or 1)
-
-
-def read(path: Path) -> Sku:
-    """The SKU of one file of the catalogue. Raises CriteriaError."""
-    document = criteria.read_document(path)
-    try:
-        checks = criteria.sku_checks(document)
-    except CriteriaError as error:
-        raise CriteriaError(f"{path}: {error}") from error
-    if document["name"] != path.stem:
-        raise CriteriaError(f"{path}: holds the SKU {document['name']}, which belongs into {document['name']}.yml")
-    count, measured = document.get("gpu_count", {}), document.get("measured", {})
-    with_median = {name: figure for name, figure in measured.items() if isinstance(figure, dict) and "median" in figure}
-    medians = {(name, 1): figure["median"] for name, figure in with_median.items()}  # of records of revision 1
-    return Sku(
-        **{key: document[key] for key in ("name", "title", "vendor")},
-        models=tuple(document["models"]),
-        node_gpus=count.get("node"),
-        part_gpus=tuple(count.get("part", ())),
-        **{key: document.get(key, {}) for key in ("gpu", "links")},
-        part_spreads=_by_revision(document.get("part_spreads", {}), borrowed_deviation),
-        measured={**medians, **_by_revision(measured, lambda value, median=0.0: value)},
-        checks=tuple(checks),
-    )
 
 
 def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> dict[tuple[str, int], float]:
@@ -83,7 +67,7 @@ def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> 
 @functools.cache
 def shipped() -> tuple[Sku, ...]:
     """The SKUs of the catalogue that ships with the collection."""
-    return tuple(read(path) for path in criteria.sku_files())
+    return tuple(map(Sku, criteria.sku_files()))
 
 
 def by_name(name: str | None) -> Sku | None:
