@@ -56,7 +56,8 @@ def _figure(order, revision_of=lambda machine: 1):
     ]  # fmt: skip
     reported = samples(nodes)
     (key,) = reported.figures
-    return sorted(value for value, _ in reported.figures[key].values), reported.missing(key)
+    sample = reported.figures[key]
+    return sorted(value for value, _ in sample.values), sample.missing(reported.asked[key.stage, key.kind])
 
 
 def test_a_tie_between_numbers_of_parts_or_revisions_is_decided_alike():
@@ -81,5 +82,5 @@ def test_a_correlation_over_more_places_than_are_compared_is_the_same_in_each_or
             )
             for key, share in zip(keys, (0, 0.3), strict=True)
         }
-        found.append([pair.rho for pair in correlation.correlate(Samples(figures, {})).pairs])
+        found.append([pair.rho for pair in correlation.correlate(Samples(figures, {}))[0]])
     assert found[0] == found[1] != []

@@ -8,8 +8,8 @@ import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
+    Distribution,
     FigureSample,
-    distribution,
     kinds_of,
     relative,
 )
@@ -89,7 +89,7 @@ def test_a_node_without_facts_is_missing_among_the_others():
 def test_page_and_analysis_tell_the_same():
     nodes = [{**one, "checks": []} for one in fleet(12, figures=3)]
     told = {one["metric"]: one for one in analyse(nodes, [{}] * 12)["statistics"]}
-    shown = figures.figures_of({"nodes": nodes}).figures
+    shown = figures.PlottedFigures({"nodes": nodes}).figures
     assert len(shown) == 3
     for one in shown:
         assert told[one.metric]["p50"] == one.spread.p50
@@ -98,7 +98,7 @@ def test_page_and_analysis_tell_the_same():
 
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=40))
 def test_any_figures_can_be_described(values):
-    one = distribution(FigureSample(values, [(number, "node") for number in range(len(values))]))
+    one = Distribution(FigureSample(values, [(number, "node") for number in range(len(values))]))
     assert one.min <= one.p1 <= one.p5 <= one.p95 <= one.p99 <= one.max
     assert one.min <= one.p50 <= one.max
     json.dumps([one.mean, one.standard_deviation, one.variation, one.robust_deviation], allow_nan=False)

@@ -51,16 +51,9 @@ class FigurePair:
     probability: float
 
 
-@dataclass(frozen=True)
-class Correlated:
-    """Strongly correlated pairs, strongest first, and the number of further pairs that are one quantity twice."""
-
-    pairs: list[FigurePair]
-    one_quantity: int
-
-
-def correlate(samples: Samples) -> Correlated:
-    """Find all pairs of figures of a stage, on nodes of one kind, that are strongly correlated beyond chance."""
+def correlate(samples: Samples) -> tuple[list[FigurePair], int]:
+    """All pairs of figures of a stage, on nodes of one kind, that are strongly correlated beyond chance, strongest
+    first; and the number of further pairs that are one quantity twice."""
     stages = values_by_key(((key.stage, key.kind), key) for key in samples.figures)
     pairs = [pair for keys in stages.values() for pair in _pairs_of_stage(keys, samples)]
     qualities = benjamini_hochberg([pair.probability for pair in pairs])
@@ -76,7 +69,7 @@ def correlate(samples: Samples) -> Correlated:
         if abs(pair.rho) <= ONE_QUANTITY and _quantity(pair.one.metric) != _quantity(pair.other.metric)
     ]
     distinct.sort(key=lambda pair: (-abs(pair.rho), pair.one, pair.other))
-    return Correlated(distinct, len(strong) - len(distinct))
+    return distinct, len(strong) - len(distinct)
 
 
 def _pairs_of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:

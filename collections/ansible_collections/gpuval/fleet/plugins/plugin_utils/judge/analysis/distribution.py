@@ -79,9 +79,6 @@ class Samples:
     figures: Mapping[Key, FigureSample]
     asked: Mapping[tuple[str, str], Sequence[int]]
 
-    def missing(self, key: Key) -> int:
-        return self.figures[key].missing(self.asked[key.stage, key.kind])
-
 
 def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     """Collect every figure of the nodes of a report (``nodes`` of gpuval.report/1)."""
@@ -127,27 +124,19 @@ def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """For each node the kind of each stage; only figures of one kind are compared. A kind includes number of GPUs and
     workload if nodes differ there. A node without facts gets the only kind of all others, where it is missing."""
     described = [node for node in nodes if _has_facts(node)]
-    skus = {_sku_of(node) for node in described}
-    counts: dict[str, set[int]] = defaultdict(set)
-    workloads: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for node in described:
-        counts[_sku_of(node)].add(_gpu_count(node))
-        for stage in node["stages"]:
-            if stage.get("workload"):
-                workloads[_sku_of(node), stage["name"]].add(stage["workload"])
+    sizes = {(_sku_of(node), _gpu_count(node)) for node in described}
+    count_sizes = Counter(sku for sku, _ in sizes)
+    stages = ((_sku_of(node), stage) for node in described for stage in node["stages"] if stage.get("workload"))
+    workloads = {(sku, stage["name"], stage["workload"]) for sku, stage in stages}
+    count_workloads = Counter((sku, name) for sku, name, _ in workloads)
     kinds = []
     for node in nodes:
         facts = _has_facts(node)
-        sku = min(skus) if not facts and len(skus) == 1 else _sku_of(node)
-        machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpu_count(node)}" if facts else f"{sku}, no facts"
-        kinds.append(
-            {
-                stage["name"]: machine
-                if len(workloads[sku, stage["name"]]) < 2
-                else f"{machine}, {stage.get('workload') or 'no workload'}"
-                for stage in node["stages"]
-            }
-        )
+        sku = min(count_sizes) if not facts and len(count_sizes) == 1 else _sku_of(node)
+        machine = sku if count_sizes[sku] < 2 else f"{sku} x {_gpu_count(node)}" if facts else f"{sku}, no facts"
+        named = ((stage["name"], stage.get("workload") or "no workload") for stage in node["stages"])
+        kind_of = {name: machine if count_workloads[sku, name] < 2 else f"{machine}, {text}" for name, text in named}
+        kinds.append(kind_of)
     return kinds
 
 
@@ -163,25 +152,25 @@ def _gpu_count(node: Mapping[str, Any]) -> int:
     return len(node["identity"].get("gpus", ()))
 
 
-@dataclass(frozen=True)
 class Distribution:
-    """The spread of a figure's values. ``outliers``: all, furthest first. ``standard_deviation``: of a sample (n -
-    1)."""
+    """The spread of a figure's values, of which there is at least one: p1 to p99 are measured values (nearest rank).
+    ``outliers``: all, furthest first. ``standard_deviation``: of a sample (n - 1)."""
 
-    count: int
-    nodes: int
-    mean: float
-    standard_deviation: float
-    min: float
-    p1: float
-    p5: float
-    p50: float
-    p95: float
-    p99: float
-    max: float
-    #: 1.4826 x the median absolute deviation.
-    robust_deviation: float
-    outliers: list[Value]
+    def __init__(self, sample: FigureSample) -> None:
+        numbers = sorted(sample.numbers)
+        peers = Peers.around(numbers)
+        self.count, self.nodes = len(numbers), len({place[0] for place in sample.places})
+        self.mean = math.fsum(numbers) / len(numbers)
+        squares = math.fsum((value - self.mean) ** 2 for value in numbers)
+        self.standard_deviation = math.sqrt(squares / max(1, len(numbers) - 1))
+        self.min, self.p1, self.p5 = numbers[0], _percentile(numbers, 0.01), _percentile(numbers, 0.05)
+        self.p50, self.p95, self.p99 = peers.median, _percentile(numbers, 0.95), _percentile(numbers, 0.99)
+        self.max = numbers[-1]
+        #: 1.4826 x the median absolute deviation.
+        self.robust_deviation = peers.deviation
+        far = peers.far(LEAST_DIFFERENCE, DEVIATIONS)
+        outliers = [pair for pair in sample.values if abs(pair[0] - peers.median) > far]
+        self.outliers = sorted(outliers, key=lambda pair: -abs(pair[0] - peers.median))
 
     @property
     def variation(self) -> float | None:
@@ -197,22 +186,6 @@ def relative(value: float, base: float) -> float | None:
     """The relative difference of ``value`` from ``base``; None if ``base`` is 0 or too small to divide by."""
     change = (value - base) / abs(base) if base else math.inf
     return change if math.isfinite(change) else None
-
-
-def distribution(sample: FigureSample) -> Distribution:
-    """Describe the spread of at least one value. p01 to p99 are measured values (nearest rank)."""
-    numbers = sorted(sample.numbers)
-    peers = Peers.around(numbers)
-    mean = math.fsum(numbers) / len(numbers)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(1, len(numbers) - 1))
-    far = peers.far(LEAST_DIFFERENCE, DEVIATIONS)
-    outliers = [pair for pair in sample.values if abs(pair[0] - peers.median) > far]
-    outliers.sort(key=lambda pair: -abs(pair[0] - peers.median))
-    return Distribution(
-        len(numbers), len({place[0] for place in sample.places}), mean, deviation, numbers[0],
-        _percentile(numbers, 0.01), _percentile(numbers, 0.05), peers.median, _percentile(numbers, 0.95),
-        _percentile(numbers, 0.99), numbers[-1], peers.deviation, outliers,
-    )  # fmt: skip
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:

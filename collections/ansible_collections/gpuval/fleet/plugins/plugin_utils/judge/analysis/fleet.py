@@ -7,7 +7,7 @@ from typing import Any
 from ...core.escape import one_line
 from ...core.grouping import values_by_key
 from . import correlation, groups
-from .distribution import MIN_NODES, Distribution, FigureSample, Key, Samples, distribution, samples
+from .distribution import MIN_NODES, Distribution, FigureSample, Key, Samples, samples
 
 MAX_STATISTICS = 4000
 MAX_OUTLIERS = 50
@@ -29,7 +29,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
         return None
     reported = Samples(described, reported.asked)
     compared = groups.compare(reported, properties)
-    correlated = correlation.correlate(reported)
+    correlated, of_one_quantity = correlation.correlate(reported)
     statistics = [_statistic(key, sample, reported, nodes) for key, sample in _most_reported(described, MAX_STATISTICS)]
     standings = [
         {
@@ -48,12 +48,12 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
         "statistics": statistics,
         "groups": groups_kept,
         "findings": [_finding_document(one, nodes) for one in compared.findings[:MAX_FINDINGS]],
-        "correlations": [_pair_document(one) for one in correlated.pairs[:MAX_PAIRS]],
+        "correlations": [_pair_document(one) for one in correlated[:MAX_PAIRS]],
         "counts": {
             "comparisons": compared.comparisons,
             "findings": len(compared.findings),
-            "correlations": len(correlated.pairs),
-            "one_quantity": correlated.one_quantity,
+            "correlations": len(correlated),
+            "one_quantity": of_one_quantity,
             "statistics_left_out": len(described) - len(statistics),
             "groups_left_out": len(standings) - len(groups_kept),
         },
@@ -70,11 +70,11 @@ def _most_reported(described: Mapping[Key, FigureSample], most: int) -> list[tup
 
 def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
     """The analysis's entry of one figure: its spread, missing parts and outliers."""
-    spread: Distribution = distribution(sample)
+    spread = Distribution(sample)
     return {
         **key._asdict(),
         **vars(spread),
-        "missing": reported.missing(key),
+        "missing": sample.missing(reported.asked[key.stage, key.kind]),
         "not_finite": len(sample.not_numbers),
         "coefficient_of_variation": spread.variation,
         "outlier_count": len(spread.outliers),

@@ -8,9 +8,9 @@ Groups that are the same nodes are compared once and named together. What is lef
 that stands out more must stand out by itself, or it is not named: a row is not bad because one rack in it is.
 """
 
+import functools
 import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ...core import units
@@ -26,17 +26,17 @@ ALIKE = 0.8
 
 #: Property and value: ("rack", "r12").
 Group = tuple[str, str]
+#: The nodes of each group, sorted by group.
+_Members = Mapping[Group, frozenset[int]]
 
 
-@dataclass(frozen=True)
 class Standing:
-    """A group's median beside that of the other nodes of its kind, in the unit of the figure."""
+    """A group's median beside that of the other nodes of its kind (peers), in the unit of the figure."""
 
-    group: Group
-    nodes: int
-    median: float
-    others: int
-    others_median: float
+    def __init__(self, group: Group, nodes: Set[int], peers: Set[int], values: Mapping[int, float]) -> None:
+        self.group, self.nodes, self.others = group, len(nodes), len(peers)
+        self.median = statistics.median(values[number] for number in nodes)
+        self.others_median = statistics.median(values[number] for number in peers)
 
     @property
     def difference(self) -> float | None:
@@ -94,34 +94,20 @@ class Compared:
     comparisons: int = 0
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """The groups among some nodes: by property those that are large enough, and the names of each set of nodes."""
-
-    by: Mapping[str, Mapping[str, frozenset[int]]]
-    names: Mapping[frozenset[int], Sequence[Group]]
-
-
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
     """Compare every group with the others of its kind in every figure. ``properties``: those of each node, in order."""
     compared = Compared()
-    known_groups: dict[frozenset[int], _Groups] = {}
+    groups_among = functools.cache(lambda reporting: _find_groups(reporting, properties))
     tests: list[GroupFinding] = []
-    medians: dict[Key, dict[int, float]] = {}
     for key, sample in samples.figures.items():
         values = sample.medians
-        if len(values) < 2 * MIN_NODES or min(values.values()) == max(values.values()):
-            continue
-        medians[key] = values
-        reporting = frozenset(values)
-        groups = known_groups.get(reporting)
-        if groups is None:
-            groups = known_groups[reporting] = _find_groups(reporting, properties)
-        tests += _tests(key, values, groups, compared)
+        if len(values) >= 2 * MIN_NODES and min(values.values()) != max(values.values()):
+            tests += _tests(key, values, groups_among(frozenset(values)), compared)
     compared.comparisons = len(tests)
     by_key = values_by_key((test.key, test) for test in _beyond_chance(tests) if test.standing.large)
     for key, key_tests in by_key.items():
-        compared.findings += _standing_out(key_tests, medians[key], known_groups[frozenset(medians[key])])
+        values = samples.figures[key].medians
+        compared.findings += _standing_out(key_tests, values, groups_among(frozenset(values)))
     compared.findings.sort(key=lambda test: (*_sort_key(test), test.key))
     return compared
 
@@ -146,67 +132,35 @@ def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
                 yield replace(test, quality=quality)
 
 
-def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
-    by: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for number in sorted(reporting):
-        for name, value in properties[number].items():
-            by[name][value].add(number)
-    large = {
-        name: {
-            value: frozenset(nodes)
-            for value, nodes in sorted(values.items())
-            if MIN_NODES <= len(nodes) <= len(reporting) - MIN_NODES
-        }
-        for name, values in sorted(by.items())
+def _find_groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Members:
+    """The groups among the reporting nodes that, like the others of these nodes, are large enough."""
+    members = values_by_key((group, number) for number in sorted(reporting) for group in properties[number].items())
+    return {
+        group: frozenset(nodes)
+        for group, nodes in sorted(members.items())
+        if MIN_NODES <= len(nodes) <= len(reporting) - MIN_NODES
     }
-    large = {name: values for name, values in large.items() if values}
-    named = ((nodes, (name, value)) for name, values in large.items() for value, nodes in values.items())
-    return _Groups(large, values_by_key(named))
 
 
-def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:
+def _tests(key: Key, values: Mapping[int, float], groups: _Members, compared: Compared) -> Iterator[GroupFinding]:
     """One test for each set of nodes; of two that together are all nodes, that of fewer, or with the lower median."""
-    if not groups.by:
-        return
-    numbers = list(values)
-    rank = dict(zip(numbers, midranks([values[number] for number in numbers]), strict=True))
-    standings_done: dict[frozenset[int], Standing] = {}
-    for name, by_value in groups.by.items():
-        standings = []
-        for value, nodes in by_value.items():
-            complement_nodes = values.keys() - nodes
-            if len(complement_nodes) < MIN_NODES:
-                continue
-            earlier = standings_done.get(nodes)
-            group = (name, value)
-            standing = replace(earlier, group=group) if earlier else _standing(group, nodes, complement_nodes, values)
-            standings.append(standing)
-            complement = frozenset(complement_nodes)
-            if earlier is not None or (
-                complement in groups.names and (len(nodes), standing.median) > (len(complement), standing.others_median)
-            ):
-                continue
-            standings_done[nodes] = standing
-            if least_p(len(nodes), len(values)) > FALSE_SHARE:
-                continue
+    rank = dict(zip(values, midranks([*values.values()]), strict=True)) if groups else {}
+    node_sets, sets_done = {*groups.values()}, set[frozenset[int]]()
+    for group, nodes in groups.items():
+        complement = frozenset(values.keys() - nodes)
+        standing = Standing(group, nodes, complement, values)
+        compared.standings.setdefault((key, group[0]), []).append(standing)
+        is_of_more = (len(nodes), standing.median) > (len(complement), standing.others_median)
+        if nodes in sets_done or (is_of_more and complement in node_sets):
+            continue
+        sets_done.add(nodes)
+        if least_p(len(nodes), len(values)) <= FALSE_SHARE:
             probability = mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
             yield GroupFinding(key, standing, nodes, probability)
-        if standings:
-            compared.standings[key, name] = standings
-
-
-def _standing(group: Group, nodes: frozenset[int], peers: set[int], values: Mapping[int, float]) -> Standing:
-    return Standing(
-        group,
-        len(nodes),
-        statistics.median(values[number] for number in nodes),
-        len(peers),
-        statistics.median(values[number] for number in peers),
-    )
 
 
 def _standing_out(
-    candidates: Sequence[GroupFinding], values: Mapping[int, float], groups: _Groups
+    candidates: Sequence[GroupFinding], values: Mapping[int, float], groups: _Members
 ) -> Iterator[GroupFinding]:
     """Those candidates of one figure that still differ without the nodes of the candidates before them."""
     explained: set[int] = set()
@@ -223,7 +177,7 @@ def _still_differs(test: GroupFinding, explained: set[int], values: Mapping[int,
     peers = values.keys() - test.nodes - explained
     if len(nodes) < MIN_NODES or len(peers) < MIN_NODES:
         return False
-    standing = _standing(test.standing.group, nodes, peers, values)
+    standing = Standing(test.standing.group, nodes, peers, values)
     numbers = [*nodes, *peers]
     rank = midranks([values[number] for number in numbers])
     probability = mann_whitney(sum(rank[: len(nodes)]), len(nodes), len(numbers))
@@ -231,10 +185,8 @@ def _still_differs(test: GroupFinding, explained: set[int], values: Mapping[int,
     return same_way and standing.large and probability <= FALSE_SHARE
 
 
-def _alike(test: GroupFinding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
+def _alike(test: GroupFinding, groups: _Members) -> tuple[tuple[Group, frozenset[int]], ...]:
     """Other groups of the same nodes, or nearly the same."""
-    names_alike = []
-    for nodes, names in groups.names.items():
-        if len(nodes & test.nodes) >= ALIKE * len(nodes | test.nodes):
-            names_alike += [(name, nodes) for name in names if name != test.standing.group]
-    return tuple(sorted(names_alike, key=lambda pair: (pair[1] != test.nodes, pair[0])))
+    others = ((group, nodes) for group, nodes in groups.items() if group != test.standing.group)
+    alike = [pair for pair in others if len(pair[1] & test.nodes) >= ALIKE * len(pair[1] | test.nodes)]
+    return tuple(sorted(alike, key=lambda pair: (pair[1] != test.nodes, pair[0])))

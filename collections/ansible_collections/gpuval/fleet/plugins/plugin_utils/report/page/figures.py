@@ -3,11 +3,10 @@ The analysis describes their spread. Outliers guide the eye; only checks decide.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...core import units
-from ...judge.analysis.distribution import LEAST_DIFFERENCE, MIN_NODES, Distribution, Key, Value, distribution, samples
+from ...judge.analysis.distribution import LEAST_DIFFERENCE, MIN_NODES, Distribution, FigureSample, Key, Value, samples
 from .encode import GREATEST, pairs, short
 
 MAX_FIGURES = 120
@@ -19,15 +18,13 @@ BINS = 48
 SHOWN_DEVIATIONS = 14.0
 
 
-@dataclass(frozen=True)
 class PlottedFigure:
     """A figure with its plot. ``values`` are in the order of nodes; ``shown``: the range of the plot."""
 
-    key: Key
-    judged: bool
-    values: list[Value]
-    spread: Distribution
-    shown: tuple[float, float]
+    def __init__(self, key: Key, sample: FigureSample, *, judged: bool) -> None:
+        self.key, self.judged, self.values = key, judged, list(sample.values)
+        self.spread = Distribution(sample)
+        self.shown = _shown_range(self.spread)
 
     @property
     def metric(self) -> str:
@@ -57,33 +54,27 @@ class PlottedFigure:
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-@dataclass(frozen=True)
-class Figures:
-    """``figures`` that differ; ``same``: number of figures equal everywhere; ``left_out``: number beyond the limit."""
+class PlottedFigures:
+    """The figures of a report that differ between nodes or GPUs, those with outliers and criteria first. ``same``:
+    number of figures equal everywhere; ``left_out``: number beyond the limit."""
 
-    figures: list[PlottedFigure]
-    same: int
-    left_out: int
-
-
-def figures_of(report: Mapping[str, Any]) -> Figures:
-    """All figures of the report that differ between nodes or GPUs, those with outliers and criteria first."""
-    judged = judged_figures(report)
-    plotted, equal = [], 0
-    for key, sample in samples(report["nodes"]).figures.items():
-        if key.scope == "link" or len({place[0] for place in sample.places}) < MIN_NODES:
-            continue
-        if min(sample.numbers) == max(sample.numbers):
-            equal += 1
-            continue
-        spread = distribution(sample)
-        limits = _shown_range(spread)
-        plotted.append(PlottedFigure(key, (key.stage, key.metric) in judged, list(sample.values), spread, limits))
-    plotted.sort(key=lambda plot: (not (plot.judged and plot.outliers), not plot.judged))
-    plots = plotted[:MAX_FIGURES]
-    order = {key: index for index, key in enumerate(dict.fromkeys(plot.key[:2] for plot in plotted))}
-    plots.sort(key=lambda plot: (not (plot.judged and plot.outliers), order[plot.key[:2]], plot.key.kind))
-    return Figures(plots, equal, len(plotted) - len(plots))
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        judged = judged_figures(report)
+        plotted, self.same = list[PlottedFigure](), 0
+        for key, sample in samples(report["nodes"]).figures.items():
+            if key.scope == "link" or len({place[0] for place in sample.places}) < MIN_NODES:
+                continue
+            if min(sample.numbers) == max(sample.numbers):
+                self.same += 1
+                continue
+            plotted.append(PlottedFigure(key, sample, judged=(key.stage, key.metric) in judged))
+        plotted.sort(key=lambda plot: (not (plot.judged and plot.outliers), not plot.judged))
+        order = {key: index for index, key in enumerate(dict.fromkeys(plot.key[:2] for plot in plotted))}
+        self.left_out = max(0, len(plotted) - MAX_FIGURES)
+        self.figures = sorted(
+            plotted[:MAX_FIGURES],
+            key=lambda plot: (not (plot.judged and plot.outliers), order[plot.key[:2]], plot.key.kind),
+        )
 
 
 def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
