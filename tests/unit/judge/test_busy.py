@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.processes import MIN_NODES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
@@ -46,7 +45,7 @@ def report_on(change, nodes=("idle", "busy"), **fields):
     evidence = healthy(run)
     change(evidence)
     report = judge(run, evidence, [check("speed")])
-    schemas.validate("report", report_file.packed(report), what="it")
+    assert list(report_file.lines(report, what="it"))
     return report
 
 

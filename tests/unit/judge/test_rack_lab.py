@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
 from tests.kit.rack_lab.laboratory import FAULTS, GPUS, RACKS, TRAYS, Laboratory, name_of, racks_of, stages_of
@@ -29,7 +28,7 @@ def test_each_fault_is_named_with_its_part(tmp_path, number):
     laboratory = Laboratory(tmp_path, seed=number, racks=racks_of(fault), stages=stages_of(fault))
     laboratory.apply(fault)
     report = laboratory.report()
-    schemas.validate("report", report_file.packed(report), what="the report")
+    assert list(report_file.lines(report, what="the report"))
     naming, missing = named_by(report, fault)
     assert (missing, bool(naming)) == ([], True)
 

@@ -236,4 +236,5 @@ def test_a_report_keeps_the_revision_of_its_figures():
     report = judged(fleet(*(speeds(660, 664) for _ in range(2))))
     figures = copy.deepcopy(report["nodes"][0]["metrics"]["diagnostics"])
     assert {one.get("revision", 1) for one in figures if one["name"] == NAME} == {2}
-    assert report_file.unpacked(report_file.packed(report))["nodes"][0]["metrics"]["diagnostics"] == figures
+    (node,) = list(report_file.parts(report)[1])[:1]
+    assert report_file.unpack_node(node, {})["metrics"]["diagnostics"] == figures

@@ -11,7 +11,7 @@ tables before its nodes:
 * ``properties``: versions and setups. A node or a stage has the number of its own. A stage leaves out an empty message,
   and that it was not retried.
 
-``packed`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
+``parts`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
 """
 
 import itertools
@@ -70,12 +70,6 @@ def lines(report: Document, *, what: str = "") -> Iterator[str]:
 def read(path: Path) -> Any:
     """The JSON document of a file. Raises OSError, and ValueError for a file that is no JSON."""
     return orjson.loads(files.read(path))
-
-
-def packed(report: Document) -> dict[str, Any]:
-    """The report in the form of the file."""
-    head, nodes = parts(report)
-    return {**head, "nodes": list(nodes)}
 
 
 def parts(report: Document) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
