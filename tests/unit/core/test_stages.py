@@ -227,7 +227,7 @@ def test_what_people_see_of_a_stage_of_an_extension_is_what_it_declares(write):
     report = judge(run, evidence)
     assert "burn (median of 2 nodes): 800 turned" in summary_lines(report)
     assert 'gpuval_burn_turns{node="good",gpu="",serial=""} 800' in prometheus.run_text(report)
-    assert ("burn", "burn_turns_count") in page_nodes.table(report).columns
+    assert ("burn", "burn_turns_count") in page_nodes.NodeTable(report).columns
     assert figure_lines(report["nodes"][0]) == ["Node: good, Turns: 800"]
     assert brief.fields(evidence.records["good"]["burn"])["figures"] == {"burn_turns_count": 800}
     assert not acceptance.may_use_gpus(["facts", "burn"]), "it declares that it does not"

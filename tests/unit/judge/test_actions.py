@@ -102,7 +102,7 @@ def test_no_vendor_is_asked_about_a_job_of_ones_own():
     "name", ["sku", "accelerator", "versions_driver", "mounts_declared", "training_timeout", "a_check_of_ones_own"]
 )
 def test_what_a_wrong_setting_may_cause_is_no_case_of_the_vendor_however_often_it_is_found(name):
-    steps = actions.shipped().steps(actions.NodeFault(name, "gpu:3", "gpu serial bad-3", "node"))
+    steps = actions.NodeFault(name, "gpu:3", "gpu serial bad-3", "node").steps
     assert "contact_vendor" not in steps
 
 

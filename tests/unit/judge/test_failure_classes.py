@@ -56,11 +56,11 @@ def test_every_row_is_that_of_some_class():
 
 
 def test_every_ladder_is_that_of_some_row():
-    assert {row.ladder for row in ROWS} | {actions.OWN_CHECK} == set(actions.shipped().ladders)
+    assert {row.ladder for row in ROWS} | {actions.OWN_CHECK} == set(actions.shipped()["ladders"])
 
 
 def test_only_the_node_is_rebooted_replaced_or_a_case_of_its_vendor():
-    ladders = actions.shipped().ladders
+    ladders = {name: ladder["steps"] for name, ladder in actions.shipped()["ladders"].items()}
     assert [row.name for row in ROWS if row.subject != "node" and ABOUT_THE_NODE & set(ladders[row.ladder])] == []
     assert [row.name for row in ROWS if row.subject != "node" and len(ladders[row.ladder]) > 1] == []
     assert [row.name for row in ROWS if row.also_incomplete and row.subject != "node"] == []
@@ -215,7 +215,7 @@ def four_runs(tmp_path, name, verdict):
         folder = RunFolder(tmp_path / run["run_id"])
         folder.path.mkdir(parents=True)
         folder.run_file.write_text(json.dumps(run))
-        earlier, remarks = earlier_faults.read(folder, run, actions.shipped().window_days)
+        earlier, remarks = earlier_faults.read(folder, run, actions.shipped()["window_days"])
         assert remarks == []
         actions.assign(report, earlier)
         publishing.keep_verdict(folder, report)
@@ -258,7 +258,7 @@ def test_a_fault_of_the_node_drains_and_escalates(tmp_path, name):
 
 def escalated(row):
     """What four runs in a row do about a fault of the whole node."""
-    steps = [step for step in actions.shipped().ladders[row.ladder] if step != "replace_gpu"]
+    steps = [step for step in actions.shipped()["ladders"][row.ladder]["steps"] if step != "replace_gpu"]
     return [steps[min(number, len(steps) - 1)] for number in range(4)]
 
 
@@ -267,7 +267,7 @@ def test_runs_that_lacked_evidence_count_for_no_later_fault(tmp_path):
     four_runs(tmp_path, name, "INCOMPLETE")
     run, report = report_of_class(name, "FAIL", 15)
     folder = RunFolder(tmp_path / run["run_id"])
-    earlier, _ = earlier_faults.read(folder, run, actions.shipped().window_days)
+    earlier, _ = earlier_faults.read(folder, run, actions.shipped()["window_days"])
     actions.assign(report, earlier)
     node = next(node for node in report["nodes"] if node["name"] == "bad")
     assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("reboot", [])
@@ -374,7 +374,7 @@ def test_what_nodes_met_in_four_runs_is_held_against_them_only_if_it_speaks_of_t
         folder.path.mkdir(parents=True)
         folder.run_file.write_text(json.dumps(run))
         report = judge(run, evidence, [check for check in SHIPPED if check.name == "training_xid_per_gpu"])
-        actions.assign(report, earlier_faults.read(folder, run, actions.shipped().window_days)[0])
+        actions.assign(report, earlier_faults.read(folder, run, actions.shipped()["window_days"])[0])
         publishing.keep_verdict(folder, report)
         for node in (one for one in report["nodes"] if one["name"] in bad):
             taken.append(node["action"]["name"])

@@ -52,7 +52,7 @@ def test_compares_with_the_latest_alike_run_before(tmp_path):
     kept(tmp_path, report_of({"z": "FAIL"}, day=14), 14)
     (kept(tmp_path, report_of({"a": "FAIL"}, day=15), 15) / "report.json").write_text("{")
     kept(tmp_path, report_of({"a": "FAIL"}, day=21), 21)
-    found = compared.of_results(now, kept(tmp_path, now, 20))
+    found = compared.Comparison(now, kept(tmp_path, now, 20))
     assert found.earlier.run_id == "run-10"
     assert found.verdicts == [("b", "PASS", "FAIL")]
     (speed,) = [row for row in found.rows if row.key == SPEED]
@@ -71,7 +71,7 @@ def test_figures_of_another_revision_are_left_out(tmp_path):
     for metric in now["nodes"][0]["metrics"]["training"]:
         metric.update({"revision": 2} if metric["name"] == SPEED[1] else {})
     kept(tmp_path, then, 10)
-    found = compared.of_results(now, kept(tmp_path, now, 20))
+    found = compared.Comparison(now, kept(tmp_path, now, 20))
     (speed,) = [row for row in found.rows if row.key == SPEED]
     assert speed.nodes == 1
     assert {name: SPEED in figures for name, figures in found.earlier.comparable.items()} == {"a": False, "b": True}
@@ -79,7 +79,7 @@ def test_figures_of_another_revision_are_left_out(tmp_path):
 
 def test_no_other_run_is_no_comparison(tmp_path):
     now = report_of({"a": "PASS"}, day=20)
-    assert not compared.of_results(now, kept(tmp_path, now, 20))
+    assert not compared.Comparison(now, kept(tmp_path, now, 20))
     assert 'id="compared"' not in html_report(now, tmp_path / "run-20")
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_baseline_is_passed_over(tmp_path, damage):
     path = RunFolder(kept(tmp_path, now, 20)).criteria_file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(damage)
-    assert not compared.of_results(now, tmp_path / "run-20")
+    assert not compared.Comparison(now, tmp_path / "run-20")
 
 
 def test_compares_with_the_baseline_of_the_same_kind_of_node(tmp_path):
@@ -107,7 +107,7 @@ def test_compares_with_the_baseline_of_the_same_kind_of_node(tmp_path):
     path = RunFolder(kept(tmp_path, now, 20)).criteria_file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"criteria": [], "baseline": {"name": "site.json", "sha256": "", "text": text}}))
-    found = compared.of_results(now, tmp_path / "run-20")
+    found = compared.Comparison(now, tmp_path / "run-20")
     assert found.baseline == "site version 2"
     assert [(row.then, row.now, round(row.change, 3)) for row in found.baseline_rows] == [(50_000, 56_000, 0.12)]
     assert "With the baseline site version 2" in html_report(now, tmp_path / "run-20")

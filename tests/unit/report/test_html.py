@@ -221,7 +221,7 @@ def test_the_page_folds():
 
 
 def test_counts_of_each_check(mixed):
-    tabled = checks.table(mixed)
+    tabled = checks.ChecksTable(mixed)
     columns = {column.name: column for column in tabled.columns}
     assert columns["tflops"].counts == {"p": 1, "F": 1, "M": 1}
     number = list(columns).index("tflops")
@@ -247,7 +247,7 @@ def test_worst_entry_of_a_check_counts():
     for one in evidence.records["node-1"]["training"]["metrics"]:
         if one["scope"] in ("gpu:2", "gpu:5"):
             one["value"] = 1.0
-    tabled = checks.table(judge(run, evidence))
+    tabled = checks.ChecksTable(judge(run, evidence))
     (index,) = [index for index, column in enumerate(tabled.columns) if column.name == "tflops"]
     assert tabled.letters[0][index] == "F"
     assert tabled.cells[0][index]["part"] in ("gpu:2", "gpu:5")
@@ -261,7 +261,7 @@ def fleet_of_figures(values, name="training_tokens_per_second"):
             *(one for one in training_metrics() if one["name"] != name), metric(name, value, "tokens/s"),
         ]  # fmt: skip
     report = judge(run, evidence)
-    return report, {one.metric: one for one in figures.figures_of(report).figures}
+    return report, {one.metric: one for one in figures.PlottedFigures(report).figures}
 
 
 def test_the_node_that_stands_out_is_named():
@@ -279,7 +279,7 @@ def test_small_differences_are_no_outliers():
 def test_figures_that_are_the_same_are_counted_only():
     report, found = fleet_of_figures([100, 100, 100])
     assert "training_tokens_per_second" not in found
-    assert figures.figures_of(report).same > 0
+    assert figures.PlottedFigures(report).same > 0
 
 
 @pytest.mark.parametrize("values", [[1e299, -1e299, 3, 4], [0, 0, 0, 1e-300], [None, 1, 2, 3, 4], [5e-324, 0, 1]])
@@ -516,7 +516,7 @@ def test_checks_between_nodes_tell_who_the_peers_are(mixed):
     (one,) = [check for check in report["nodes"][0]["checks"] if check["name"] == "tflops"][:1]
     said = "h200 8 GPUs: tflops of 92 nodes, median 700 TFLOP/s, deviation 0.5 %"
     report["fleet"]["checks"] = [{**one, "part": "fleet", "reason": said}]
-    columns = {column.name: column.beside for column in checks.table(report).columns}
+    columns = {column.name: column.beside for column in checks.ChecksTable(report).columns}
     assert columns["tflops"] == [said]
     assert columns["speed"] == [f"{report['nodes'][0]['name']}: 1 % under 7 of the baseline site version 2"]
     assert columns["loss"] == ["gpuval_baseline names no baseline"]

@@ -60,7 +60,7 @@ def test_a_report_is_read_shown_and_compared(run, place):
     expected = run.read_run()["nodes"]
     lines = [projection.line_of(node["name"], expected[node["name"]], node) for node in report["nodes"]]
     assert [line["verdict"] for line in lines] == [node["verdict"] for node in report["nodes"]]
-    compared.of_results(report, run.path)
+    compared.Comparison(report, run.path)
     write_forms(report, run.path)
     assert (run.path / "report.html").stat().st_size > 100_000
 

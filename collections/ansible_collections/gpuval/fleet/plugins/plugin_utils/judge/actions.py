@@ -14,7 +14,7 @@ from ..records.documents import RUN_ENDED, Document
 from ..records.failure_classes import NODE, OF_MACHINE, all_classes, class_named, subject_of
 from .checks_without_criteria import IN_USE
 from .entries import deciding_class, headline, required_checks
-from .identity import best_of, machine_names
+from .identity import best_of, gpu_of, machine_names
 from .stage_end import OPEN_STATES
 from .unsteady import UNSTEADY
 
@@ -46,38 +46,28 @@ class NodeFault:
         subject = {} if self.subject == subject_of(self.word) else {"subject": self.subject}
         return {"class": self.word, "of": self.of, **subject}
 
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules of ``failures/ladders.yml``: the repair steps of each ladder, by the ladder's name."""
-
-    window_days: int
-    ladders: Mapping[str, tuple[str, ...]]
-
-    def steps(self, fault: NodeFault) -> tuple[str, ...]:
-        """The repair steps for a fault, mildest first. Only a fault of a GPU leads to a replaced GPU. If the machine is
-        not at fault, or evidence is missing, the step is to fix the named cause and validate again."""
-        row = class_named(fault.word)
+    @property
+    def steps(self) -> Sequence[str]:
+        """The repair steps, mildest first. Only a fault of a GPU leads to a replaced GPU. If the machine is not at
+        fault, or evidence is missing, the step is to fix the named cause and validate again."""
+        row = class_named(self.word)
         ladder = row.ladder if row else OWN_CHECK
-        is_of_machine = fault.subject in OF_MACHINE and fault.subject == subject_of(fault.word)
-        steps = self.ladders[ladder if is_of_machine else RETEST]
-        if _is_gpu(fault.part):
+        is_of_machine = self.subject in OF_MACHINE and self.subject == subject_of(self.word)
+        steps: Sequence[str] = shipped()["ladders"][ladder if is_of_machine else RETEST]["steps"]
+        if _is_gpu(self.part):
             return steps
-        return tuple(step for step in steps if step != "replace_gpu") or ("inspect",)
+        return [step for step in steps if step != "replace_gpu"] or ["inspect"]
 
 
 @functools.cache
-def shipped() -> Rules:
-    """Read the shipped rules. Raises schemas.Invalid if the file breaks its schema."""
-    document = yaml_file.shipped(FILE, "actions")
-    return Rules(
-        document["window_days"], {name: tuple(ladder["steps"]) for name, ladder in document["ladders"].items()}
-    )
+def shipped() -> Document:
+    """The shipped rules: the repair steps of each ladder, and for how many days faults of earlier runs count."""
+    return yaml_file.shipped(FILE, "actions")
 
 
 def check_ladders() -> None:
     """Raise SettingError if a failure class of an extension has an action that is no ladder."""
-    ladders = shipped().ladders
+    ladders = shipped()["ladders"]
     for row in all_classes():
         if row.ladder not in ladders:
             near = meant(row.ladder, ladders) or f"; they are {', '.join(ladders)}"
@@ -104,10 +94,10 @@ def found_earlier(earlier: Earlier) -> dict[str, Document]:
 
 def assign(report: Document, earlier: Earlier) -> None:
     """Set ``action`` in each node of the report that did not pass, except nodes that may still pass."""
-    rules, shared = shipped(), _shared(report["nodes"])
+    shared = _shared(report["nodes"])
     for node in report["nodes"]:
         if node["verdict"] != "PASS" and not (report["run"].get("resume") and _is_open(node)):
-            node["action"] = action_of(node, earlier, rules, shared)
+            node["action"] = action_of(node, earlier, shared)
 
 
 def excused_changes(report: Document) -> dict[str, list[dict[str, str]]]:
@@ -128,12 +118,12 @@ def _is_open(node: Document) -> bool:
     return check is not None and node["class"] in {f"{check['stage']}_{state}" for state in OPEN_STATES}
 
 
-def action_of(node: Document, earlier: Earlier, rules: Rules, shared: Collection[str]) -> dict[str, Any]:
+def action_of(node: Document, earlier: Earlier, shared: Collection[str]) -> dict[str, Any]:
     """The gravest action for the node's faults. ``shared``: identities that several machines have, which name none."""
     faults, chosen = _faults(node, shared)[:MAX_FAULTS], []
     for fault in faults:
-        steps = rules.steps(fault)
         runs = sorted(earlier.get((fault.word, fault.of), ())) if fault.subject == NODE else []
+        steps = fault.steps
         chosen.append((ACTIONS.index(steps[min(len(runs), len(steps) - 1)]), fault, runs))
     gravest, first, runs = max(chosen, key=lambda choice: choice[0])
     parts = [fault.part for rank, fault, _ in chosen if rank == gravest and fault.part != "node"]
@@ -184,9 +174,7 @@ def _where(node: Document, part: str, gpus: int, machine: str, shared: Collectio
         return part, machine
     if gpus > MAX_GPUS_REPLACED:
         return "node", machine
-    index = part.partition(":")[2]
-    gpus_by_index = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
-    identity = best_of(gpus_by_index.get(index, {}), ("serial", "uuid"))
+    identity = best_of(gpu_of(node["identity"], part), ("serial", "uuid"))
     return part, f"gpu {identity}" if identity and identity not in shared else f"{machine} {part}"
 
 

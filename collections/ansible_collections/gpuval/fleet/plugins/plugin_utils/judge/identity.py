@@ -48,23 +48,30 @@ class Twins:
     contradiction: str = ""
 
 
-@dataclass(frozen=True)
 class IdentityClaim:
     """The identity that a node reports: values by kind, with the evidence that may contradict them."""
 
-    name: str
-    values: Mapping[str, frozenset[str]]
-    #: The scheduler's name of the machine.
-    machine: str
-    has_facts: bool
-    #: UUIDs in the facts' list of GPUs, and the length of that list.
-    listed: frozenset[str]
-    gpu_count: int
-    #: UUIDs of the GPUs that other stages worked on, if comparable with those of the facts.
-    at_work: frozenset[str]
-    hostname: str
-    #: GPUs that the node had in earlier runs.
-    earlier: frozenset[str]
+    def __init__(self, run: Document, name: str, evidence: RunEvidence) -> None:
+        stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
+        records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
+        self.name, self.facts = name, records.get(FACTS)
+        keys = [(HOST_KEY, launch["host_key"])] if launch.get("host_key") else []
+        reported_values = values_by_key((*identity_values(self.facts), *keys))
+        self.values = {kind: frozenset(reported_values.get(kind, ())) for kind in (MACHINE, SERIAL, GPUS, HOST_KEY)}
+        #: The scheduler's name of the machine.
+        self.machine = str(launch.get("machine") or "")
+        reported = self.facts["environment"] if self.facts else {}
+        #: UUIDs in the facts' list of GPUs, and the length of that list.
+        self.listed = frozenset(uuid.lower() for uuid in environment.texts(reported, "gpus[].uuid"))
+        self.gpu_count = len(environment.objects(reported, "gpus[]"))
+        # others' ids differ from PyTorch's
+        is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]
+        of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
+        #: UUIDs of the GPUs that other stages worked on, if comparable with those of the facts.
+        self.at_work = _bare(chain.from_iterable(of_stages)) if is_comparable else frozenset()
+        self.hostname = next(iter(environment.texts(reported, "os.hostname")), "").lower()
+        #: GPUs that the node had in earlier runs.
+        self.earlier = evidence.earlier_gpus.get(name, frozenset())
 
     @property
     def gpus(self) -> frozenset[str]:
@@ -100,7 +107,7 @@ class ClaimPair:
     def is_equal(self) -> bool:
         """Whether all known identities of both nodes are equal; a serial may be hidden from a node without root."""
         shared_kinds = [kind for kind in self.first.values if self.first.values[kind] and self.second.values[kind]]
-        has_facts = self.first.has_facts and self.second.has_facts
+        has_facts = self.first.facts is not None and self.second.facts is not None
         return has_facts and all(self.first.values[kind] == self.second.values[kind] for kind in shared_kinds)
 
     @cached_property
@@ -203,7 +210,7 @@ def _note_relation(
 
 def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
     """Pairs of nodes that share an identity, each with the shared values as text."""
-    claims = {name: _identity_claim(run, name, evidence) for name in run["nodes"]}
+    claims = {name: IdentityClaim(run, name, evidence) for name in run["nodes"]}
     owned = ((name, kind, values) for name, claim in claims.items() for kind, values in claim.values.items())
     owners = values_by_key(((kind, value), name) for name, kind, values in owned for value in values)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -216,28 +223,6 @@ def _pairs(run: Document, evidence: RunEvidence) -> list[tuple[ClaimPair, list[s
             shared[first, second].append(f"{SAME}{kind} {value}")
     partners = Counter(name for names in shared if claims[names[0]].gpus & claims[names[1]].gpus for name in names)
     return [(ClaimPair(claims[first], claims[second], partners), what) for (first, second), what in shared.items()]
-
-
-def _identity_claim(run: Document, name: str, evidence: RunEvidence) -> IdentityClaim:
-    stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
-    records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
-    facts = records.get(FACTS)
-    keys = [(HOST_KEY, launch["host_key"])] if launch.get("host_key") else []
-    reported_values = values_by_key((*identity_values(facts), *keys))
-    reported = facts["environment"] if facts else {}
-    is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]  # others' ids differ from PyTorch's
-    of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
-    return IdentityClaim(
-        name,
-        {kind: frozenset(reported_values.get(kind, ())) for kind in (MACHINE, SERIAL, GPUS, HOST_KEY)},
-        machine=launch.get("machine") or "",
-        has_facts=facts is not None,
-        listed=frozenset(uuid.lower() for uuid in environment.texts(reported, "gpus[].uuid")),
-        gpu_count=len(environment.objects(reported, "gpus[]")),
-        at_work=_bare(chain.from_iterable(of_stages)) if is_comparable else frozenset(),
-        hostname=next(iter(environment.texts(reported, "os.hostname")), "").lower(),
-        earlier=evidence.earlier_gpus.get(name, frozenset()),
-    )
 
 
 def bare_uuid(uuid: str) -> str:
@@ -305,6 +290,11 @@ def best_of(identity: Document, keys: Sequence[str]) -> str:
     """The first of these identities that is no manufacturer's filler; empty if all are."""
     identities = ((key, str(identity.get(key) or "").strip()) for key in keys)
     return next((f"{key} {value}" for key, value in identities if value and not is_useless(value.lower())), "")
+
+
+def gpu_of(identity: Document, part: str) -> Document:
+    """The GPU that a part names, such as gpu:3, in an identity of `identity_of`; empty for other parts."""
+    return next((gpu for gpu in identity.get("gpus", ()) if f"gpu:{gpu['index']}" == part), {})
 
 
 def _gpu_description(position: int, gpu: Document) -> dict[str, Any]:

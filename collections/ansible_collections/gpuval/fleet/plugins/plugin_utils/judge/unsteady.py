@@ -16,7 +16,7 @@ from ..records.documents import Record
 from ..records.failure_classes import class_named
 from .check import FACTS, Check, Subject
 from .entries import Entry, own_entry
-from .identity import best_of, identity_of, machine_names
+from .identity import best_of, gpu_of, identity_of, machine_names
 from .kinds.base import JudgeContext
 from .peer_groups import errors_by_part, figures_of, is_repetition, newest_revision
 
@@ -152,6 +152,5 @@ def _identities(subject: Subject, part: str) -> list[str]:
     machines = machine_names(subject.name, identity)
     if not part.startswith("gpu:"):
         return machines
-    index = part.partition(":")[2]
-    gpu = next((best_of(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", ()) if str(gpu["index"]) == index), "")
+    gpu = best_of(gpu_of(identity, part), ("serial", "uuid"))
     return [*([f"gpu {gpu}"] if gpu else []), *(f"{machine} {part}" for machine in machines)]

@@ -60,8 +60,8 @@ def page_of(
     linked = evidence.linked(files)
     # a delivery leaves the site: no commands for the controller, nothing about other runs
     folder = directory if evidence is RESULTS else None
-    comparison = compared.of_results(report, folder) if folder else compared.Comparison()
-    tabled, spread, node_table = checks.table(report), figures.figures_of(report), nodes.table(report)
+    comparison, node_table = compared.Comparison(report, folder), nodes.NodeTable(report)
+    tabled, spread = checks.ChecksTable(report), figures.PlottedFigures(report)
     bad, texts = bad_nodes(report), Shared()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])

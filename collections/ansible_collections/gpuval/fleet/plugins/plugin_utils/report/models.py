@@ -14,6 +14,7 @@ from ..gang import document as gang_document
 from ..gang.evidence import last_rounds
 from ..mad import perf
 from ..mad.documents import MadError
+from ..records import environment
 from ..runs import datasets
 from ..runs import folder as run_folder
 from . import template
@@ -85,21 +86,20 @@ def _counted(
     first node of each gang, or one node if no gang started."""
     places = last_rounds(gangs) if gangs else {}
     of_gangs: dict[str, list[ModelStage]] = {}
-    for node in report["nodes"]:
-        for stage in node["stages"]:
-            columns = models.get(stage["name"])
-            if columns is not None and int(columns.get("nnodes", 1)) == 1:
-                yield node, stage, folder
-            elif columns is not None:
-                last = places.get(node["name"])
-                source = gang_document.round_folder(folder, last) if last else folder
-                of_gangs.setdefault(stage["name"], []).append((node, stage, source))
+    pairs = ((node, stage) for node in report["nodes"] for stage in node["stages"] if stage["name"] in models)
+    for node, stage in pairs:
+        if int(models[stage["name"]].get("nnodes", 1)) == 1:
+            yield node, stage, folder
+            continue
+        last = places.get(node["name"])
+        source = gang_document.round_folder(folder, last) if last else folder
+        of_gangs.setdefault(stage["name"], []).append((node, stage, source))
     for gang in of_gangs.values():
-        leading = []
-        for node, stage, source in gang:
-            of_gang = _environment(source, node["name"], stage["name"]).get("gang")
-            if isinstance(of_gang, Mapping) and of_gang.get("leader") == node["name"]:
-                leading.append((node, stage, source))
+        leading = [
+            (node, stage, source)
+            for node, stage, source in gang
+            if environment.texts(_environment(source, node["name"], stage["name"]), "gang.leader") == [node["name"]]
+        ]
         yield from leading or gang[:1]
 
 
@@ -113,8 +113,8 @@ def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, st
 
 
 def _environment(folder: run_folder.RunFolder, node: str, stage: str) -> Mapping[str, Any]:
-    environment = run_folder.read_object(folder.evidence_file(node, stage)).get("environment")
-    return environment if isinstance(environment, Mapping) else {}
+    reported = run_folder.read_object(folder.evidence_file(node, stage)).get("environment")
+    return reported if isinstance(reported, Mapping) else {}
 
 
 def _text(path: Path) -> str:

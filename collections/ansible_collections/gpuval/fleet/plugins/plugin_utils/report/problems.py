@@ -9,6 +9,7 @@ from ..core.escape import one_line
 from ..core.text import some_of, with_remedy
 from ..judge.actions import ACTIONS
 from ..judge.entries import headline
+from ..judge.identity import gpu_of
 
 #: Maximum characters of a remedy: a command in it must not be cut.
 MAX_REMEDY = 1200
@@ -101,13 +102,6 @@ def part_of(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
 
 def part_text(node: Mapping[str, Any], part: str) -> str:
     """A part with its serial, PCI address and slot as text; empty for the whole node."""
-    if part == "node":
-        return ""
-    kind, _, index = part.partition(":")
-    if kind != "gpu":
-        return part
-    for gpu in node["identity"].get("gpus", []):
-        if str(gpu["index"]) == index:
-            serial, slot = (f"{key} {gpu[key]}" if key in gpu else "" for key in ("serial", "slot"))
-            return ", ".join(filter(None, (part, serial, gpu.get("pci"), slot)))
-    return part
+    gpu = gpu_of(node["identity"], part)
+    serial, slot = (f"{key} {gpu[key]}" if key in gpu else "" for key in ("serial", "slot"))
+    return "" if part == "node" else ", ".join(filter(None, (part, serial, gpu.get("pci"), slot)))

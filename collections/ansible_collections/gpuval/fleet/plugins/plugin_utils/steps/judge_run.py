@@ -45,7 +45,7 @@ def _judge(action, options):
     folder = action.folder(options)
     run = folder.read_run()
     files, baseline_path, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
-    earlier, damaged = earlier_faults.read(folder, run, actions.shipped().window_days)
+    earlier, damaged = earlier_faults.read(folder, run, actions.shipped()["window_days"])
     for remark in [*remarks, *damaged]:
         action.display.warning(remark)
     checks = criteria.beside_shipped(files)

@@ -16,16 +16,18 @@ from .nodes import rack
 DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
-@dataclass(frozen=True)
 class NodesCause:
     """Nodes of one verdict and failure class. ``example``: the first node's reason; ``racks``: their number by rack."""
 
-    verdict: str
-    word: str
-    names: list[str]
-    racks: Counter[str]
-    actions: list[str]
-    example: str
+    def __init__(self, verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+        self.verdict, self.word = verdict, word
+        self.names = [str(node["name"]) for node in nodes]
+        self.racks = Counter(filter(None, map(rack, nodes)))
+        actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
+        self.actions = [action for action, _ in actions.most_common()]
+        check = headline(nodes[0]) or {"reason": "no required check passed"}
+        reason = without(self.names[0], check["reason"]).replace("{node}", "the node")
+        self.example = DIGEST.sub(r"\1…", reason)
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,7 @@ def causes(report: Mapping[str, Any]) -> list[NodesCause]:
     """Nodes grouped by verdict and failure class: at a hundred nodes the pattern matters more than names."""
     bad = (node for node in report["nodes"] if node["verdict"] != "PASS")
     by_cause = values_by_key(((node["verdict"], node.get("class") or "unknown"), node) for node in bad)
-    rows = []
-    for (verdict, word), nodes in by_cause.items():
-        names, check = [node["name"] for node in nodes], headline(nodes[0]) or {"reason": "no required check passed"}
-        actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
-        reason = without(names[0], check["reason"]).replace("{node}", "the node")
-        racks = Counter(filter(None, map(rack, nodes)))
-        ordered = [action for action, _ in actions.most_common()]
-        rows.append(NodesCause(verdict, word, names, racks, ordered, DIGEST.sub(r"\1…", reason)))
+    rows = [NodesCause(verdict, word, nodes) for (verdict, word), nodes in by_cause.items()]
     return sorted(rows, key=lambda row: (row.verdict != "FAIL", -len(row.names), row.word))
 
 

@@ -51,47 +51,38 @@ class Column:
         return " / ".join(text for text, _ in self.expected.most_common(4) if text)
 
 
-@dataclass
 class ChecksTable:
-    """``columns`` in the order of stages; ``cells``: for each node the check's entry by index of the column."""
+    """Every check of every node. ``columns`` in the order of stages; ``cells``: for each node the worst entry of each
+    check, by index of the column; ``letters``: for each node a letter for each column."""
 
-    columns: list[Column]
-    cells: list[dict[int, Mapping[str, Any]]]
-    letters: list[str]
-
-
-def table(report: Mapping[str, Any]) -> ChecksTable:
-    """The table of every check of every node: a cell has the worst entry of the check."""
-    numbers: dict[tuple[str, str], int] = {}
-    columns: list[Column] = []
-    cells = []
-    for node in report["nodes"]:
-        worst: dict[int, Mapping[str, Any]] = {}
-        for check in node["checks"]:
-            key = (check["stage"], check["name"])
-            number = numbers.setdefault(key, len(columns))
-            if number == len(columns):
-                columns.append(Column(*(check[key] for key in ("stage", "name", "kind", "severity", "source"))))
-            earlier = worst.get(number)
-            if earlier is None or _RANK[letter(check)] < _RANK[letter(earlier)]:
-                worst[number] = check
-        for number, check in worst.items():
-            column, sign = columns[number], letter(check)
-            column.counts[sign] += 1
-            column.severity = "required" if check["severity"] == "required" else column.severity
-            if sign != "s":
-                column.expected[check["expected"]] += 1
-        cells.append(worst)
-    _add_peers(report, columns, cells)
-    names = ["", *(stage["name"] for node in report["nodes"] for stage in node["stages"])]
-    stages = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    order = sorted(range(len(columns)), key=lambda number: (stages.get(columns[number].stage, 99), number))
-    positions = {number: position for position, number in enumerate(order)}
-    cells = [{positions[number]: check for number, check in row.items()} for row in cells]
-    letters = [
-        "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
-    ]
-    return ChecksTable([columns[number] for number in order], cells, letters)
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        by_key: dict[tuple[str, str], Column] = {}
+        for check in (check for node in report["nodes"] for check in node["checks"]):
+            if (check["stage"], check["name"]) not in by_key:
+                column = Column(*(check[field] for field in ("stage", "name", "kind", "severity", "source")))
+                by_key[column.stage, column.name] = column
+        names = ["", *(stage["name"] for node in report["nodes"] for stage in node["stages"])]
+        stages = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        columns = sorted(by_key.values(), key=lambda column: stages.get(column.stage, 99))
+        numbers = {(column.stage, column.name): number for number, column in enumerate(columns)}
+        cells = []
+        for node in report["nodes"]:
+            worst: dict[int, Mapping[str, Any]] = {}
+            for check in node["checks"]:
+                number = numbers[check["stage"], check["name"]]
+                if number not in worst or _RANK[letter(check)] < _RANK[letter(worst[number])]:
+                    worst[number] = check
+            for number, check in worst.items():
+                column, sign = columns[number], letter(check)
+                column.counts[sign] += 1
+                column.severity = "required" if check["severity"] == "required" else column.severity
+                if sign != "s":
+                    column.expected[check["expected"]] += 1
+            cells.append(worst)
+        _add_peers(report, columns, cells)
+        self.columns, self.cells = columns, cells
+        listed = ([row.get(index) for index in range(len(columns))] for row in cells)
+        self.letters = ["".join(letter(check) if check else NOT_THERE for check in row) for row in listed]
 
 
 def _add_peers(

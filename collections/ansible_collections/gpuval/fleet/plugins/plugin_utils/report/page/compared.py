@@ -4,7 +4,8 @@ this controller; a file that cannot be read is passed over, since a comparison d
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,41 +35,31 @@ class EarlierRun:
     comparable: dict[str, dict[Any, float | None]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class Comparison:
-    """``verdicts``: nodes whose verdict changed, as (name, then, now). ``changes``: figures of nodes that moved by 2 %
-    or more. ``baseline``: its title, empty without one."""
+    """The run compared with those in the results folders beside ``directory``; with nothing if it is None.
+    ``verdicts``: nodes whose verdict changed, as (name, then, now). ``changes``: figures of nodes that moved by 2 % or
+    more. ``baseline``: its title, empty without one."""
 
-    earlier: EarlierRun | None = None
-    rows: Sequence[FigureChange] = ()
-    verdicts: Sequence[tuple[str, str, str]] = ()
-    changes: Sequence[FigureChange] = ()
-    left_out: int = 0
-    baseline: str = ""
-    baseline_rows: Sequence[FigureChange] = field(default=())
+    def __init__(self, report: Mapping[str, Any], directory: Path | None) -> None:
+        now = {node["name"]: figures(node) for node in report["nodes"]} if directory else {}
+        self.baseline, self.baseline_rows = "", list[FigureChange]()
+        self.earlier: EarlierRun | None = None
+        if directory:
+            with suppress(*_DAMAGED):
+                self.baseline, self.baseline_rows = with_baseline(report, now, directory)
+            self.earlier = earlier_run(report, directory)
+        before = self.earlier or EarlierRun("", "", {}, {})
+        pairs = [pair for pair in compare(before.figures, now) if pair.then is not None and pair.now is not None]
+        for pair in pairs:
+            before.comparable.setdefault(pair.node, {})[pair.key] = pair.then
+        moved = [pair for pair in pairs if pair.change is not None and abs(pair.change) >= LEAST_DIFFERENCE]
+        moved.sort(key=lambda pair: -abs(pair.change or 0.0))
+        self.rows, self.changes, self.left_out = medians(pairs), moved[:MAX_CHANGES], max(0, len(moved) - MAX_CHANGES)
+        both = [(node["name"], before.verdicts.get(node["name"]), node["verdict"]) for node in report["nodes"]]
+        self.verdicts = [(name, then, verdict) for name, then, verdict in both if then and then != verdict]
 
     def __bool__(self) -> bool:
         return bool(self.earlier or self.baseline_rows)
-
-
-def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
-    """Compare the run with runs in the results folders beside ``directory``."""
-    now = {node["name"]: figures(node) for node in report["nodes"]}
-    try:
-        title, baseline_rows = with_baseline(report, now, directory)
-    except _DAMAGED:
-        title, baseline_rows = "", []
-    if (earlier := earlier_run(report, directory)) is None:
-        return Comparison(baseline=title, baseline_rows=baseline_rows)
-    pairs = [pair for pair in compare(earlier.figures, now) if pair.then is not None and pair.now is not None]
-    for pair in pairs:
-        earlier.comparable.setdefault(pair.node, {})[pair.key] = pair.then
-    moved = [pair for pair in pairs if pair.change is not None and abs(pair.change) >= LEAST_DIFFERENCE]
-    moved.sort(key=lambda pair: -abs(pair.change or 0.0))
-    both = [(node["name"], earlier.verdicts.get(node["name"]), node["verdict"]) for node in report["nodes"]]
-    verdicts = [(name, then, verdict) for name, then, verdict in both if then and then != verdict]
-    hidden = max(0, len(moved) - MAX_CHANGES)
-    return Comparison(earlier, medians(pairs), verdicts, moved[:MAX_CHANGES], hidden, title, baseline_rows)
 
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:

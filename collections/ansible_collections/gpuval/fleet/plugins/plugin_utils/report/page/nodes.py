@@ -3,8 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.escape import one_line
 from ...core.grouping import values_by_key
@@ -14,8 +13,7 @@ from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 from ...runs.labels import rack_of
 
 
-@dataclass(frozen=True)
-class NodeRow:
+class NodeRow(NamedTuple):
     """A node with its hardware and rack as text. ``cells``: its figures, None if it has none."""
 
     node: Mapping[str, Any]
@@ -24,29 +22,21 @@ class NodeRow:
     cells: list[ReportFigure | None]
 
 
-@dataclass(frozen=True)
 class NodeTable:
-    """The table of nodes. ``columns``: (stage, metric); ``medians``: those of the fleet, with their unit."""
+    """The table of a report's nodes, without columns that no node has a figure for. ``columns``: (stage, metric);
+    ``medians``: those of the fleet, with their unit."""
 
-    columns: list[tuple[str, str]]
-    rows: list[NodeRow]
-    medians: list[ReportFigure]
-
-
-def table(report: Mapping[str, Any]) -> NodeTable:
-    """The table of the report's nodes, without columns that no node has a figure for."""
-    figures_all = [figures(node) for node in report["nodes"]]
-    stages = dict.fromkeys(stage["name"] for node in report["nodes"] for stage in node["stages"])
-    columns = [key for key in _columns(stages) if any(key in row for row in figures_all)]
-    rows = [
-        NodeRow(node, _hardware(node), rack(node), [row.get(key) for key in columns])
-        for node, row in zip(report["nodes"], figures_all, strict=True)
-    ]
-    medians = []
-    for key in columns:
-        values = [row[key] for row in figures_all if key in row]
-        medians.append(values[0]._replace(value=statistics.median(row.value for row in values)))
-    return NodeTable(columns, rows, medians)
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        nodes = report["nodes"]
+        figures_all = [figures(node) for node in nodes]
+        stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
+        self.columns = [key for key in _columns(stages) if any(key in row for row in figures_all)]
+        self.rows = [
+            NodeRow(node, _hardware(node), rack(node), [row.get(key) for key in self.columns])
+            for node, row in zip(nodes, figures_all, strict=True)
+        ]
+        reported = ([row[key] for row in figures_all if key in row] for key in self.columns)
+        self.medians = [row[0]._replace(value=statistics.median(one.value for one in row)) for row in reported]
 
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
