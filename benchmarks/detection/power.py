@@ -27,7 +27,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.node_checks import JudgedRun, case_of, checks_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.node_checks import JudgedRun, NodeCase, checks_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from goals import FIGURE_STAGES, SETTINGS, Fleet, share
@@ -88,7 +88,7 @@ def named(
         fleet.put(name, {entry["stage"]: {**record, "metrics": metrics, "exit_code": 0}})
     judged = JudgedRun(fleet.run, fleet.evidence, JudgeContext(checks), subjects_of(fleet.run, fleet.evidence))
     judged.compare_nodes()
-    nodes = {name: checks_of(case_of(name, judged)) for name in {name for name, *_ in faults.values()}}
+    nodes = {name: checks_of(NodeCase(name, judged)) for name in {name for name, *_ in faults.values()}}
     fleet.evidence = before
     for target, (name, part, _) in faults.items():
         metric = entries[target[0]]["metric"]

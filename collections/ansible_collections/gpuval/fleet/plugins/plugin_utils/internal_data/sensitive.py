@@ -2,7 +2,6 @@
 
 import contextlib
 import getpass
-import ipaddress
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
 from ..records import environment
+from .addresses import canonical
 from .conversion import InternalData
 from .ordinary_names import is_ordinary
 
@@ -121,16 +121,13 @@ class Sensitive(InternalData):
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
         name = name.strip().strip("[]")
-        try:
-            self.addresses.add(str(ipaddress.ip_address(name.partition("%")[0])))
-        except ValueError:
-            if is_ordinary(name):  # ordinary words are no names
-                return
-            if node is None:
-                self.hosts.add(name)
-            else:
-                self.nodes_of.setdefault(name, set()).add(node)
-                (self.claimed if claimed else self.declared).add(name)
+        if address := canonical(name):
+            self.addresses.add(address)
+        elif node is None and not is_ordinary(name):  # ordinary words are no names
+            self.hosts.add(name)
+        elif node is not None and not is_ordinary(name):
+            self.nodes_of.setdefault(name, set()).add(node)
+            (self.claimed if claimed else self.declared).add(name)
 
 
 def switch_names(name: str) -> set[str]:

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core import extensions, units
@@ -70,17 +70,37 @@ class Deviation(NamedTuple):
     usual: float
 
 
-@dataclass
 class ComparedFigure:
     """One figure on all nodes of a kind. ``best``: by node its best part's lead; ``far``: parts beyond the margin."""
 
-    rule: "ComparisonRule"
-    nodes: int
-    parts: int
-    count: int
-    spread: float = 0.0
-    best: dict[int, float] = field(default_factory=dict)
-    far: dict[int, list[Deviation]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self, rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> None:
+        self.rule, self.parts = rule, len(parts)
+        self.nodes = len({number for column in parts.values() for number in column.nodes})
+        together = [value for column in parts.values() for value in column.values]
+        self.count, self.spread = len(together), 0.0
+        self.best: dict[int, float] = {}
+        self.far: dict[int, list[Deviation]] = defaultdict(list)
+        if self.nodes >= MIN_NODES and min(together) != max(together):
+            self._compare(parts, statistics.median(together))
+
+    def _compare(self, parts: Mapping[str, PartValues], all_parts: float) -> None:
+        rule, sizes = self.rule, list[float]()
+        sign = -1 if rule.worse == "lower" else 1
+        for part, column in parts.items():
+            usual = statistics.median(column.values) if len(column.values) >= MIN_NODES else all_parts
+            base = usual + rule.offset
+            for number, value in zip(column.nodes, column.values, strict=True) if base > 0 else ():
+                size = sign * math.log(max(LEAST_RATIO, (value + rule.offset) / base))
+                sizes.append(size)
+                worse = abs(size) if rule.worse == "either" else size
+                if worse > rule.least:
+                    self.far[number].append(Deviation(worse, part, value, usual))
+                elif worse < 0:
+                    self.best[number] = max(-worse, self.best.get(number, 0.0))
+        cut = len(sizes) // TRIMMED
+        middle = sorted(sizes)[cut : len(sizes) - cut]
+        if middle and middle[0] != middle[-1]:
+            self.spread = statistics.pstdev(middle) / TRIMMED_DEVIATION
 
 
 def compare(
@@ -89,7 +109,8 @@ def compare(
     """Entries of figures far from other nodes': for each node one per metric, and for the fleet one per SKU."""
     figures: dict[FigureKey, ComparedFigure] = {}
     for key, parts in _collected(subjects, tuple(informational)).items():
-        if figure := _compared(comparison_rule_of(key.metric), parts):
+        figure = ComparedFigure(comparison_rule_of(key.metric), parts)
+        if figure.nodes >= MIN_NODES:
             figures[key] = figure
     _moderate(figures)
     of_nodes: dict[str, list[Entry]] = defaultdict(list)
@@ -148,36 +169,6 @@ def _collected(
                 column.nodes.append(number)
                 column.values.append(value)
     return figures
-
-
-def _compared(rule: "ComparisonRule", parts: Mapping[str, PartValues]) -> ComparedFigure | None:
-    """Compare one figure between all nodes; None if too few nodes report it."""
-    nodes = len({number for column in parts.values() for number in column.nodes})
-    if nodes < MIN_NODES:
-        return None
-    together = [value for column in parts.values() for value in column.values]
-    figure = ComparedFigure(rule, nodes, len(parts), len(together))
-    if min(together) == max(together):
-        return figure
-    all_parts = statistics.median(together)
-    sign = -1 if rule.worse == "lower" else 1
-    sizes: list[float] = []
-    for part, column in parts.items():
-        usual = statistics.median(column.values) if len(column.values) >= MIN_NODES else all_parts
-        base = usual + rule.offset
-        for number, value in zip(column.nodes, column.values, strict=True) if base > 0 else ():
-            size = sign * math.log(max(LEAST_RATIO, (value + rule.offset) / base))
-            sizes.append(size)
-            worse = abs(size) if rule.worse == "either" else size
-            if worse > rule.least:
-                figure.far[number].append(Deviation(worse, part, value, usual))
-            elif worse < 0:
-                figure.best[number] = max(-worse, figure.best.get(number, 0.0))
-    cut = len(sizes) // TRIMMED
-    middle = sorted(sizes)[cut : len(sizes) - cut]
-    if middle and middle[0] != middle[-1]:
-        figure.spread = statistics.pstdev(middle) / TRIMMED_DEVIATION
-    return figure
 
 
 def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:

@@ -7,8 +7,7 @@ when a list declares it informational, with a reason.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import extensions
 from ..core.escape import one_line
@@ -27,20 +26,11 @@ from .kinds import KINDS
 MAX_SHOWN = 100
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(NamedTuple):
     """Gaps of metrics and checks, sorted. ``unjudged``: ``stage/metric``. ``unreported``: ``check (stage/metric)``."""
 
     unjudged: tuple[str, ...]
     unreported: tuple[str, ...]
-
-    @property
-    def complete(self) -> bool:
-        return not self.unjudged and not self.unreported
-
-    def document(self) -> dict[str, list[str]]:
-        """The gaps as the report keeps them, limited in number because nodes choose the names."""
-        return {key: first_lines(names, MAX_SHOWN) for key, names in vars(self).items()}
 
 
 def compare(
@@ -71,8 +61,11 @@ def compare(
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 
 
-def of_report(nodes: Sequence[Document], checks: Iterable[Check], informational: Sequence[Informational]) -> Coverage:
-    """The gaps of a judged run. A check counts as unreported if it applied to a stage that ended well."""
+def of_report(
+    nodes: Sequence[Document], checks: Iterable[Check], informational: Sequence[Informational]
+) -> dict[str, list[str]] | None:
+    """The gaps of a judged run, limited in number because nodes choose the names; None without gaps. A check counts as
+    unreported if it applied to a stage that ended well."""
     reported: dict[str, set[str]] = defaultdict(set)
     applied: set[str] = set()
     for node in nodes:
@@ -82,7 +75,8 @@ def of_report(nodes: Sequence[Document], checks: Iterable[Check], informational:
         applied |= {
             check["name"] for check in node["checks"] if check["verdict"] != "skipped" and check["stage"] in ended_well
         }
-    return compare(reported, checks, informational, applied)
+    gaps = compare(reported, checks, informational, applied)._asdict()
+    return {key: first_lines(names, MAX_SHOWN) for key, names in gaps.items()} if any(gaps.values()) else None
 
 
 OPEN_STATES = frozenset({"missing", "pending", "skipped", "cancelled"})

@@ -204,7 +204,7 @@ def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
     )  # fmt: skip
     if facts is None or not isinstance(facts["environment"].get("nics"), list):
         return [entry("missing", "no facts say which NICs the node has")]
-    ports = _ports(facts["environment"]["nics"])
+    ports = _ports(facts["environment"])
     slow = {name: f"{speed / 1e9:g} Gb/s" for name, (_, speed) in ports.items() if rate and speed < rate}
     lacks = {**slow, **{name: state for name, (state, _) in ports.items() if state != ACTIVE}}
     bad = [f"{name} ({lacks[name]})" for name in ports if name in lacks]
@@ -213,17 +213,14 @@ def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
     return [entry("pass" if good >= count else "fail", f"{reason}; {count} were ordered", value=good)]
 
 
-def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
+def _ports(facts: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     """State and bits/s of each RDMA port by its name, from facts, which are not trusted."""
     states: dict[str, tuple[str, float]] = {}
-    for nic in nics:
-        ports = nic.get("ports") if isinstance(nic, dict) and nic.get("kind") == "rdma" else None
-        for port in ports if isinstance(ports, list) else ():
-            if isinstance(port, dict):
-                speed = port.get("rate_bits_per_second")
-                name = f"{nic.get('name')}:{port.get('port')}"[:64]
-                bits = min(max(speed, 0), MOST_BITS) if isinstance(speed, (int, float)) else 0
-                states[name] = str(port.get("state"))[:32], bits
+    for nic in (nic for nic in environment.objects(facts, "nics[]") if nic.get("kind") == "rdma"):
+        for port in environment.objects(nic, "ports[]"):
+            speed = port.get("rate_bits_per_second")
+            bits = min(max(speed, 0), MOST_BITS) if isinstance(speed, (int, float)) else 0
+            states[f"{nic.get('name')}:{port.get('port')}"[:64]] = str(port.get("state"))[:32], bits
     return states
 
 

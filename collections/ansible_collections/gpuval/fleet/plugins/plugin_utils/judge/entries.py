@@ -53,23 +53,10 @@ class _EntryFields:
 
 def entry_of(check: Check, verdict: str, reason: str, **fields: Any) -> Entry:
     """The entry of a criterion; failed advice is a warning. The criterion's remedy is for failed figures only."""
-    own = {
-        "name": check.name,
-        "stage": check.stage,
-        "metric": check.metric,
-        "kind": check.kind,
-        "severity": check.severity,
-        "verdict": "warn" if verdict == "fail" and not check.required else verdict,
-        "part": "node",
-        "value": None,
-        "unit": check.unit or "",
-        "expected": check.expected,
-        "reason": reason,
-        "source": check.source,
-        "remedy": check.remedy,
-        **fields,
-    }
-    return vars(_EntryFields(own))
+    shown = "warn" if verdict == "fail" and not check.required else verdict
+    declared = {name: getattr(check, name) for name in ("metric", "severity", "expected", "source", "remedy")}
+    own = {**declared, "unit": check.unit or "", **fields}
+    return own_entry(check.name, check.stage, check.kind, shown, reason, **own)
 
 
 def own_entry(

@@ -4,11 +4,11 @@ A slow GPU slows its links, and all GPUs wait for it in training. The part that 
 comes first, then the next by what is left. Of equals the smaller counts: link, GPU, NUMA node, host, GPU switch.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ..core.grouping import values_by_key
 from ..core.stage_traits import traits_of_stages
 from ..records import environment, launch_errors
 from ..records.documents import Record
@@ -54,12 +54,10 @@ class PartLayout:
             str(device.get("address")): device.get("numa_node")
             for device in environment.objects(evidence, "pci_accelerators[]")
         }
-        numa_nodes: dict[str, set[str]] = defaultdict(set)
-        for position, gpu in enumerate(environment.objects(evidence, "gpus[]")):
-            number = numa_by_address.get(str(gpu.get("pci_address")))
-            if isinstance(number, int):
-                numa_nodes[f"NUMA node {number}"].add(f"gpu:{gpu.get('index', position)}")
-        return cls(int(subject.gpus or 0), {name: frozenset(gpus) for name, gpus in numa_nodes.items()})
+        gpus = enumerate(environment.objects(evidence, "gpus[]"))
+        numbered = ((numa_by_address.get(str(gpu.get("pci_address"))), gpu.get("index", at)) for at, gpu in gpus)
+        by_numa = values_by_key((number, f"gpu:{index}") for number, index in numbered if isinstance(number, int))
+        return cls(int(subject.gpus or 0), {f"NUMA node {number}": frozenset(its) for number, its in by_numa.items()})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..core.escape import one_line
 from ..records.documents import LAUNCHED, RUN_ENDED, Document, EvidenceProblem, Record
@@ -132,50 +131,28 @@ class JudgedRun:
 METRICS_OF_PORTS = frozenset({"optics_alarm_count", "link_down_new_count", "link_symbol_error_new_ratio"})
 
 
-@dataclass(frozen=True)
 class NodeCase:
     """One node of a run, with all that its checks need. ``expected``: its entry in the run document. ``ends``: how each
     stage ended; empty for a node that was not ``started``, for which the ``launch`` check is enough."""
 
-    name: str
-    run: JudgedRun
-    expected: Document
-    subject: Subject
-    identity: dict[str, Any]
-    problems: list[EvidenceProblem]
-    launch: Entry
-    started: bool
-    ends: Mapping[str, Entry]
-
-    @property
-    def facts(self) -> Record | None:
-        return self.record(FACTS)
+    def __init__(self, name: str, run: JudgedRun) -> None:
+        evidence = run.evidence
+        self.name, self.run = name, run
+        self.expected, self.subject = run.document["nodes"][name], run.subjects[name]
+        self.facts = self.record(FACTS)
+        self.identity = identity_of(self.facts)
+        self.problems = run.problems[name] + stages_not_asked(name, self.expected["stages"], evidence)
+        self.launch = launch_check(name, evidence.launches.get(name), self.subject.records)
+        if evidence.resume and not evidence.launches.get(name) and self.launch["verdict"] == "missing":
+            self.launch["remedy"] = evidence.resume
+        self.started = bool(self.subject.records) or self.launch["verdict"] != "missing"
+        self.ends = {end.stage: judge_end(end) for end in run.ends[name]} if self.started else {}
 
     def record(self, stage: str) -> Record | None:
         return self.subject.records.get(stage)
 
     def is_of_gang(self, stage: str) -> bool:
         return stage in self.expected.get("gang_stages", ())
-
-
-def case_of(name: str, run: JudgedRun) -> NodeCase:
-    """Collect all that the checks of a node need."""
-    expected, subject, evidence = run.document["nodes"][name], run.subjects[name], run.evidence
-    launch = launch_check(name, evidence.launches.get(name), subject.records)
-    if evidence.resume and not evidence.launches.get(name) and launch["verdict"] == "missing":
-        launch["remedy"] = evidence.resume
-    started = bool(subject.records) or launch["verdict"] != "missing"
-    return NodeCase(
-        name,
-        run,
-        expected,
-        subject,
-        identity_of(subject.records.get(FACTS)),
-        run.problems[name] + stages_not_asked(name, expected["stages"], evidence),
-        launch,
-        started,
-        {end.stage: judge_end(end) for end in run.ends[name]} if started else {},
-    )
 
 
 def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
@@ -269,9 +246,8 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
 def _with_contradictions(checks: list[Entry], case: NodeCase) -> list[Entry]:
     """The checks, with those of contradictory records. A failed figure explains contradictions of its own."""
     failed = {check["metric"] for check in checks if check["verdict"] == "fail"}
-    stages = {stage: case.is_of_gang(stage) for stage in case.ends}
-    contradictions = (coherence.checks(case.subject, *stage, failed) for stage in stages.items())
-    return [*checks, *(entry for entries in contradictions for entry in entries)]
+    found = (coherence.checks(case.subject, stage, case.is_of_gang(stage), failed) for stage in case.ends)
+    return [*checks, *itertools.chain(*found)]
 
 
 def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:

@@ -30,7 +30,7 @@ from .criteria import checks_digest, informational_of, of_stage
 from .entries import headline, verdict_and_class
 from .identity import find_twins, identity_of
 from .kinds import JudgeContext
-from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked, was_slow
+from .node_checks import JudgedRun, NodeCase, checks_of, clean_problem, stages_not_asked, was_slow
 from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
 from .subjects import subject_of, subjects_of
@@ -130,7 +130,7 @@ def _judge_nodes(
     with beside(lambda: (analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
         judged.compare_figures()
-        parts = by_halves(lambda part: [_judge_case(case_of(name, judged)) for name in part], names)
+        parts = by_halves(lambda part: [_judge_case(NodeCase(name, judged)) for name in part], names)
         nodes = [node for part in parts for node in part]
         analysis, digests = analyse_beside()
     for node in nodes:
@@ -167,9 +167,8 @@ def _fleet_report(judged: JudgedRun, nodes: Sequence[Document], narrowed: Sequen
     run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], MAX_REASON)
-    gaps = coverage.of_report(nodes, criteria, informational_of(criteria))
     optional = {
-        "coverage": None if gaps.complete else gaps.document(),
+        "coverage": coverage.of_report(nodes, criteria, informational_of(criteria)),
         "not_tested": coverage.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
         **more,
     }
@@ -211,7 +210,7 @@ def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> 
 
 def judge_node(run: Document, name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
     """The report's entry of one node from its own records: ``context`` has no comparison of nodes."""
-    return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
+    return _judge_case(NodeCase(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
 
 def to_measure_again(
