@@ -165,7 +165,7 @@ def judge(folder: Path) -> None:
     run_folder = RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
-    earlier, _ = earlier_faults.read(run_folder, run, actions.shipped().window_days)
+    earlier, _ = earlier_faults.read(run_folder, run, actions.shipped()["window_days"])
     facts = judging.present_facts(run_folder, run, earlier=earlier)
     gangs = document.read(run_folder)
     inputs = judging.read_inputs(run_folder, run, checks, gangs=gangs, facts=facts, results=run_folder.results)

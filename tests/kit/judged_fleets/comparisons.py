@@ -371,7 +371,7 @@ def whole_fleets(_folder):
 def _baseline_of(made, report=None, **options):
     report = report or made.judged(alone=False)["report"]
     options = {"name": "site", "version": 1, "created_at": TIME, **options}
-    return baseline.Baseline.of(make_baseline.make(report, **options))
+    return baseline.Baseline(make_baseline.make(report, **options))
 
 
 @fleet
@@ -453,11 +453,11 @@ def baselines(_folder):
     places = copy.deepcopy(dict(made["good"].document))
     for figure in places["figures"]:
         figure.get("places", {}).pop("gpu:3", None)
-    documents["against_good_without_a_place"] = odd.judged(baseline=baseline.Baseline.of(places), alone=False)
+    documents["against_good_without_a_place"] = odd.judged(baseline=baseline.Baseline(places), alone=False)
     for figure in places["figures"]:
         figure.pop("places", None)
         figure["unit"] = "watts" if figure["metric"] == NODE else figure["unit"]
-    documents["against_an_older_one"] = odd.judged(baseline=baseline.Baseline.of(places), alone=False)
+    documents["against_an_older_one"] = odd.judged(baseline=baseline.Baseline(places), alone=False)
     documents["against_none"] = odd.judged(alone=False)
     return documents
 

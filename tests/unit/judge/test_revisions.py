@@ -187,7 +187,7 @@ def test_the_error_of_a_speed_is_the_least_deviation(uncertainty, verdict_):
 
 def made(run, evidence):
     report = judged((run, evidence))
-    return baseline.Baseline.of(make_baseline.make(report, name="b", version=1, created_at=TIME))
+    return baseline.Baseline(make_baseline.make(report, name="b", version=1, created_at=TIME))
 
 
 def test_a_baseline_of_medians_is_held_against_medians():

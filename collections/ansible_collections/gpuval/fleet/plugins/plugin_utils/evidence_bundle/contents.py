@@ -11,7 +11,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,27 @@ _STAGE_FILE = re.compile(r"[a-z][a-z0-9_]{0,31}(\.json|\.log|\.series\.json)", r
 FILES_PER_LINE = 5000
 
 
-@dataclass(frozen=True)
 class BundleSources:
-    """The files of a bundle: by relative path where each comes from."""
+    """The files of a judged run's bundle. ``paths``: by relative path where each comes from."""
 
-    folder: RunFolder
-    paths: Mapping[str, Path]
+    def __init__(self, folder: RunFolder) -> None:
+        """Raises EvidenceBundleError, or RunError for what is missing or damaged."""
+        run = folder.read_run()
+        judge_again = f"run `make report RUN={run['run_id']}`, then `make evidence RUN={run['run_id']}`"
+        if run["finished_at"] is None:
+            ends = "its own controller ends it by `make report`; then here " if folder.is_imported else ""
+            raise EvidenceBundleError(f"run {run['run_id']} has not ended: {ends}{judge_again}")
+        if not (folder.path / "report.json").is_file() or judging.kept_facts(folder) is None:
+            raise EvidenceBundleError(f"run {run['run_id']} has no report of this release: {judge_again}")
+        gangs = gang_document.read(folder)
+        rounds = [(below, below.read_run()) for below in gang_document.round_folders(folder, gangs)]
+        of_run = [path for below, of_round in [(folder, run), *rounds] for path in _files_of_run(below, of_round)]
+        paths = {f"{RUN}/{path.relative_to(folder.path).as_posix()}": path for path in of_run}
+        paths |= {f"{DATA}/{name}": path for name, path in _data_files(COLLECTION, DATA_FILES)}
+        for place in extensions.folders():
+            named = _data_files(place, EXTENSION_FILES)
+            paths |= {f"{EXTENSIONS}/{place.name}/{name}": path for name, path in named}
+        self.folder, self.paths = folder, dict(sorted(paths.items()))
 
     @property
     def target(self) -> Path:
@@ -65,26 +79,6 @@ class BundleSources:
                     say(f"evidence bundle: {number:,} of {len(self.paths):,} files copied")
         except OSError as error:
             raise EvidenceBundleError(f"{target}: the files cannot be copied: {reason_of(error)}") from error
-
-
-def sources_of(folder: RunFolder) -> BundleSources:
-    """The files of a judged run's bundle. Raises EvidenceBundleError, or RunError for what is missing or damaged."""
-    run = folder.read_run()
-    judge_again = f"run `make report RUN={run['run_id']}`, then `make evidence RUN={run['run_id']}`"
-    if run["finished_at"] is None:
-        ends = "its own controller ends it by `make report`; then here " if folder.is_imported else ""
-        raise EvidenceBundleError(f"run {run['run_id']} has not ended: {ends}{judge_again}")
-    if not (folder.path / "report.json").is_file() or judging.kept_facts(folder) is None:
-        raise EvidenceBundleError(f"run {run['run_id']} has no report of this release: {judge_again}")
-    gangs = gang_document.read(folder)
-    rounds = [(below, below.read_run()) for below in gang_document.round_folders(folder, gangs)]
-    of_run = [path for below, of_round in [(folder, run), *rounds] for path in _files_of_run(below, of_round)]
-    paths = {f"{RUN}/{path.relative_to(folder.path).as_posix()}": path for path in of_run}
-    paths |= {f"{DATA}/{name}": path for name, path in _data_files(COLLECTION, DATA_FILES)}
-    for place in extensions.folders():
-        named = _data_files(place, EXTENSION_FILES)
-        paths |= {f"{EXTENSIONS}/{place.name}/{name}": path for name, path in named}
-    return BundleSources(folder, dict(sorted(paths.items())))
 
 
 def _files_of_run(folder: RunFolder, run: Mapping[str, Any]) -> Iterator[Path]:

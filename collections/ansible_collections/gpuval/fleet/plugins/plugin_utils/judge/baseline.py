@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,13 @@ TORCH, TRAINING_SETUP = SETUPS = ("torch", "fingerprints.training_setup")
 LEAST_NODES = 8
 
 
-@dataclass(frozen=True)
 class Baseline:
     """A document of ``gpuval.baseline/1``, with its figures by stage, metric and kind of part."""
 
-    document: Document
-    figures: Mapping[tuple[str, str, str], Sequence[Document]]
-
-    @classmethod
-    def of(cls, document: Document) -> "Baseline":
+    def __init__(self, document: Document) -> None:
+        self.document = document
         figures = (((figure["stage"], figure["metric"], figure["scope"]), figure) for figure in document["figures"])
-        return cls(document, values_by_key(figures))
+        self.figures = values_by_key(figures)
 
     @property
     def digest(self) -> str:
@@ -101,7 +96,7 @@ def read(path: Path, run_id: str = "") -> Baseline:
             f"{path}: spreads of run {run_id}, which they cannot judge: leave out gpuval_baseline, or name a file that "
             "`make calibrate` makes of another run"
         )
-    return Baseline.of(document)
+    return Baseline(document)
 
 
 def _parse_float(text: str) -> float:

@@ -2,10 +2,9 @@
 
 import operator
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..core import schemas, units
 from ..core.errors import SettingError
@@ -25,12 +24,13 @@ _FAR, _DEVIATIONS = 0.03, 4.0
 _ENDS = ("_bus_bytes_per_second", "_bytes_per_second", "_tflops", "_seconds")
 
 
-@dataclass
-class _Gathered:
-    """All values of one figure by node and part, and the spreads of their repeats."""
+class MeasuredPart(NamedTuple):
+    """The figure of one part of a node, and the spread of its repeats if it is known."""
 
-    nodes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    spreads: list[float] = field(default_factory=list)
+    node: str
+    part: str
+    value: float
+    spread: float | None
 
 
 _Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]]
@@ -45,11 +45,8 @@ def make(report: Document, *, name: str, version: int, created_at: str, spreads_
     if any("versions" not in node for node in accepted):
         run_id = report["run"]["run_id"]
         raise SettingError(f"the report on run {run_id} is of release 1.0: `make report RUN={run_id}`, then try again")
-    gathered: dict[_Key, _Gathered] = defaultdict(_Gathered)
-    for node in accepted:
-        for stage in node["stages"]:
-            _gather(node, stage, gathered)
-    figures = [*filter(None, (_figure(key, gathered[key]) for key in sorted(gathered, key=repr)))]
+    parts = values_by_key(pair for node in accepted for stage in node["stages"] for pair in _measured(node, stage))
+    figures = [*filter(None, (_figure(key, parts[key]) for key in sorted(parts, key=repr)))]
     if not figures:
         raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
     spreads = spreads_of(figures) if spreads_only else []
@@ -73,7 +70,8 @@ def make(report: Document, *, name: str, version: int, created_at: str, spreads_
     return document
 
 
-def _gather(node: Document, stage: Document, gathered: dict[_Key, _Gathered]) -> None:
+def _measured(node: Document, stage: Document) -> Iterator[tuple[_Key, MeasuredPart]]:
+    """The speeds of a stage that succeeded, each with what tells its figure from others."""
     if stage["state"] != "success":
         return
     reported = {
@@ -98,22 +96,21 @@ def _gather(node: Document, stage: Document, gathered: dict[_Key, _Gathered]) ->
             continue
         scope, revision = part.split(":")[0], revision_of(metric)
         key = (stage["name"], metric["name"], scope, unit, revision, kind_of(node), gpus, stage["workload"], setup)
-        figure = gathered[key]
-        figure.nodes[node["name"]][part] = value
         base = next((metric["name"].removesuffix(end) for end in _ENDS if metric["name"].endswith(end)), "")
         spread = spreads.get((f"{base}_spread_ratio", part)) if base else None
-        if spread is not None:
-            figure.spreads.append(spread)
+        yield key, MeasuredPart(node["name"], part, value, spread)
 
 
-def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
+def _figure(key: _Key, measured: Sequence[MeasuredPart]) -> dict[str, Any] | None:
     """A figure of the baseline; None where too few parts reported it."""
     stage, metric, scope, unit, revision, sku, gpus, workload, setup = key
     # Only nodes with the usual number of parts: a node that reports a thousand links has no thousand votes.
-    sizes = Counter(len(node) for node in gathered.nodes.values())
+    sizes = Counter(Counter(one.node for one in measured).values())
     most, _ = min(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
-    by_node = {name: node for name, node in gathered.nodes.items() if len(node) == most}
-    nodes = [list(node.values()) for node in by_node.values()]
+    of_nodes = values_by_key((one.node, one) for one in measured)
+    by_node = [{one.part: one.value for one in parts} for parts in of_nodes.values() if len(parts) == most]
+    nodes = [list(node.values()) for node in by_node]
+    spreads = [one.spread for one in measured if one.spread is not None]
     values = [value for node in nodes for value in node]
     group = peer_statistics.Peers.without_the_far(values, _FAR, _DEVIATIONS)
     good = group.near(values, _FAR, _DEVIATIONS) if group else []
@@ -131,9 +128,9 @@ def _figure(key: _Key, gathered: _Gathered) -> dict[str, Any] | None:
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
         "high": max(good), "nodes": len(by_node), "parts": len(good), "far_off": len(values) - len(good),
         "between_nodes_ratio": _spread(middles), "within_nodes_ratio": _spread(deviations) if scope != "node" else None,
-        "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
+        "repeats_ratio": statistics.median(spreads) if spreads else None,
     }  # fmt: skip
-    places = _spread_by_part(by_node.values()) if scope == "gpu" else {}
+    places = _spread_by_part(by_node) if scope == "gpu" else {}
     return figure | ({"places": places} if places else {}) | ({"revision": revision} if revision > 1 else {})
 
 

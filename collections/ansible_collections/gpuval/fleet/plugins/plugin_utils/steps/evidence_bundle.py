@@ -22,7 +22,7 @@ def evidence_bundle(
     keyed hashes in place of names."""
     folder, state_dir = action.folder(options), project_path(store["state_dir"])
     key = signing_keys.read_private_key(state_dir)
-    sources = contents.sources_of(folder)
+    sources = contents.BundleSources(folder)
     result = {"path": str(sources.target), "files": len(sources.paths)}
     is_made, target = sources.is_made(), folder.path / derived.FOLDER
     if action.check_mode:

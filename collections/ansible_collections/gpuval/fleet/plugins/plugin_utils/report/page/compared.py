@@ -66,7 +66,7 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
     """The baseline's title, and its figures beside those of the most common kind of node in the run."""
     if not (stored := applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")):
         return "", []
-    baseline = Baseline.of(json.loads(stored["text"]))
+    baseline = Baseline(json.loads(stored["text"]))
     kinds = [(node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"]]
     kind = Counter(kinds).most_common(1)[0][0] if kinds else None
     alike = [node for node, node_kind in zip(report["nodes"], kinds, strict=True) if node_kind == kind]
