@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from gpuval_node.node_directory import boot_id
 
@@ -34,11 +34,7 @@ def fetch(
     files: dict[str, dict[str, str]] = {}
     digests = {key: [sha256] for key, sha256 in uploaded.items()}
     total, more = 0, False
-    for key in directory.result_keys():
-        data = _read(directory, key)
-        if data is None:
-            continue
-        sha256 = digest(data)
+    for key, data, sha256 in _read_results(directory):
         digests[key] = sorted({sha256, uploaded.get(key, sha256)})
         if more or since.get(key) in (sha256, "*") or (not_uploaded and uploaded.get(key) == sha256):
             continue
@@ -70,8 +66,6 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
     state = states.load(directory.state)
     stages = stage_states(directory)
     uploaded = read_ledger(directory.uploaded)
-    contents = {key: _read(directory, key) for key in directory.result_keys()}
-    digests = {key: digest(data) for key, data in contents.items() if data is not None}
     outcome = machine.outcome(stages.values()) if stages else "running"
     return {
         "running": holder is not None,
@@ -79,7 +73,7 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
         "outcome": None if outcome == "running" else outcome,
         "attempt": state.attempt,
         "stages": stages,
-        "not_uploaded": [key for key, sha256 in digests.items() if uploaded.get(key) != sha256],
+        "not_uploaded": [key for key, _, sha256 in _read_results(directory) if uploaded.get(key) != sha256],
         "store_reachable": state.store_reachable,
         "message": state.store_message,
     }
@@ -99,9 +93,10 @@ def stage_states(directory: NodeDirectory) -> dict[str, str]:
     return dict(sorted(state_by_stage.items(), key=lambda pair: (places.get(pair[0], -1), pair[0])))
 
 
-def _read(directory: NodeDirectory, key: str) -> Optional[bytes]:
-    """Return the content of a result file; None if it is gone or no regular file (a stage may have planted a link)."""
-    try:
-        return read_bounded(directory.result(key), MAX_OBJECT_BYTES)
-    except OSError:
-        return None
+def _read_results(directory: NodeDirectory) -> Iterator[tuple[str, bytes, str]]:
+    """Yield key, content and digest of all results, records first, without those that are gone meanwhile or no regular
+    files: a stage may have planted a link."""
+    for key in directory.result_keys():
+        with contextlib.suppress(OSError):
+            data = read_bounded(directory.result(key), MAX_OBJECT_BYTES)
+            yield key, data, digest(data)

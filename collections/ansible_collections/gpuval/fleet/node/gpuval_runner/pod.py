@@ -19,12 +19,10 @@ from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.log import note
 from gpuval_runner.outcome import StageStop
-from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.plan import Stage
 from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord
 from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, uploading
-from gpuval_runner.stage import StageContext
 from gpuval_runner.text import one_line
-from gpuval_runner.upload import Uploader
 
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
@@ -55,8 +53,8 @@ def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[P
             note(f"not removed: {problem}")
         restore_earlier_records(directory.source, directory)
         with uploading(options) as uploader:
-            runner = _PodRunner(options, plan, uploader, interrupt, stage)
-            record = runner.run_own_stage()
+            runner = _PodRunner(options, plan, uploader, interrupt)
+            record = runner.run_own_stage(stage)
             uploaded = finish_uploads(uploader, Interrupt())
         if not uploaded:
             print_record(record)
@@ -108,39 +106,23 @@ def _tee(data: bytes) -> None:
 class _PodRunner(Runner):
     """Runs one stage of a plan whose other stages run in containers of their own."""
 
-    def __init__(
-        self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt, own_stage: str
-    ) -> None:
-        super().__init__(options, plan, uploader, interrupt)
-        self._own = own_stage
-
-    def run_own_stage(self) -> StageRecord:
+    def run_own_stage(self, name: str) -> StageRecord:
         """Run this container's stage, or end it with a reason without running it; returns its final record."""
+        self._own = name
         self.open()
-        if self.records[self._own].state not in machine.FINISHED:
-            halt = self.halt()
-            earlier = takewhile(lambda stage: stage.name != self._own, self.plan.stages)  # those that ended decide, too
+        if self.records[name].state not in machine.FINISHED:
+            earlier = takewhile(lambda stage: stage.name != name, self.plan.stages)  # those that ended decide, too
             deciding = [stage for stage in earlier if self.records[stage.name].state in machine.FINISHED]
-            deciding.append(self.plan.stage(self._own))
-            step = machine.next_step(deciding, self.stage_states(), halt.reason if halt else None)
-            if isinstance(step, machine.Close):
-                self.close_stage(step)
-            else:
-                self.run_stage(self._own)
+            self.take_step([*deciding, self.plan.stage(name)])
         self._save_state()
-        return self.records[self._own]
+        return self.records[name]
 
-    def _context(self, name: str) -> StageContext:
-        """Return a stage's context as on a host; a stage that stays prints its record if it cannot be uploaded."""
-        context = super()._context(name)
-
-        def stays(record: StageRecord) -> bool:
-            may_stay = context.stays(record)
-            if may_stay and not finish_uploads(self._uploader, self.interrupt):
-                print_record(record)
-            return may_stay
-
-        return replace(context, stays=stays)
+    def stays(self, stage_record: StageRecord) -> bool:
+        """Whether a stage that is done may keep its process; then prints a record that cannot be uploaded."""
+        may_stay = super().stays(stage_record)
+        if may_stay and not finish_uploads(self._uploader, self.interrupt):
+            print_record(stage_record)
+        return may_stay
 
     def halt(self) -> Optional[StageStop]:
         """Return why no work may go on, as on a host; but a signal ends the stage for good, with its container."""

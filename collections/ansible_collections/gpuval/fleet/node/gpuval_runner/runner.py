@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -173,20 +173,23 @@ class Runner:
     def run_plan(self) -> str:
         """Run all stages that are due; returns the plan's outcome, ``running`` when a signal ended the runner."""
         self.open()
-        while not self.interrupt.signal:
-            halt = self.halt()
-            step = machine.next_step(self.plan.stages, self.stage_states(), halt.reason if halt else None)
-            if step is None:
-                break
-            if isinstance(step, machine.Close):
-                self.close_stage(step)
-            else:
-                self.run_stage(step)
+        while not self.interrupt.signal and self.take_step(self.plan.stages):
+            pass
         outcome = self.outcome()
         self.state.outcome = None if outcome == "running" else outcome
         self.state.current = None
         self._save_state()
         return outcome
+
+    def take_step(self, stages: Sequence[Stage]) -> bool:
+        """Run or close the next stage of `stages`; returns False if all have ended."""
+        halt = self.halt()
+        step = machine.next_step(stages, self.stage_states(), halt.reason if halt else None)
+        if isinstance(step, machine.Close):
+            self.close_stage(step)
+        elif step is not None:
+            self.run_stage(step)
+        return step is not None
 
     def open(self) -> None:
         """End leftover processes and containers of an earlier runner, and update every stage's record to this plan."""
@@ -302,9 +305,13 @@ class Runner:
             started=self._started,
             tick=self.note_store,
             tee=self.options.tee,
-            stays=lambda _record: name == self.plan.stages[-1].name,
+            stays=self.stays,
             superseded=lambda: newer_plan(self.directory.plan, self.plan),
         )
+
+    def stays(self, stage_record: StageRecord) -> bool:
+        """Whether a stage that is done may keep its process: the last one."""
+        return stage_record.stage == self.plan.stages[-1].name
 
     def _started(self, pid: int) -> None:
         process = look(pid)

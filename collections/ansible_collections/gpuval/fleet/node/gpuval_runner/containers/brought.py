@@ -51,15 +51,16 @@ def note(directory: NodeDirectory, command: str, image: Image, before: Optional[
     """Record that the run is about to bring an image; `before` is the id of the image that had the reference.
     `named`: the image was on the node already, and the run only tags the image with the reference."""
     entries = _entries(directory)
-    if all(entry["reference"] != image.reference for entry in entries):
+    if image.reference not in entries:
         entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
-        _write(directory, [*entries, entry])
+        _write(directory, {**entries, image.reference: entry})
 
 
 def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
     """Record the id that the engine gave to an image that the run brought."""
-    entries = [{**e, "id": identity} if e["reference"] == reference else e for e in _entries(directory)]
-    if entries:
+    entries = _entries(directory)
+    if reference in entries:
+        entries[reference]["id"] = identity
         _write(directory, entries)
 
 
@@ -69,8 +70,8 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
     removed: list[str] = []
     complaints: list[str] = []
     directories = _others_by_reference(directory)
-    for entry in _entries(directory):
-        engine, reference = engine_of(entry["engine"]), entry["reference"]
+    for reference, entry in _entries(directory).items():
+        engine = engine_of(entry["engine"])
         if reference in directories:
             _hand_over(entry, directories[reference])
             continue
@@ -134,13 +135,9 @@ def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
 def _hand_over(entry: dict[str, Any], new_directory: NodeDirectory) -> None:
     """Move the entry of an image to another run's list: that run's clean then removes the image."""
     entries = _entries(new_directory)
-    for earlier in entries:
-        if earlier["reference"] == entry["reference"]:  # brought by the other run under this reference: remove both
-            if earlier["before"] == entry["id"]:
-                earlier["before"] = entry["before"]
-            break
-    else:
-        entries.append(entry)
+    brought_there = entries.setdefault(entry["reference"], entry)
+    if brought_there is not entry and brought_there["before"] == entry["id"]:  # that run's clean removes both
+        brought_there["before"] = entry["before"]
     _write(new_directory, entries)
 
 
@@ -153,14 +150,16 @@ def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
     return plans
 
 
-def _write(directory: NodeDirectory, entries: list[dict[str, Any]]) -> None:
+def _write(directory: NodeDirectory, entries: dict[str, dict[str, Any]]) -> None:
     directory.undo.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(directory.undo / FILE, to_json({"images": entries}))
+    write_atomically(directory.undo / FILE, to_json({"images": list(entries.values())}))
 
 
-def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
+def _entries(directory: NodeDirectory) -> dict[str, dict[str, Any]]:
+    """Return the entries of the images that a run brought, by reference."""
     try:
         documents = read_object(directory.undo / FILE, 1 << 20)["images"]
-        return [{"named": False, **{name: entry[name] for name in FIELDS}, **entry} for entry in documents]
+        entries = [{"named": False, **{name: entry[name] for name in FIELDS}, **entry} for entry in documents]
+        return {entry["reference"]: entry for entry in entries}
     except (KeyError, TypeError):
-        return []
+        return {}

@@ -24,26 +24,13 @@ TERM_SECONDS, KILL_SECONDS = 10.0, 10.0
 QUIET_SECONDS = 20.0
 
 #: Folders in which packages and images install tools, searched after ``--path`` and PATH.
+_ROOTS = ("/opt", "/usr/local", "/workspace", "", "/root")
 USUAL = (
     "/usr/local/bin",
-    "/opt/nccl-tests/build",
-    "/opt/nccl_tests/build",
-    "/usr/local/nccl-tests/build",
-    "/workspace/nccl-tests/build",
-    "/nccl-tests/build",
-    "/root/nccl-tests/build",
-    "/opt/rccl-tests/build",
-    "/opt/rccl-tests/bin",
-    "/workspace/rccl-tests/build",
-    "/rccl-tests/build",
-    "/root/rccl-tests/build",
-    "/opt/rocm/bin",
-    "/opt/rocm/extras-7/bin",
-    "/opt/amd/agfhc",
-    "/opt/amdtools/agfhc",
-    "/opt/habanalabs/qual/gaudi3/bin",
-    "/opt/habanalabs/qual/gaudi2/bin",
-    "/opt/habanalabs/qual/gaudi/bin",
+    *(f"{root}/{tests}/build" for tests in ("nccl-tests", "rccl-tests") for root in _ROOTS),
+    *("/opt/nccl_tests/build", "/opt/rccl-tests/bin", "/opt/rocm/bin", "/opt/rocm/extras-7/bin"),
+    *("/opt/amd/agfhc", "/opt/amdtools/agfhc"),
+    *(f"/opt/habanalabs/qual/{chip}/bin" for chip in ("gaudi3", "gaudi2", "gaudi")),
 )
 
 _CHUNK = 64 << 10

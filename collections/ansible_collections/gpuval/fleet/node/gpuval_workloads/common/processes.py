@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpuval_node.process_stat import Process, process_control, read_stat, snapshot, variable_of
@@ -25,16 +25,21 @@ def die_with_parent() -> None:
     process_control(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def below(*pids: int) -> set[int]:
-    """Return the pids of live processes that descend from ``pids``."""
-    return _below(pids, snapshot())
+def below(*pids: int, processes: Mapping[int, Process] | None = None) -> set[int]:
+    """Return the pids of live processes that descend from ``pids``; by default among all processes of the machine."""
+    processes = snapshot() if processes is None else processes
+    family = newest = set(pids)
+    while newest:
+        newest = {process.pid for process in processes.values() if process.parent in newest} - family
+        family = family | newest
+    return family - set(pids)
 
 
 def marked(variable: str, value: str) -> set[int]:
     """Return the pids of live processes with a variable of this value in their environment, and their descendants."""
     processes = snapshot()
     pids = {pid for pid in processes if variable_of(pid, variable) == value}
-    return pids | _below(pids, processes)
+    return pids | below(*pids, processes=processes)
 
 
 def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float) -> set[int]:
@@ -89,14 +94,6 @@ def is_child(pid: int) -> bool:
     """Return whether a pid is a child of this process: another process may have the pid by now."""
     process = read_stat(pid)
     return process is not None and process.parent == os.getpid()
-
-
-def _below(pids: Iterable[int], processes: Mapping[int, Process]) -> set[int]:
-    family = newest = set(pids)
-    while newest:
-        newest = {process.pid for process in processes.values() if process.parent in newest} - family
-        family = family | newest
-    return family - set(pids)
 
 
 def free_port(host: str = "") -> int:

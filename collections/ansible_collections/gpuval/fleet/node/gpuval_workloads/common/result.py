@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Callable, Optional, Union
@@ -114,7 +114,7 @@ class WorkloadResult:
         """Return the result as strict JSON: NaN and infinities become null."""
         if self.state not in STATES:
             raise ValueError(f"state {self.state!r} is none of {', '.join(STATES)}")
-        return json.dumps(_without_nonfinite(asdict(self)), allow_nan=False)
+        return json.dumps(json.loads(json.dumps(asdict(self)), parse_constant=lambda _nan: None))
 
     def write(self, path: Union[str, os.PathLike, None] = None) -> None:
         """Replace the result file; without ``path`` and without ``GPUVAL_RESULT_FILE``, print the JSON."""
@@ -195,13 +195,3 @@ def _check(name: str, scope: str) -> None:
         raise ValueError(f"{name!r} is not a metric name: lower-case letters, digits and underscores, at most 96")
     if not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is not a scope: node, gpu:<index>, rank:<n> or link:<name>")
-
-
-def _without_nonfinite(value):
-    if isinstance(value, float):
-        return finite_or_none(value)
-    if isinstance(value, Mapping):
-        return {key: _without_nonfinite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nonfinite(item) for item in value]
-    return value

@@ -208,10 +208,6 @@ class Tally:
             if reason in self._errors or len(self._errors) < KEPT_ERRORS:
                 self._errors[reason] += 1
 
-    def add_abandoned(self, count: int) -> None:
-        with self._lock:
-            self.abandoned += count
-
     def token_source(self) -> str:
         if self.with_usage == self.done:
             return "usage reported by the server"
@@ -278,7 +274,7 @@ class RequestLoad:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._closed = True
-        self._tally.add_abandoned(sum(thread.is_alive() for thread in self._threads))
+        self._tally.abandoned += sum(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         pause = FIRST_PAUSE_SECONDS

@@ -70,27 +70,21 @@ class ServerKind:
     request: Mapping[str, object] = field(default_factory=dict)
 
 
-_VLLM_START = (
-    *("{python}", "-m", "vllm.entrypoints.openai.api_server"),
-    *("--model", "{model}", "--served-model-name", "{name}"),
+_VLLM_START = shlex.split(
+    "{python} -m vllm.entrypoints.openai.api_server --model {model} --served-model-name {name} "
+    "--host {host} --port {port}"
 )
 _VLLM = ServerKind(
     kind="vllm",
-    command=(
-        *_VLLM_START,
-        *("--host", "{host}", "--port", "{port}", "--tensor-parallel-size", "{tensor_parallel_size}"),
-    ),
+    command=(*_VLLM_START, "--tensor-parallel-size", "{tensor_parallel_size}"),
     health_path="/health",
     # Every answer is max_tokens long, so that nodes do equal work.
     request={"stream_options": {"include_usage": True}, "ignore_eos": True},
 )
 _VLLM_CPU = replace(
     _VLLM,
-    command=(
-        *_VLLM_START,
-        # Compilation takes minutes on a few cores and improves no figure by which a CPU node is judged.
-        *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
-    ),
+    # Compilation takes minutes on a few cores and improves no figure by which a CPU node is judged.
+    command=(*_VLLM_START, "--dtype", "bfloat16", "--enforce-eager"),
     environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
 )
 # Runs `transformers serve` by any interpreter that has transformers, even without the installed script.

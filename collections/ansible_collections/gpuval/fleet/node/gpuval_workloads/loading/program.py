@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpuval_node.volumes import volume_of
 
@@ -20,7 +21,7 @@ from ..common.arguments import model_path, positive_int, required_variable, work
 from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
 from . import manifest
-from .rclone import CHUNK_SIZE, REMOTE, CopyProgress, FullDiskError, Rclone, TransportError, find_rclone
+from .rclone import CHUNK_SIZE, REMOTE, FullDiskError, Rclone, TransportError, find_rclone
 
 EXIT_TRANSPORT = 3
 #: Value of `fault` in a record's environment: the store is unreachable, which is no evidence about the node.
@@ -194,12 +195,12 @@ class ModelLoad:
             raise self._full_disk(needed, free)
         result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
-        def report(progress: CopyProgress) -> None:
-            count = min(progress.bytes_done, needed)  # rclone counts a restarted file again
+        def report(statistics: Mapping[str, Any]) -> None:
+            count = min(statistics["bytes"], needed)  # rclone counts a restarted file again
             result.add_metric("loading_bytes", count, "bytes")
-            rate = human_rate(progress.bytes_per_second)
+            rate = human_rate(statistics["speed"])
             amount = f"{human_bytes(count)} of {human_bytes(needed)}"
-            result.report(f"transferred {amount}, {progress.files_done} of {len(todo)} files, {rate}")
+            result.report(f"transferred {amount}, {statistics['transfers']} of {len(todo)} files, {rate}")
 
         started = time.monotonic()
         retries = self._copy(todo, report)
@@ -210,7 +211,7 @@ class ModelLoad:
         result.add_metric("loading_bytes_per_second", needed / seconds, "bytes/s")
         return seconds
 
-    def _copy(self, sizes: Mapping[str, int], report: Callable[[CopyProgress], None] = lambda _progress: None) -> int:
+    def _copy(self, sizes: Mapping[str, int], report: Callable[[Any], None] = lambda _statistics: None) -> int:
         """Copy files and return the number of interruptions. Raises ``WorkloadCrash`` for a full disk."""
         self.result.environment["fault"] = STORE_AWAY  # if the runner ends the stage at its time limit
         try:

@@ -21,9 +21,8 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from gpuval_node import clock_skew
 
@@ -79,15 +78,6 @@ class TransportError(Exception):
 
 class FullDiskError(Exception):
     """rclone found no space left on the disk."""
-
-
-@dataclass(frozen=True)
-class CopyProgress:
-    """One statistics line of a running copy."""
-
-    bytes_done: int
-    files_done: int
-    bytes_per_second: float
 
 
 class NoRcloneError(WorkloadFailure):
@@ -167,11 +157,11 @@ class Rclone:
         *,
         transfers: int,
         streams: int,
-        report: Callable[[CopyProgress], None],
+        report: Callable[[Mapping[str, Any]], None],
     ) -> int:
-        """Copy the named files into `folder`, calling `report` about every 5 s; return the number of interruptions.
-        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up or the copy
-        stalls, ``WorkloadCrash`` when rclone is killed."""
+        """Copy the named files into `folder`, calling `report` with rclone's statistics about every 5 s; return the
+        number of interruptions. Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone
+        gives up or the copy stalls, ``WorkloadCrash`` when rclone is killed."""
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
             listing.writelines(f"{path}\n" for path in paths)
         arguments = [
@@ -189,17 +179,17 @@ class Rclone:
         finally:
             Path(listing.name).unlink()
 
-    def _follow(self, arguments: list[str], report: Callable[[CopyProgress], None]) -> int:
+    def _follow(self, arguments: list[str], report: Callable[[Mapping[str, Any]], None]) -> int:
         retries, mark = 0, (time.monotonic(), 0)
         errors: deque[str] = deque(maxlen=20)
         command = self._command(arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             try:
                 for line in process.stdout or ():
-                    progress, message = parse_log_line(line)
-                    if progress:
-                        report(progress)
-                        mark = self._check_stall(mark, progress.bytes_done)
+                    statistics, message = parse_log_line(line)
+                    if statistics:
+                        report(statistics)
+                        mark = self._check_stall(mark, statistics["bytes"])
                     elif message:
                         message = self._masked(message)
                         errors.append(message)
@@ -298,15 +288,14 @@ def _cause_of(errors: str) -> tuple[str, str]:
     return _ADDRESS.sub("...", _last_line(errors)), _CHECK_PATH
 
 
-def parse_log_line(line: str) -> tuple[CopyProgress | None, str]:
-    """Return the progress in a line of rclone's JSON log, else its message (empty for mere information)."""
+def parse_log_line(line: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the statistics in a line of rclone's JSON log, else its message (empty for mere information)."""
     try:
         entry = json.loads(line)
     except ValueError:
         return None, line.strip()
-    stats = entry.get("stats")
-    if stats:
-        return CopyProgress(stats["bytes"], stats["transfers"], stats["speed"]), ""
+    if entry.get("stats"):
+        return entry["stats"], ""
     name = entry.get("object")
     message = " ".join(str(entry.get("msg", "")).split())
     if entry.get("level") in ("debug", "info"):
