@@ -18,7 +18,6 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -154,32 +153,26 @@ def cpu_times(stat: str) -> Optional[tuple[int, int]]:
     return sum(ticks), ticks[3] + ticks[4]
 
 
-class Reporter:
-    """Writes JSON messages to the runner; ends the process if the runner is gone."""
+_REPORTING = threading.Lock()
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._guard = threading.Lock()
 
-    def __call__(self, kind: str, **fields: Any) -> None:
-        data = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
-        with self._guard:
-            view = memoryview(data)
-            try:
-                while view:
-                    view = view[os.write(self._handle, view) :]
-            except OSError:
-                os._exit(0)
+def report(kind: str, **fields: Any) -> None:
+    """Write a message as JSON to the runner; end the process if the runner is gone."""
+    view = memoryview(json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode("ascii") + b"\n")
+    with _REPORTING:
+        try:
+            while view:
+                view = view[os.write(1, view) :]
+        except OSError:
+            os._exit(0)
 
 
 class GpuSampler(threading.Thread):
     """Thread that samples the GPUs until stopped, and reads error counters before and after."""
 
-    def __init__(
-        self, report: Reporter, open_source: Callable[[], Optional[Source]], period: float, hung_seconds: float
-    ) -> None:
+    def __init__(self, settings: dict[str, Any], period: float) -> None:
         super().__init__(name="gpus", daemon=True)
-        self._report, self._open, self._period, self._hung_seconds = report, open_source, period, hung_seconds
+        self._settings, self._period, self._hung_seconds = settings, period, settings["hung_seconds"]
         self._stop_asked = threading.Event()
         #: Monotonic time until which all must be reported; set once the stage has ended.
         self._deadline = math.inf
@@ -202,44 +195,44 @@ class GpuSampler(threading.Thread):
             self._work()
             self.ended_well = True
         except SourceError as error:
-            self._report("no_gpus", reason=str(error))
+            report("no_gpus", reason=str(error))
         except Exception as error:
-            self._report("no_gpus", reason=f"{type(error).__name__}: {error}"[:MAX_TEXT])
+            report("no_gpus", reason=f"{type(error).__name__}: {error}"[:MAX_TEXT])
         finally:
             self.call = None
 
     def _work(self) -> None:
-        source = self._open()
+        source = open_source(self._settings)
         if source is None:
             return
-        self._report("source", name=source.name)
+        report("source", name=source.name)
         self._report_counters("before", source)
         period = max(self._period, source.least_period_seconds)
         due = time.monotonic()
         while True:
             self.call = (time.monotonic(), max(self._hung_seconds, 4 * source.least_period_seconds))
             sampled_at = time.monotonic()
-            self._report("gpus", at=sampled_at, gpus=source.sample())
+            report("gpus", at=sampled_at, gpus=source.sample())
             self.call = None
             due = max(due + period, time.monotonic())
             if self._stop_asked.wait(due - time.monotonic()):
                 break
         self.call = (time.monotonic(), self._hung_seconds)
-        self._report("absent", what=source.absent)  # report now as well: the next calls may hang
+        report("absent", what=source.absent)  # report now as well: the next calls may hang
         self._report_counters("after", source)
-        self._report("absent", what=source.absent)
+        report("absent", what=source.absent)
         source.close()
 
     def _report_counters(self, kind: str, source: Source) -> None:
         """Report a source's counters, first those that need no tool: a slow tool must not hide a lost GPU."""
         at_once = source.counters_at_once()
         if at_once:
-            self._report(kind, at=time.monotonic(), gpus=at_once)
+            report(kind, at=time.monotonic(), gpus=at_once)
             if kind == "before" and self._stop_asked.is_set():
                 return  # the time that is left is for the counters after the stage
         seconds = min(COUNTERS_SECONDS if at_once else TOOLS_SECONDS, self._deadline - time.monotonic())
         if seconds > 0:
-            self._report(kind, at=time.monotonic(), gpus=source.counters(seconds))
+            report(kind, at=time.monotonic(), gpus=source.counters(seconds))
         elif not at_once:
             raise SourceError("no time was left to read the counters")
 
@@ -247,9 +240,9 @@ class GpuSampler(threading.Thread):
 class Helper:
     """Samples one stage: reads host and kernel log in a loop and watches whether the GPU thread still answers."""
 
-    def __init__(self, settings: dict[str, Any], report: Reporter, cpu_before: float = 0.0) -> None:
+    def __init__(self, settings: dict[str, Any], cpu_before: float = 0.0) -> None:
         """`cpu_before`: processor time of the helper for earlier stages, in seconds."""
-        self._report, self._cpu_before = report, cpu_before
+        self._cpu_before = cpu_before
         self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
         self._host = HostSensors(settings["root"])
         self._oom = self._host.oom_kills()
@@ -258,7 +251,7 @@ class Helper:
         self._events: Optional[events.KernelLogReader] = None
         self._unlinked = nics.without_link(Tree(settings["root"]))
         self._since = kernel_log.Position(*settings["since"])
-        self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
+        self._sampler = GpuSampler(settings, self._period)
         self._reported_hung = False
 
     def run(self, ends: tuple[int, ...]) -> bool:
@@ -292,13 +285,13 @@ class Helper:
         return self._sampler.ended_well
 
     def _look(self) -> None:
-        self._report("host", at=time.monotonic(), host=self._host.sample())
+        report("host", at=time.monotonic(), host=self._host.sample())
         if self._log:
             self._report_kernel(self._log.read())
         limit = self._sampler.hung()
         if (limit is not None) != self._reported_hung:
             self._reported_hung = limit is not None
-            self._report("hung" if self._reported_hung else "resumed", limit_seconds=limit)
+            report("hung" if self._reported_hung else "resumed", limit_seconds=limit)
 
     def _report_kernel(self, texts: list[str]) -> None:
         if not texts:
@@ -312,7 +305,7 @@ class Helper:
             counted.setdefault(event, []).append(text[:MAX_TEXT])
         for event, lines in counted.items():
             about = {"event": event.kind, "number": event.number, "address": event.address, "critical": event.critical}
-            self._report("kernel", **about, count=len(lines), texts=lines[:MAX_TEXTS_A_LOOK])
+            report("kernel", **about, count=len(lines), texts=lines[:MAX_TEXTS_A_LOOK])
 
     def _drain(self, log: kernel_log.KernelLog) -> None:
         """Read the kernel's log to its end, in bounded time; messages of a flood beyond that are lost to this stage."""
@@ -330,7 +323,7 @@ class Helper:
     ) -> None:
         """Report cost, kernel log, OOM kills, and errors of memory, PCIe and links. A later report replaces it."""
         before, now = self._oom, self._host.oom_kills()
-        self._report(
+        report(
             "end",
             kernel_log=None if problem else source,
             kernel_problem=problem,
@@ -373,11 +366,11 @@ def cpu_seconds() -> float:
 
 def serve(ended: int) -> None:
     """Sample stage after stage until the standard input ends, or the file descriptor `ended` is readable."""
-    report, cpu_before = Reporter(1), 0.0
+    cpu_before = 0.0
     orders = io.FileIO(0, closefd=False)  # unbuffered: a buffered read would hide lines from select
     while True:
         line = b"" if ended in select.select((0, ended), (), ())[0] else orders.readline()
-        if not line or not Helper(json.loads(line), report, cpu_before).run((0, ended)):
+        if not line or not Helper(json.loads(line), cpu_before).run((0, ended)):
             return
         if ended in select.select((0, ended), (), ())[0] or not orders.readline():
             return

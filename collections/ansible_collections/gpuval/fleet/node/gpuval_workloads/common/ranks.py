@@ -8,7 +8,6 @@ import datetime
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 import traceback
@@ -21,8 +20,8 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from gpuval_node.hardware.tools import toolbox
 
-from . import command
 from .device import TorchDevices, choose_accelerator, describe_devices
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
 from .processes import die_with_parent
@@ -326,10 +325,9 @@ def others_on(uuid: str, own_pid: int | None = None) -> list[str]:
     """Return a description of each other process on an NVIDIA GPU (``uuid`` with or without ``GPU-``), as far as
     ``nvidia-smi`` shows them: without the memory of other users' ("[N/A]"), in a container with the host's pids, or
     none."""
-    tool = shutil.which("nvidia-smi")
-    ended = command.run([tool, *GPU_PROCESSES], GPU_PROCESSES_SECONDS) if tool else None
+    answer = toolbox()("nvidia-smi", *GPU_PROCESSES, timeout=GPU_PROCESSES_SECONDS)
     descriptions = []
-    for line in ended.output.splitlines()[:MAX_GPU_PROCESSES] if ended and ended.code == 0 else ():
+    for line in answer.stdout.splitlines()[:MAX_GPU_PROCESSES] if answer.ok else ():
         gpu, pid, memory, name, *_ = *(field.strip() for field in line.split(",", 3)), "", "", ""
         is_here = gpu.removeprefix("GPU-") == uuid.removeprefix("GPU-")
         if line.count(",") >= 3 and is_here and pid.isdecimal() and int(pid) != (own_pid or os.getpid()):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from gpuval_node.hardware.disks import disk_sectors
+from gpuval_node.hardware.tools import toolbox
 from gpuval_node.hardware.tree import Tree
 
-from ..common import command
 from ..common.tool_output import dicts, json_object, number, plain, shortened, texts
 
 TOOL_SECONDS = 20.0
-FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
 MAX_DISKS = 64
 #: SATA attributes of media errors: unreadable or pending sectors (197, 198), reported errors (187).
 ATA_MEDIA_ERRORS = (187, 197, 198)
@@ -50,30 +48,24 @@ def read_all() -> dict[str, tuple[Health | None, str]]:
 
 def read(name: str) -> tuple[Health | None, str]:
     """Return the health of a disk, or None and the reason. smartctl supports all kinds of disks, nvme only NVMe."""
-    search = command.ExecutableSearch([], os.environ, FOLDERS)
-    smartctl, nvme = search.find("smartctl"), search.find("nvme")
-    problems = []
-    if name.startswith("nvme") and nvme:
-        ended = command.run([nvme, "smart-log", f"/dev/{name}", "-o", "json"], TOOL_SECONDS)
-        health = parse_nvme(ended.output) if ended.code == 0 else None
+    run, problems = toolbox(), []
+    if name.startswith("nvme"):
+        answer = run("nvme", "smart-log", f"/dev/{name}", "-o", "json", timeout=TOOL_SECONDS)
+        health = parse_nvme(answer.stdout) if answer.ok else None
         if health:
             return health, ""
-        problems.append(f"nvme {_ending(ended)}" if ended.code else "nvme printed an incomplete log")
-    if smartctl:
-        ended = command.run([smartctl, "-j", "-a", f"/dev/{name}"], TOOL_SECONDS)
-        health, problem = parse_smartctl(ended.output)
-        if health:
-            return health, ""
-        problems.append(f"smartctl {problem or _ending(ended)}")
+        if not answer.missing:
+            problems.append("nvme printed an incomplete log" if answer.ok else answer.complaint)
+    answer = run("smartctl", "-j", "-a", f"/dev/{name}", timeout=TOOL_SECONDS)
+    health, problem = parse_smartctl(answer.stdout)
+    if health:
+        return health, ""
+    if not answer.missing:
+        problems.append(f"smartctl {problem}")
     if not problems:
         package = "nvme-cli or smartmontools" if name.startswith("nvme") else "smartmontools"
         problems.append(f"install {package}")
     return None, "; ".join(problems)
-
-
-def _ending(ended: command.ProgramEnd) -> str:
-    lines = [line for line in plain(ended.output).splitlines() if line.strip()]
-    return f"{ended.how()}: {shortened(lines[-1], 120)}" if lines else ended.how()
 
 
 def parse_nvme(text: str) -> Health | None:
