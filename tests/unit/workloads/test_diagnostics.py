@@ -517,7 +517,7 @@ def test_ranks_with_less_memory_free_count_as_much(alone, monkeypatch):
         monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, most=most, **_more: tensor.fill_(most))
         memory.pattern(waiting := Ranks(0, 1, CPU, progress), Meter(waiting), 0.0)
         counts.append(progress.ticks)
-    assert counts == [2 * 2, 2 * 5]  # pattern and complement; 2 chunks here
+    assert counts == [2 * 2 + 2, 2 * 5 + 2]  # pattern and complement, and two agreements; 2 chunks here
 
 
 def test_an_address_line_that_is_broken_is_counted(alone, monkeypatch):

@@ -3,12 +3,11 @@ time, so that an image of two runs is downloaded and loaded once."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import shutil
-import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from gpuval_node.engines import engine_types, plain, select
 from gpuval_node.engines._engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage
+from gpuval_node.hardware.tools import run_bounded
 
 from gpuval_runner import download, lock
 from gpuval_runner import plan as plans
@@ -36,7 +36,6 @@ LEAST_FREE_BYTES = 256 << 20
 PROGRESS_SECONDS = 5.0
 DEFAULT_SECONDS = 3600.0
 SLACK_SECONDS = 5.0
-KILLED_SECONDS = 1.0
 STAGE = "image"
 HERE, LOADED, PULLED = "already here", "loaded from the archive", "pulled"
 
@@ -312,27 +311,20 @@ class ImageBringer:
 
     def _watch(self, argv: Sequence[str], task: str) -> tuple[bool, str]:
         """Run a long command of the engine, printing progress about `task`; returns its success and its output."""
-        began = time.monotonic()
-        report(task)
-        try:
-            process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        except OSError as error:
-            return False, f"{argv[0]}: {error.strerror}"
-        while True:
-            try:
-                output, _ = process.communicate(timeout=min(2 * PROGRESS_SECONDS, max(0.1, self._seconds_left())))
-            except subprocess.TimeoutExpired:
-                if self._seconds_left() <= 0:
-                    process.kill()
-                    with contextlib.suppress(subprocess.TimeoutExpired):  # a child may keep the output open
-                        process.communicate(timeout=KILLED_SECONDS)
-                    return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
+        began, ended = time.monotonic(), threading.Event()
+
+        def show_progress() -> None:
+            while not ended.wait(2 * PROGRESS_SECONDS):
                 report(f"{task}: {time.monotonic() - began:.0f} s so far")
-                continue
-            text = output.decode("utf-8", "replace")
-            return process.returncode == 0, text or f"exit code {process.returncode}"
+
+        report(task)
+        threading.Thread(target=show_progress, daemon=True).start()
+        result = run_bounded(argv[0], list(argv), max(0.1, self._seconds_left()))
+        ended.set()
+        if result.timed_out:
+            return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
+        output = "\n".join(filter(None, (result.stdout, result.stderr)))
+        return result.ok, output or f"exit code {result.returncode}"
 
     def _progress(self, word: str, total: int) -> download.Progress:
         def show(count: int) -> None:

@@ -121,6 +121,20 @@ class Ranks:
         """Return a context in which this rank may make no progress for ``seconds``, for work known to be long."""
         return self.progress.patience(seconds) if self.progress else nullcontext()
 
+    def agree(self, number: int) -> int:
+        """Return the first rank's number on every rank."""
+        self.tick()
+        agreed = torch.tensor([number], device=self.device)
+        dist.broadcast(agreed, src=0)
+        return int(agreed)
+
+    def greatest(self, *values: float) -> list[float]:
+        """Return the greatest of each value over all ranks, on every rank."""
+        self.tick()
+        greatest = torch.tensor(values, dtype=torch.float32, device=self.device)
+        dist.all_reduce(greatest, op=dist.ReduceOp.MAX)
+        return greatest.tolist()
+
     def gather(self, item: object) -> list:
         """Return every rank's item, in order, on every rank. Between nodes, items are sent as JSON (tuples become
         lists): to unpickle another node's data would run its code."""
@@ -174,23 +188,10 @@ class Clock:
         """Return the seconds from one mark to another; the device must have passed both."""
         return end - start if self._device is None else start.elapsed_time(end) / 1000
 
-
-class Stopwatch:
-    """Measures lap times without making the device wait: on a GPU, each lap records an event in the current stream, and
-    :meth:`laps` waits for the last one."""
-
-    def __init__(self, accelerator: TorchDevices) -> None:
-        self._clock = Clock(accelerator)
-        self._marks: list = []
-        self.lap()
-
-    def lap(self) -> None:
-        self._marks.append(self._clock.mark())
-
-    def laps(self) -> list[float]:
-        """Return the seconds of every lap so far."""
-        self._clock.wait()
-        return [self._clock.between(start, end) for start, end in zip(self._marks, self._marks[1:])]
+    def laps(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds between successive marks; waits for the device."""
+        self.wait()
+        return [self.between(start, end) for start, end in zip(marks, marks[1:])]
 
 
 def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:

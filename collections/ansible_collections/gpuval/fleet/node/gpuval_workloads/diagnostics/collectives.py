@@ -116,9 +116,8 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
         return CPU_SIZES
     if ranks.world_size == 1:  # nothing is sent: large sizes would only take minutes of copies
         return GPU_SIZES[:2]
-    free = torch.tensor([ranks.memory()[0]], device=ranks.device)
-    dist.all_reduce(free, op=dist.ReduceOp.MIN)
-    limit = max(0, int(free) - 2 * GIB) // 4
+    least_free = -int(ranks.greatest(-ranks.memory()[0])[0])
+    limit = max(0, least_free - 2 * GIB) // 4
     return tuple(size for size in GPU_SIZES if size <= max(limit, GPU_SIZES[2]))
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ..common.laps import MOST_LAPS, REVISION, LapStatistics, LapSummary, median_of
@@ -111,8 +110,8 @@ class Meter:
             fit = int(min(BLOCK_SECONDS, seconds_left) / max(lap, 1e-7))
             is_slow = lap * LEAST_LAPS > REPORT_SECONDS  # one by one, to report progress in between
             size = max(1 if laps.count or is_slow else LEAST_LAPS, min(fit, MOST_LAPS))
-            if together:
-                size = self._least(size)
+            if together:  # as often as the slowest rank
+                size = -int(self._ranks.greatest(-size)[0])
             laps.extend(self._block(work, prepare, size, together))
             self.report()
             laps.wall_seconds = time.perf_counter() - started
@@ -155,14 +154,5 @@ class Meter:
         """Return whether all ranks have enough laps, and the longest lap of all."""
         if not together:
             return enough, lap
-        self._ranks.tick()
-        status = torch.tensor([0.0 if enough else 1.0, lap], device=self._ranks.device)
-        dist.all_reduce(status, op=dist.ReduceOp.MAX)
-        go_on, longest = status.tolist()
+        go_on, longest = self._ranks.greatest(0.0 if enough else 1.0, lap)
         return not go_on, longest
-
-    def _least(self, number: int) -> int:
-        self._ranks.tick()
-        least = torch.tensor([number], device=self._ranks.device)
-        dist.all_reduce(least, op=dist.ReduceOp.MIN)
-        return int(least)

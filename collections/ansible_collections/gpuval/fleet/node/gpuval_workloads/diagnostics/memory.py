@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ..common.ranks import GIB, Ranks
@@ -42,9 +41,7 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
         (free, total), spare, size = ranks.memory(), GPU_SPARE_BYTES, GPU_CHUNK_BYTES
     dtype, count = _word(ranks), max(1, (free - spare) // size)
     chunks = [torch.empty(size // dtype.itemsize, dtype=dtype, device=ranks.device) for _ in range(count)]
-    most = torch.tensor([len(chunks)], dtype=torch.int32, device=ranks.device)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    fewer = int(most) - len(chunks)
+    fewer = int(ranks.greatest(len(chunks))[0]) - len(chunks)
     errors, rounds, started = 0, 0, time.perf_counter()
     while True:
         for flip in (0, -1):  # both values of every bit
@@ -58,9 +55,7 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> None:
                 ranks.tick()
         rounds += 1
         spent = time.perf_counter() - started
-        more = torch.tensor([spent + spent / rounds < seconds], dtype=torch.int32, device=ranks.device)
-        dist.broadcast(more, src=0)
-        if not int(more):
+        if not ranks.agree(int(spent + spent / rounds < seconds)):
             break
     tested = sum(chunk.nbytes for chunk in chunks)
     meter.add("diagnostics_memory_pattern_error_count", errors, "count")

@@ -46,9 +46,8 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> None:
 
     exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=lambda: buffer.copy_(values)).summary()
     once = meter.time(lambda: multiply(1), seconds / 4).summary()
-    longest = torch.tensor([exchange.median_seconds, once.median_seconds], device=ranks.device)
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    times = max(1, round(float(longest[0] / longest[1])))
+    longest = ranks.greatest(exchange.median_seconds, once.median_seconds)
+    times = max(1, round(longest[0] / longest[1]))
     alone = meter.time(lambda: multiply(times), seconds / 4).summary()
 
     def both() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..common.laps import LapStatistics
-from ..common.ranks import Ranks, Stopwatch, leave, run_rank, software_environment
+from ..common.ranks import Clock, Ranks, leave, run_rank, software_environment
 from ..common.result import WorkloadFailure, WorkloadResult
 from ..training.task import (
     COURSE_REVISION,
@@ -192,7 +192,7 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
     while True:
         seconds_left = seconds - phase.steps.seconds
         count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, seconds_left) / recent))) if recent else 1
-        count = agree(ranks, count if seconds_left > 0 or not phase.steps.count else 0)
+        count = ranks.agree(count if seconds_left > 0 or not phase.steps.count else 0)
         if not count:
             return phase
         before = phase.steps.seconds
@@ -203,22 +203,15 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
             ranks.say(f"{name}: step {len(phase.losses)}  loss {phase.losses[-1]:.4f}  {recent:.3f} s a step")
 
 
-def agree(ranks: Ranks, number: int) -> int:
-    """Return rank 0's number on every rank."""
-    ranks.tick()
-    agreed = torch.tensor([number], device=ranks.device)
-    dist.broadcast(agreed, src=0)
-    return int(agreed)
-
-
 def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
-    watch = Stopwatch(ranks.accelerator)
+    clock = Clock(ranks.accelerator)
+    marks = [clock.mark()]
     losses = []
     for _ in range(count):
         losses.append(step())
         ranks.tick()
-        watch.lap()
-    phase.steps.extend(watch.laps())
+        marks.append(clock.mark())
+    phase.steps.extend(clock.laps(marks))
     by_rank = ranks.gather_tensor(torch.stack(losses).float())
     bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()
     if bad:

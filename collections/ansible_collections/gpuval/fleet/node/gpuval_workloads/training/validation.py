@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..common.ranks import GIB, Ranks, Stopwatch
+from ..common.ranks import GIB, Clock, Ranks
 from ..common.result import WorkloadResult
 from ..diagnostics.matmul import ERROR_LIMITS
 from ..diagnostics.run import BASIC_PARTS, run_parts, wrong
@@ -62,10 +62,11 @@ def validate(
 
 def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) -> Gradients:
     """Run one forward and backward pass and compare the gradients of all ranks, which must be equal bit by bit."""
-    watch = Stopwatch(ranks.accelerator)
+    clock = Clock(ranks.accelerator)
+    begin = clock.mark()
     loss = next_loss()
     loss.backward()
-    watch.lap()
+    end = clock.mark()
     counts = torch.zeros(2, dtype=torch.int64, device=ranks.device)
     counts[0] += int(not torch.isfinite(loss))
     for parameter in model.parameters():
@@ -74,7 +75,7 @@ def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) ->
         counts[1] += differing(gradient)
     dist.all_reduce(counts)
     nonfinite, mismatches = counts.tolist()
-    return Gradients(nonfinite, mismatches, watch.laps()[0])
+    return Gradients(nonfinite, mismatches, clock.laps((begin, end))[0])
 
 
 def differing(tensor: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -123,7 +122,7 @@ class TrainingLoop:
             torch.cuda.reset_peak_memory_stats()
         self.started = self.measured_from = self.progress_at = self.partial_at = time.perf_counter()
         recent = 0.0
-        while window := self._agree(self.bounds.next_window(len(self.losses), self._measured_seconds(), recent)):
+        while window := self.ranks.agree(self.bounds.next_window(len(self.losses), self._measured_seconds(), recent)):
             is_warmup = len(self.losses) < self.bounds.warmup_steps
             times = self._take(window)
             if self.result.state == "failure":
@@ -163,13 +162,6 @@ class TrainingLoop:
     def _gradients_done(self) -> None:
         self.pace.mark()
         self.ranks.tick()
-
-    def _agree(self, steps: int) -> int:
-        """Return rank 0's number of steps on every rank."""
-        self.ranks.tick()
-        number = torch.tensor([steps], device=self.ranks.device)
-        dist.broadcast(number, src=0)
-        return int(number)
 
     def _judge(self, by_rank: Tensor) -> None:
         """Record the losses of a window (rank by step), up to the first that is not finite."""
