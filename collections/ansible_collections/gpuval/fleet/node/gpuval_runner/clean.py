@@ -61,10 +61,10 @@ def clean(
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": problems_left}
     try:
-        held = lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
+        directory_lock = lock.take(directory.lock, 0.5)  # no runner may start while its directory is removed
     except LockHeldError as error:
         return {"removed": removed, "killed": killed, "left": [*problems_left, str(error)]}
-    with held:
+    with directory_lock:
         if remove_images:
             images, problems = brought.remove_images(directory)
             removed += images

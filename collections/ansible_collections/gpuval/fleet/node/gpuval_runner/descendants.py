@@ -40,15 +40,14 @@ def belonging(
         value = variable_of(process.pid, MARKER_VARIABLE)
         return value.startswith(marker) if marker.endswith("/") else value == marker
 
-    members: dict[int, Process] = {}
-    sessions = {session} - spared_sessions - {None}
     kernel = 2 if 2 in processes and processes[2].name == "kthreadd" else None
     candidates = {pid: process for pid, process in processes.items() if pid not in spared and process.parent != kernel}
-    for pid, process in candidates.items():
-        if process.parent == parent or carries(process):
-            members[pid] = process
-            sessions |= {process.session} - spared_sessions
+    more = {pid: process for pid, process in candidates.items() if process.parent == parent or carries(process)}
+    members: dict[int, Process] = {}
+    sessions = {session} - spared_sessions - {None}
     while True:
+        members.update(more)
+        sessions |= {process.session for process in more.values()} - spared_sessions
         more = {
             pid: process
             for pid, process in candidates.items()
@@ -56,8 +55,6 @@ def belonging(
         }
         if not more:
             return list(members.values())
-        members.update(more)
-        sessions |= {process.session for process in more.values()} - spared_sessions
 
 
 def send(process: Process, number: int) -> bool:

