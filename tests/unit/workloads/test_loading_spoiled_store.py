@@ -249,7 +249,7 @@ def test_a_model_cache_below_a_file_is_no_fault_of_the_node(load, variables, tmp
     ],
 )
 def test_what_damaged_a_file(seen, origin):
-    assert manifest.origin_of(manifest.FileDigests(*seen)) == origin
+    assert manifest.origin_of(*seen) == origin
 
 
 def test_a_stage_that_is_ended_while_it_waits_for_the_store_names_it(variables, proxy, stored, tmp_path):

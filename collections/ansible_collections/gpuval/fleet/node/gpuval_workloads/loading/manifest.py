@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 NAME = "SHA256SUMS"
@@ -95,30 +94,22 @@ def _hash_file(path: Path, counts: list[int]) -> str | None:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class FileDigests:
-    """Several SHA-256 of one file, to find what damaged it; None for a missing file. ``announced`` is from the
-    manifest, ``first`` from the file that did not match, ``read_again`` from a second read of it, ``sent`` of the
-    store's data without the disk, ``second`` of a second copy."""
-
-    announced: str
-    first: str | None
-    read_again: str | None = None
-    sent: str | None = None
-    second: str | None = None
-
-
-#: Rules: origin of the damage and its condition; the first that applies counts.
-RULES: tuple[tuple[str, Callable[[FileDigests], bool]], ...] = (
-    (STORE, lambda file: file.first is None),  # listed, but not received
-    (NODE, lambda file: file.read_again != file.first),
-    (STORE, lambda file: file.sent == file.first),
-    (NETWORK, lambda file: file.sent != file.announced),
-    (NODE, lambda file: file.second != file.announced),
-    (HEALED, lambda file: True),
-)
-
-
-def origin_of(file: FileDigests) -> str:
-    """Return what damaged a file: store, network or node; or ``healed`` if a second copy is right."""
-    return next(origin for origin, applies in RULES if applies(file))
+def origin_of(
+    announced: str,
+    first: str | None,
+    read_again: str | None = None,
+    sent: str | None = None,
+    second: str | None = None,
+) -> str:
+    """Return what damaged a file: store, network or node; or ``healed`` if a second copy is right. Several SHA-256 of
+    the file, None for a missing one: ``announced`` is from the manifest, ``first`` from the file that did not match,
+    ``read_again`` from a second read of it, ``sent`` of the store's data without the disk, ``second`` of a second
+    copy."""
+    rules = (  # the first that applies counts
+        (STORE, first is None),  # listed, but not received
+        (NODE, read_again != first),
+        (STORE, sent == first),
+        (NETWORK, sent != announced),
+        (NODE, second != announced),
+    )
+    return next((origin for origin, applies in rules if applies), HEALED)

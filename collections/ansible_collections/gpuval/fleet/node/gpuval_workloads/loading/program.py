@@ -256,7 +256,7 @@ class ModelLoad:
         origins: dict[str, list[str]] = defaultdict(list)
         for path, digest in wrong.items():
             later = (second_digests.get(path), sent.get(path), second.get(path))
-            origins[manifest.origin_of(manifest.FileDigests(digests[path], digest, *later))].append(path)
+            origins[manifest.origin_of(digests[path], digest, *later)].append(path)
         self._unlink({*wrong} - {*origins[manifest.HEALED]})
         if origins[manifest.NODE]:
             self.result.add_metric("loading_checksum_errors_count", len(origins[manifest.NODE]), "count")
