@@ -1,6 +1,11 @@
-"""The block in /etc/hosts goes in and comes out; every other byte stays."""
+"""The block in /etc/hosts goes in and comes out; every other byte stays, and so does the file's owner."""
+
+import errno
+import os
+import stat
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import write_file
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.hosts_file import (
     block_of,
     other_addresses,
@@ -31,3 +36,23 @@ def test_lines_by_address_and_names_that_have_another_one():
     assert block_of({"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.1"}) == "10.0.0.1 a c\n10.0.0.2 b\n"
     text = set_block("127.0.1.1 a # 10.0.0.1\n10.0.0.2 b\n", "10.0.0.1 a\n")
     assert other_addresses(text, {"a": "10.0.0.1", "b": "10.0.0.2"}) == {"a": "127.0.1.1"}
+
+
+def test_a_written_file_keeps_its_mode_and_one_whose_owner_cannot_be_given_is_written_in_place(tmp_path, monkeypatch):
+    path = tmp_path / "hosts"
+    path.write_text("old\n")
+    path.chmod(0o640)
+    replaced = path.stat()
+    write_file(path, "new\n")
+    written = path.stat()
+    assert (path.read_text(), stat.S_IMODE(written.st_mode), written.st_uid) == ("new\n", 0o640, replaced.st_uid)
+    assert written.st_ino != replaced.st_ino
+
+    def refuse(*_):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # an owner outside the user namespace
+
+    monkeypatch.setattr(os, "chown", refuse)
+    monkeypatch.setattr(os, "fchown", refuse)
+    write_file(path, "again\n")
+    assert (path.read_text(), path.stat().st_ino) == ("again\n", written.st_ino)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["hosts"]

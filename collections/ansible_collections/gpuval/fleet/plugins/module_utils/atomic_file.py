@@ -9,16 +9,23 @@ from typing import Optional, Union
 
 
 def replace_file(
-    path: Path, data: Union[bytes, Iterable[bytes]], mode: Optional[int] = None, *, is_durable: bool = False
+    path: Path,
+    data: Union[bytes, Iterable[bytes]],
+    mode: Optional[int] = None,
+    *,
+    owner: Optional[tuple[int, int]] = None,
+    is_durable: bool = False,
 ) -> None:
     """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
-    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666. If `is_durable`, data and
-    directory entry are on disk on return."""
+    The data may come in pieces. Without a `mode` it is the one that the umask leaves of 0666; `owner`: user and group.
+    If `is_durable`, data and directory entry are on disk on return."""
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     descriptor = os.open(draft, flags, 0o666 if mode is None else mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             if mode is not None:
                 os.fchmod(descriptor, mode)
             stream.writelines([data] if isinstance(data, bytes) else data)

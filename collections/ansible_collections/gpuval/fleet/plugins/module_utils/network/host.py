@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -138,9 +137,10 @@ def write_file(path: Path, text: Optional[str]) -> None:
         data = text.encode("utf-8", "surrogateescape")
         status = path.stat() if path.exists() else None
         try:
-            replace_file(path, data, 0o644 if status is None else status.st_mode & 0o7777)
-            if status is not None:
-                os.chown(path, status.st_uid, status.st_gid)
+            if status is None:
+                replace_file(path, data, 0o644)
+            else:
+                replace_file(path, data, status.st_mode & 0o7777, owner=(status.st_uid, status.st_gid))
         except OSError:
             if status is None or path.is_symlink():
                 raise
