@@ -66,5 +66,5 @@ def _lines(document, path, into):
     earlier = into / baseline_file.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():
         lines.append(f"since version {document['version'] - 1}:")
-        lines += compare.lines(compare.diff(baseline_file.read(earlier), baseline_file.Baseline.of(document)))
+        lines += compare.lines(compare.diff(baseline_file.read(earlier), baseline_file.Baseline(document)))
     return lines
