@@ -3,8 +3,11 @@
 import shutil
 import subprocess
 import threading
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps.run_ssh_keys import run_ssh_keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import run_keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys, RunKeysError
 
@@ -60,6 +63,22 @@ def test_nodes_served_at_once_get_the_same_pair(keys):
     for thread in threads:
         thread.join(30)
     assert len(seen) == 12 and len(set(seen)) == 1
+
+
+def test_a_node_has_exactly_the_files_and_keeps_the_old_ones_if_it_cannot(tmp_path):
+    step = SimpleNamespace(check_mode=False), str(tmp_path / "base"), "run-1", "a"
+    answer = run_ssh_keys(*step, {"id": "1", "known_hosts": "x"})
+    folder = tmp_path / "base" / "run-1" / "a" / "ssh"
+    assert answer == {"changed": True, "directory": str(folder), "files": ["id", "known_hosts"]}
+    (folder / "other").touch()
+    (folder / "id").chmod(0o644)
+    assert run_ssh_keys(*step, {"id": "1", "known_hosts": "x"})["files"] == ["id", "other"]
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {"id": 0o600, "known_hosts": 0o600}
+    (folder / "id.new").mkdir()  # where the file is written first
+    with pytest.raises(NodeError):
+        run_ssh_keys(*step, {"id.new": "1", "id": "2", "known_hosts": "y"})
+    assert (folder / "id").read_text() == "1"
+    assert (folder / "known_hosts").read_text() == "x"
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs the OpenSSH client")

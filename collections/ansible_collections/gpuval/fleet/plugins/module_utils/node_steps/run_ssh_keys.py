@@ -29,10 +29,10 @@ def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dic
         if touched and not module.check_mode:
             for path in (base, folder.parents[1], folder.parent, folder):
                 make_private(path)
-            for name in touched:
+            for name in [*odd, *wrong]:  # one after the other: what cannot be done leaves the next files as they are
                 (folder / name).unlink(missing_ok=True)  # also removes a wrong mode
-            for name in wrong:
-                write_private(folder / name, files[name].encode())
+                if name in files:
+                    write_private(folder / name, files[name].encode())
     except OSError as error:
         raise NodeError(f"{folder}: {error.strerror}. Free space there, or set gpuval_node_dir.") from error
     return {"changed": bool(touched), "directory": str(folder), "files": touched}
