@@ -155,10 +155,10 @@ def test_slices_that_may_not_be_read_are_named_where_gpus_are_missing():
 
 def test_an_inventory_has_model_and_count():
     devices = ClusterDevices([slice_of("a", gpus()), slice_of("b", gpus(7))], [EXTENDED])
-    hosts = nodes.fleet([nodes.describe(node(name), devices) for name in ("a", "b", "cpu")])
+    hosts = nodes.KubernetesHosts({}).fleet([nodes.describe(node(name), devices) for name in ("a", "b", "cpu")])
     assert {host.name: host.groups for host in hosts.hosts} == {"a": ("sku_h200",), "b": ("sku_h200",), "cpu": ()}
     assert hosts.group_variables["sku_h200"] == {"gpuval_sku": "h200", "gpuval_gpu_count": 8}
-    ruled = nodes.fleet([nodes.describe(node("a"), devices)], skus={"mine": {"resource": "nvidia.com/gpu"}})
+    ruled = nodes.KubernetesHosts({"mine": {"resource": "nvidia.com/gpu"}}).fleet([nodes.describe(node("a"), devices)])
     assert ruled.hosts[0].groups == ("sku_mine",)
 
 

@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     scheduler,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, ObjectRefused
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import KubernetesHosts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described
@@ -327,9 +327,9 @@ def hosts(made):
     return {host.name: host for host in made.hosts}
 
 
-def made_of(objects, expected=None, **given):
+def made_of(objects, expected=None, selected=(), label_groups=None):
     listed = parse("\n".join(expected), "expected") if expected is not None else None
-    return fleet([nodes.describe(one) for one in objects], listed, **given)
+    return KubernetesHosts({}, label_groups).fleet([nodes.describe(one) for one in objects], listed, selected)
 
 
 def test_every_node_is_a_host_in_natural_order():
@@ -396,7 +396,9 @@ def test_expected_nodes_are_hosts_whether_they_are_there_or_not():
 
 def test_what_a_list_says_wins():
     text = "name,address,user,sku,gpu_count,rack,unique_id\na,192.0.2.1,root,h200-141,8,r1,SN1\nb,,,,,,\n"
-    made = fleet([nodes.describe(h200("a", gpus=7)), nodes.describe(h200("b"))], parse(text, "nodes.csv"))
+    made = KubernetesHosts({}).fleet(
+        [nodes.describe(h200("a", gpus=7)), nodes.describe(h200("b"))], parse(text, "nodes.csv")
+    )
     first = hosts(made)["a"]
     assert first.variables["gpuval_sku"] == "h200-141" and first.variables["gpuval_gpu_count"] == 8
     assert first.variables["gpuval_node_ids"] == {"a": "SN1"}

@@ -6,7 +6,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import SlurmHosts
 
 
 def line(name, state="IDLE", gres="gpu:h200:8", reason="", features="ib,rack1"):
@@ -125,17 +125,17 @@ def test_a_reservation_of_ones_own_is_no_obstacle():
 
 def test_hosts_have_groups_sku_and_what_is_expected_of_their_like():
     found = nodes.from_text("\n".join([line("gpu-10"), line("gpu-2", gres="gpu:h200:7"), line("cpu-1", gres="(null)")]))
-    made = fleet(found)
+    made = SlurmHosts().fleet(found)
     assert [host.name for host in made.hosts] == ["cpu-1", "gpu-2", "gpu-10"]
     assert made.hosts[0].groups == ("partition_gpu", "partition_all", "feature_ib", "feature_rack1")
-    assert made.hosts[1].groups[-2:] == ("sku_h200", "gres_h200")
+    assert (made.hosts[1].groups[0], made.hosts[1].groups[-1]) == ("sku_h200", "gres_h200")
     assert made.hosts[1].variables["gpuval_placement"] == "slurm"
     assert made.hosts[1].variables["slurm_node"]["exists"]
     assert made.group_variables == {"sku_h200": {"gpuval_sku": "h200"}, "gres_h200": {"gpuval_gpu_count": 8}}
 
 
 def test_expected_nodes_stay_also_those_that_slurm_lacks():
-    made = fleet(nodes.from_text("\n".join([line("a"), line("z")])), parse("a\nb", "list"))
+    made = SlurmHosts().fleet(nodes.from_text("\n".join([line("a"), line("z")])), parse("a\nb", "list"))
     assert ([host.name for host in made.hosts], made.missing, made.beyond) == (["a", "b"], ("b",), ("z",))
     assert made.hosts[1].variables["slurm_node"] == {"exists": False, "reason": "Slurm has no node b"}
 
@@ -143,10 +143,10 @@ def test_expected_nodes_stay_also_those_that_slurm_lacks():
 def test_rules_of_skus():
     rules = {"h200-ib": {"type": "*H200*", "feature": "ib"}, "big": {"partition": "gpu"}}
     found = nodes.from_text("\n".join([line("a"), line("b", features="eth"), line("c", gres="gpu:nvidia_h100_80gb:8")]))
-    skus = [made.groups for made in fleet(found, skus=rules).hosts]
+    skus = [made.groups for made in SlurmHosts(rules).fleet(found).hosts]
     assert "sku_h200_ib" in skus[0]
     assert "sku_big" in skus[1]
-    assert fleet(found).group_variables["sku_h100_80gb"] == {"gpuval_sku": "h100-80gb"}
+    assert SlurmHosts().fleet(found).group_variables["sku_h100_80gb"] == {"gpuval_sku": "h100-80gb"}
 
 
 def test_commands_try_again_where_slurmctld_is_away(monkeypatch):

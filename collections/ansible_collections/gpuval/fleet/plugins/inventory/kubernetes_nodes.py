@@ -98,41 +98,35 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Forbidden,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.named_nodes import list_named
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe, fleet, has_plugin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import KubernetesHosts, describe, has_plugin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 
-SKU_KEYS = 'labels, product, instance_type or resource (as in {product: "*H200*"})'
-
 
 class InventoryModule(ClusterSource):
     NAME = "gpuval.fleet.kubernetes_nodes"
+    sku_keys = 'labels, product, instance_type or resource (as in {product: "*H200*"})'
+    others_are = "match `selector`"
+
+    @property
+    def chosen_by(self):
+        return f"matches {self.get_option('selector')!r}: change `selector`"
+
+    def hosts(self, rules):
+        return KubernetesHosts(rules, self.get_option("label_groups"))
 
     def read(self, path):
-        self.read_options(path)
-        base = Path(path).absolute().parent
         try:
-            expected = self.expected(base)
-            descriptions, chosen = self._found(base, [node.name for node in expected or ()])
+            super().read(path)
         except Forbidden as error:
-            raise AnsibleParserError(f"{path}: {error}\n{self._write_role(base)}") from None
+            raise AnsibleParserError(f"{path}: {error}\n{self._write_role(Path(path).absolute().parent)}") from None
         except (ClusterError, SettingError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
-        hosts = fleet(
-            descriptions,
-            expected,
-            selected=chosen,
-            skus=self.skus(path, SKU_KEYS),
-            label_groups=self.get_option("label_groups"),
-        )
-        if not hosts.hosts:
-            raise AnsibleParserError(
-                f"{path}: the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or "
-                "name the nodes in `expected`"
-            )
-        settings = {
+
+    def settings(self, base):
+        return {
             "gpuval_kubeconfig": self._kubeconfig(base),
             "gpuval_kube_context": self.get_option("context"),
             # for nodes that come up while a run is watched
@@ -140,24 +134,20 @@ class InventoryModule(ClusterSource):
             "kubernetes_skus": self.get_option("skus"),
             "kubernetes_label_groups": self.get_option("label_groups"),
         }
-        self.add(hosts, path, "`others: true` takes those that match `selector`", settings)
 
-    def _found(self, base: Path, expected: list[str]) -> tuple[list[dict], set[str]]:
-        """Descriptions of the nodes that match the selector or are expected, and the names of the former if others than
-        expected ones are hosts, too."""
+    def find(self, base, expected):
         extra = self._vars or {}
         kubeconfig = str(extra.get("gpuval_kubeconfig", self._kubeconfig(base)))  # empty: the pod's own account
         context = str(extra.get("gpuval_kube_context", self.get_option("context")))
         with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             items, _version = cluster.list("Node", selector=self.get_option("selector"))
             matching = {node["metadata"]["name"] for node in items}
-            items += list_named(cluster, set(expected) - matching).values()  # an expected node needs no labels
+            items += list_named(cluster, expected - matching).values()  # an expected node needs no labels
             devices = dra.read(cluster)
         if devices.warning and not all(map(has_plugin, items)):
             self.display.warning(devices.warning)
         descriptions = [describe(node, devices) for node in items]
-        chosen = matching if self.get_option("others") else set()
-        return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen
+        return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], matching
 
     def _write_role(self, base: Path) -> str:
         """Write the Role as `make prepare` does, which needs the nodes to begin. Returns how to grant it."""

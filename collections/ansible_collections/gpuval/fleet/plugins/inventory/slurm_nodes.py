@@ -76,41 +76,25 @@ skus:
   h200: {type: "*h200*"}
 """
 
-from pathlib import Path
-
-from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import fleet
-
-SKU_KEYS = 'type, gres, partition or feature (as in {type: "*h200*"})'
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.nodes import SlurmHosts
 
 
 class InventoryModule(ClusterSource):
     NAME = "gpuval.fleet.slurm_nodes"
-    WHAT = "Slurm"
+    sku_keys = 'type, gres, partition or feature (as in {type: "*h200*"})'
+    chosen_by = "the options choose: change partitions, features, reservation or states"
+    others_are = "the other options choose"
+    hosts = SlurmHosts
 
-    def read(self, path):
-        self.read_options(path)
-        expected = self.expected(Path(path).absolute().parent)
+    def settings(self, base):
+        return {"gpuval_slurm_reservation": self.get_option("reservation")}
+
+    def find(self, base, expected):
         slurm = Slurm()
         nodes = [one for one in slurm.nodes() if NODE_NAME.fullmatch(one["name"])]
-        chosen = self._chosen(nodes, slurm)
-        listed = {node.name for node in expected or ()}
-        descriptions = [one for one in nodes if one["name"] in chosen | listed]
-        selected = chosen if self.get_option("others") else set()
-        hosts = fleet(descriptions, expected, selected=selected, skus=self.skus(path, SKU_KEYS))
-        if not hosts.hosts:
-            raise AnsibleParserError(
-                f"{path}: Slurm has no node that the options choose: change partitions, features, reservation or "
-                "states, or name the nodes in `expected`"
-            )
-        settings = {"gpuval_slurm_reservation": self.get_option("reservation")}
-        self.add(hosts, path, "`others: true` takes those that the other options choose", settings)
-
-    def _chosen(self, nodes, slurm):
-        """Names of the nodes that the options choose."""
         partitions, features = set(self.get_option("partitions")), set(self.get_option("features"))
         states, reservation = {one.upper() for one in self.get_option("states")}, self.get_option("reservation")
         try:
@@ -120,7 +104,7 @@ class InventoryModule(ClusterSource):
                 raise
             reserved = None  # clean and report go on, and Slurm refuses jobs
             self.display.warning(f"Slurm has no reservation {reservation}: nodes are chosen without it")
-        return {
+        chosen = {
             one["name"]
             for one in nodes
             if (not partitions or partitions & set(one["partitions"]))
@@ -128,3 +112,4 @@ class InventoryModule(ClusterSource):
             and (not states or states & set(one["state"]))
             and (reserved is None or one["name"] in reserved)
         }
+        return [one for one in nodes if one["name"] in chosen | expected], chosen

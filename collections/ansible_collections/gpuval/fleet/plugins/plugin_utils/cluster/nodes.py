@@ -1,16 +1,16 @@
 """What a Node object says: a description, whether work can be placed on it, and the hosts of an inventory. Pure."""
 
-import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..core.text import some_of
-from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name, listed_variables, sku_name
+from ..inventory.node_list import ClusterHosts, group_name, sku_by_rules
 from ..records.failure_classes import AGAIN
 from ..runs import labels as run_labels
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
@@ -18,8 +18,6 @@ from . import dra, names, pod_settings
 from .dra import ClusterDevices, NodeDevices
 from .pod_settings import CPU, RESOURCES, PodSettings, PodSettingsError
 
-#: Variables of every host of a cluster: Ansible itself runs nothing on these nodes.
-PLACED = {"ansible_connection": "local", "gpuval_placement": "kubernetes"}
 #: The host variable that holds the node's description from the cluster (see `describe`).
 VARIABLE = "kubernetes_node"
 #: Node labels whose values become inventory groups, with the groups' prefixes: pools of managed services, and zones.
@@ -212,23 +210,15 @@ def product(labels: Mapping[str, str]) -> str:
 
 
 def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]]) -> str:
-    """The SKU of a node: the first of `rules` of which all patterns match, else made from its GPU model, else `auto`. A
-    rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither)."""
-    model = product(description["labels"]) or devices_of(description).product.replace(" ", "-")
-    for sku, patterns in rules.items():
-        if patterns and all(_matches(description, model, key, pattern) for key, pattern in patterns.items()):
-            return sku
-    return sku_name(model)
-
-
-def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str) -> bool:
-    if key == "resource":
-        devices = devices_of(description)
-        by_dra = devices.vendor and pattern in (devices.resource, RESOURCES[devices.vendor])
-        return bool(by_dra) or count(description["capacity"].get(str(pattern))) > 0
-    facts = {"product": model, "instance_type": description["instance_type"]}
-    value = facts[key] if key in facts else description["labels"].get(key)
-    return value is not None and fnmatch.fnmatchcase(value.lower(), str(pattern).lower())
+    """The SKU of a node by rules (see `sku_by_rules`), whose keys are labels, `product`, `resource`,
+    `instance_type`."""
+    devices, labels = devices_of(description), description["labels"]
+    model = product(labels) or devices.product.replace(" ", "-")
+    resources = [name for name, quantity in description["capacity"].items() if count(quantity)]
+    resources += [devices.resource, RESOURCES[devices.vendor]] if devices.vendor else []
+    values = {key: [value] for key, value in labels.items()}
+    values |= {"product": [model], "instance_type": [description["instance_type"]], "resource": resources}
+    return sku_by_rules(rules, values, model)
 
 
 def untolerated(
@@ -396,75 +386,44 @@ def finding_for(
     return None if node_finding.state == REACHABLE else node_finding.reason
 
 
-def fleet(
-    descriptions: Iterable[Mapping[str, Any]],
-    expected: Sequence[ListedNode] | None = None,
-    *,
-    selected: frozenset[str] | set[str] | None = None,
-    skus: Mapping[str, Mapping[str, str]] | None = None,
-    label_groups: Mapping[str, str] | None = None,
-) -> InventoryFleet:
-    """The hosts of an inventory, by name, or in the order of the list `expected`: then they are the listed nodes, found
-    in the cluster or not, and those others whose names are in `selected`. `descriptions`: from `nodes.describe`."""
-    description_by_name = {str(description["name"]): description for description in descriptions}
-    choice = choose(description_by_name, expected, selected)
-    chosen = {name: description_by_name[name] for name in choice.names if name in description_by_name}
-    variables_of = {name: listed_variables(node) for name, node in choice.listed.items()}
-    ordered = {name: str(values["gpuval_sku"]) for name, values in variables_of.items() if "gpuval_sku" in values}
-    sku = {name: ordered.get(name) or sku_of(description, skus or {}) for name, description in chosen.items()}
-    counted = _usual_gpu_counts(chosen, sku)
-    hosts: list[Any] = []
-    group_variables: dict[str, dict[str, Any]] = {}
-    for name in choice.names:
-        description, node = chosen.get(name), choice.listed.get(name)
-        groups, variables = list(node.groups) if node else [], variables_of.get(name, {})
-        if description is None:
-            variables[VARIABLE] = {"exists": False, "reason": f"the cluster has no node {name}"}
-        else:
-            variables[VARIABLE] = {"exists": True, **description}
-            if sku[name] != "auto" and name not in ordered:
-                group = group_name("sku", sku[name])
-                groups.append(group)
-                group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
-            prefix_by_label = LABEL_GROUPS if label_groups is None else label_groups
-            groups += [
-                group_name(prefix, value)
-                for label, prefix in prefix_by_label.items()
-                if (value := description["labels"].get(label))
-            ]
-            groups += [group_name("type", description["instance_type"])] if description["instance_type"] else []
-            own_labels = run_labels.of_cluster(description["labels"], prefix_by_label)
-            if own_labels:
-                variables["kubernetes_labels"] = own_labels
-            group, most = counted.get(name, ("", 0))
-            if group:
-                groups.append(group)
-                group_variables.setdefault(group, {})["gpuval_gpu_count"] = most
-        hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
-    return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
+class KubernetesHosts(ClusterHosts):
+    """How Nodes become hosts. `label_groups`: labels whose values become groups, with the groups' prefixes."""
 
+    TITLE = "the cluster"
+    VARIABLE = VARIABLE
+    #: Ansible itself runs nothing on these nodes.
+    PLACED: ClassVar = {"ansible_connection": "local", "gpuval_placement": "kubernetes"}
 
-def _usual_gpu_counts(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """For each node with GPUs, its group of similar nodes, and the largest number of GPUs on a node of this group: a
-    node that lost a GPU reports seven, similar ones show eight. Similar nodes have the same instance type; if several
-    SKUs share one type, as in k3s, the same SKU, else the same GPU vendor."""
-    like: dict[str, str] = {}
-    skus_of_type: dict[str, set[str]] = {}
-    for name, description in chosen.items():
-        skus_of_type.setdefault(description["instance_type"], set()).add(sku[name])
-    most: dict[str, int] = {}
-    for name, description in chosen.items():
-        if sku[name] == "cpu":
-            continue
-        have = gpus(description, PodSettings(), sku[name])
-        instance = description["instance_type"]
-        if not have.resource:
-            continue
-        if instance and len(skus_of_type[instance]) == 1:
-            like[name] = group_name("type", instance)
-        elif sku[name] != "auto":
-            like[name] = group_name("sku", sku[name])
-        else:
-            like[name] = group_name("gpu", have.vendor)
-        most[like[name]] = max(most.get(like[name], 0), have.capacity // have.replicas)
-    return {name: (group, most[group]) for name, group in like.items() if most[group]}
+    def __init__(self, rules: Mapping[str, Mapping[str, str]], label_groups: Mapping[str, str] | None = None) -> None:
+        super().__init__(rules)
+        self._label_groups = LABEL_GROUPS if label_groups is None else label_groups
+
+    def sku_of(self, description: Mapping[str, Any]) -> str:
+        return sku_of(description, self.rules)
+
+    def groups_of(self, description: Mapping[str, Any]) -> list[str]:
+        values = [(prefix, description["labels"].get(label)) for label, prefix in self._label_groups.items()]
+        return [
+            group_name(prefix, value) for prefix, value in (*values, ("type", description["instance_type"])) if value
+        ]
+
+    def kinds_of(
+        self, described: Mapping[str, Mapping[str, Any]], skus: Mapping[str, str]
+    ) -> dict[str, tuple[str, int]]:
+        """Similar nodes have the same instance type; if several SKUs share one type, as in k3s, the same SKU, else the
+        same GPU vendor."""
+        types = {(description["instance_type"], skus[name]) for name, description in described.items()}
+        skus_of_type = Counter(instance_type for instance_type, _sku in types)
+        kinds = {}
+        for name, description in described.items():
+            have, instance_type = gpus(description, PodSettings(), skus[name]), description["instance_type"]
+            prefix, value = ("gpu", have.vendor) if skus[name] == "auto" else ("sku", skus[name])
+            if instance_type and skus_of_type[instance_type] == 1:
+                prefix, value = "type", instance_type
+            if have.resource and skus[name] != CPU:
+                kinds[name] = (group_name(prefix, value), have.capacity // have.replicas)
+        return kinds
+
+    def variables_of(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        labels = run_labels.of_cluster(description["labels"], self._label_groups)
+        return super().variables_of(description) | ({"kubernetes_labels": labels} if labels else {})

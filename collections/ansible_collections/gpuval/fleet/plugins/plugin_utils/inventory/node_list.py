@@ -1,9 +1,12 @@
 """Lists of nodes as plain text or CSV, and their nodes beside those that a cluster knows. Pure."""
 
+import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from ..core import csv_text
 from ..core.errors import SettingError
@@ -189,32 +192,20 @@ class InventoryFleet:
     beyond: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The chosen hosts: names in order, the listed nodes by name, and names that only list or only cluster have."""
-
-    names: tuple[str, ...]
-    listed: dict[str, ListedNode]
-    missing: tuple[str, ...]
-    beyond: tuple[str, ...]
-
-
-def choose(
-    nodes: Mapping[str, Any], expected: Sequence[ListedNode] | None, more: frozenset[str] | set[str] | None = None
-) -> Choice:
-    """Hosts: the list `expected`, known to the cluster or not, and `nodes` named in `more`; else all `nodes`."""
-    listed = {node.name: node for node in expected or ()}
-    unlisted = [name for name in sorted(nodes, key=natural_order) if name not in listed]
-    joining = unlisted if expected is None else [name for name in unlisted if name in (more or ())]
-    missing = tuple(name for name in listed if name not in nodes)
-    beyond = () if expected is None else tuple(name for name in unlisted if name not in joining)
-    return Choice((*listed, *joining), listed, missing, beyond)
-
-
 def listed_variables(node: ListedNode | None) -> dict[str, Any]:
     """The variables that the list sets for a node, except those for SSH connections."""
     variables = node.variables if node else {}
     return {key: value for key, value in variables.items() if not key.startswith("ansible_")}
+
+
+def sku_by_rules(rules: Mapping[str, Mapping[str, str]], values: Mapping[str, Iterable[str]], model: str) -> str:
+    """The SKU of a node: the first of `rules` of which all patterns match, else made from its GPU `model`. A rule maps
+    keys of `values` to shell patterns, of which one value has to match (case does not count)."""
+    for sku, patterns in rules.items():
+        lowered = {key: [value.lower() for value in values.get(key, ())] for key in patterns}
+        if patterns and all(fnmatch.filter(lowered[key], str(pattern).lower()) for key, pattern in patterns.items()):
+            return sku
+    return sku_name(model)
 
 
 def sku_name(model: str) -> str:
@@ -223,3 +214,74 @@ def sku_name(model: str) -> str:
     for prefix in ("nvidia-", "amd-instinct-", "amd-"):
         name = name.removeprefix(prefix)
     return name or "auto"
+
+
+class ClusterHosts(ABC):
+    """How the nodes of a cluster become hosts. `rules`: those of SKUs (see `sku_by_rules`)."""
+
+    #: The cluster in messages; the host variable with a node's description; variables of all hosts.
+    TITLE: ClassVar[str]
+    VARIABLE: ClassVar[str]
+    PLACED: ClassVar[Mapping[str, str]]
+
+    def __init__(self, rules: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+        self.rules = rules
+
+    @abstractmethod
+    def sku_of(self, description: Mapping[str, Any]) -> str:
+        """The SKU of a node, `auto` if unknown."""
+
+    @abstractmethod
+    def groups_of(self, description: Mapping[str, Any]) -> list[str]:
+        """The groups of a node, beside those of its SKU and its kind."""
+
+    @abstractmethod
+    def kinds_of(
+        self, described: Mapping[str, Mapping[str, Any]], skus: Mapping[str, str]
+    ) -> Mapping[str, tuple[str, int]]:
+        """For each node with GPUs the group of similar nodes, and the number of its GPUs."""
+
+    def variables_of(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """Variables of a host that the cluster has."""
+        return {self.VARIABLE: {"exists": True, **description}}
+
+    def fleet(
+        self,
+        descriptions: Iterable[Mapping[str, Any]],
+        expected: Sequence[ListedNode] | None = None,
+        selected: Collection[str] = (),
+    ) -> InventoryFleet:
+        """The hosts of an inventory: the listed nodes `expected` in their order, found in the cluster or not, and of
+        the others those in `selected`; without a list all nodes, by name."""
+        by_name = {str(description["name"]): description for description in descriptions}
+        listed = {node.name: node for node in expected or ()}
+        unlisted = [name for name in sorted(by_name, key=natural_order) if name not in listed]
+        joining = [name for name in unlisted if expected is None or name in selected]
+        variables_of = {name: listed_variables(listed.get(name)) for name in (*listed, *joining)}
+        described = {name: by_name[name] for name in variables_of if name in by_name}
+        skus = {
+            name: str(variables_of[name].get("gpuval_sku") or self.sku_of(description))
+            for name, description in described.items()
+        }
+        kinds, most = self.kinds_of(described, skus), dict[str, int]()
+        for group, number in kinds.values():  # a node that lost a GPU reports seven, similar ones show eight
+            most[group] = max(most.get(group, 0), number)
+        hosts = []
+        group_variables: dict[str, dict[str, Any]] = {}
+        for name, of_list in variables_of.items():
+            groups = list(listed[name].groups) if name in listed else []
+            variables = {self.VARIABLE: {"exists": False, "reason": f"{self.TITLE} has no node {name}"}}
+            if description := described.get(name):
+                if skus[name] != "auto" and "gpuval_sku" not in of_list:
+                    groups.append(group_name("sku", skus[name]))
+                    group_variables.setdefault(groups[-1], {})["gpuval_sku"] = skus[name]
+                groups += self.groups_of(description)
+                kind, _number = kinds.get(name, ("", 0))
+                if most.get(kind):
+                    groups.append(kind)
+                    group_variables.setdefault(kind, {})["gpuval_gpu_count"] = most[kind]
+                variables = self.variables_of(description)
+            hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**of_list, **variables, **self.PLACED}))
+        missing = tuple(name for name in listed if name not in by_name)
+        beyond = tuple(name for name in unlisted if name not in joining)
+        return InventoryFleet(tuple(hosts), group_variables, missing, beyond)

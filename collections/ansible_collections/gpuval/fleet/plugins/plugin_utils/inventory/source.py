@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from ..core.errors import GpuvalError, SettingError, reason_of
 from ..core.node_ranges import names_of
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
-from .node_list import InventoryFleet, ListedNode, parse
+from .node_list import ClusterHosts, ListedNode, parse
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
 #: Names of the folders of variables beside an inventory.
@@ -86,8 +86,46 @@ class NamedSource(BaseInventoryPlugin):
 class ClusterSource(NamedSource):
     """Base of inventory plugins for a cluster: its nodes, compared with a list of expected nodes."""
 
-    #: Name of the cluster in messages.
-    WHAT = "the cluster"
+    #: What rules of the option `skus` have, what to change where they choose no node, and which nodes `others` takes.
+    sku_keys = chosen_by = others_are = ""
+
+    def hosts(self, rules: Mapping[str, Mapping[str, str]]) -> ClusterHosts:
+        """How nodes become hosts; `rules`: those of SKUs."""
+        raise NotImplementedError
+
+    def find(self, base: Path, expected: Collection[str]) -> tuple[list[dict[str, Any]], set[str]]:
+        """Descriptions of the chosen and the expected nodes, and the names of the former. Raises GpuvalError."""
+        raise NotImplementedError
+
+    def settings(self, base: Path) -> dict[str, Any]:
+        """Variables of all hosts; those that are empty are not set."""
+        raise NotImplementedError
+
+    def read(self, path: str) -> None:
+        self.read_options(path)
+        base = Path(path).absolute().parent
+        expected = self.expected(base)
+        descriptions, chosen = self.find(base, {node.name for node in expected or ()})
+        hosts = self.hosts(self._sku_rules())
+        fleet = hosts.fleet(descriptions, expected, chosen if self.get_option("others") else ())
+        if not fleet.hosts:
+            raise AnsibleParserError(
+                f"{hosts.TITLE} has no node that {self.chosen_by}, or name the nodes in `expected`"
+            )
+        if fleet.beyond:
+            self.display.warning(
+                f"{path}: {len(fleet.beyond)} node(s) of {hosts.TITLE} are not in `expected` and left out "
+                f"(`others: true` takes those that {self.others_are}): {some_of(fleet.beyond)}"
+            )
+        if fleet.missing:
+            self.display.warning(
+                f"{path}: {hosts.TITLE} lacks {len(fleet.missing)} expected node(s): {some_of(fleet.missing)}"
+            )
+        settings = {key: value for key, value in self.settings(base).items() if value}
+        group = self.add_nodes(fleet.hosts, self.get_option("group"))
+        for name, variables in ((group, settings), *fleet.group_variables.items()):
+            for key, value in variables.items():
+                self.inventory.set_variable(name, key, value)
 
     def expected(self, base: Path) -> list[ListedNode] | None:
         """The nodes in the option `expected`, None if it is not set. Raises SettingError."""
@@ -104,31 +142,12 @@ class ClusterSource(NamedSource):
             raise SettingError("`expected` is a list of names, or the path of a list")
         return parse("\n".join(str(name) for name in option), "expected")
 
-    def skus(self, path: str, keys: str) -> dict[str, dict[str, str]]:
-        """The rules of the option `skus`, which map `keys` to patterns. Raises AnsibleParserError."""
+    def _sku_rules(self) -> dict[str, dict[str, str]]:
         skus = self.get_option("skus") or {}
         for sku, rule in skus.items():
             if not isinstance(rule, dict) or not rule:
-                raise AnsibleParserError(f"{path}: skus.{sku} maps {keys} to patterns")
+                raise AnsibleParserError(f"skus.{sku} maps {self.sku_keys} to patterns")
         return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
-
-    def add(self, fleet: InventoryFleet, path: str, advice: str, settings: Mapping[str, Any] | None = None) -> None:
-        """Add hosts, groups, and `settings` of all hosts; warn of nodes that only list or only cluster have. `advice`:
-        the remedy for nodes beyond the list."""
-        if fleet.beyond:
-            self.display.warning(
-                f"{path}: {len(fleet.beyond)} node(s) of {self.WHAT} are not in `expected` and left out "
-                f"({advice}): {some_of(fleet.beyond)}"
-            )
-        if fleet.missing:
-            self.display.warning(
-                f"{path}: {self.WHAT} lacks {len(fleet.missing)} expected node(s): {some_of(fleet.missing)}"
-            )
-        chosen = {key: value for key, value in (settings or {}).items() if value}
-        group = self.add_nodes(fleet.hosts, self.get_option("group"))
-        for name, variables in ((group, chosen), *fleet.group_variables.items()):
-            for key, value in variables.items():
-                self.inventory.set_variable(name, key, value)
 
 
 def problem_of(path: str) -> str:

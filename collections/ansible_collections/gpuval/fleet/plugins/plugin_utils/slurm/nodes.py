@@ -1,12 +1,11 @@
 """What Slurm says of its nodes: descriptions, whether a job can be placed on one, hosts of an inventory. Pure."""
 
-import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ..core.escape import one_line
-from ..inventory.node_list import InventoryFleet, ListedNode, choose, group_name, listed_variables, sku_name
+from ..inventory.node_list import ClusterHosts, group_name, sku_by_rules
 from ..ssh.findings import REACHABLE, ProbeFinding, class_finding
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
@@ -21,10 +20,6 @@ _TEXTS = {"name": "NodeName", "address": "NodeAddr", "gres": "Gres", "version": 
 #: States in which slurmd does not work, and flags of a node that gets no job.
 DOWN = ("DOWN", "NOT_RESPONDING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "ERROR", "INVALID_REG")
 DRAINED = ("DRAIN", "DRAINED", "DRAINING")
-#: Variables of every host of Slurm: Ansible itself runs nothing on these nodes.
-PLACED = {"ansible_connection": "local", "gpuval_placement": "slurm", "gpuval_runtime": "host"}
-#: The host variable that holds Slurm's description of the node.
-VARIABLE = "slurm_node"
 
 
 def from_text(text: str) -> list[dict[str, Any]]:
@@ -96,52 +91,25 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
     return ProbeFinding(REACHABLE, "")
 
 
-def fleet(
-    descriptions: Iterable[Mapping[str, Any]],
-    expected: Sequence[ListedNode] | None = None,
-    *,
-    selected: frozenset[str] | set[str] | None = None,
-    skus: Mapping[str, Mapping[str, str]] | None = None,
-) -> InventoryFleet:
-    """The hosts of an inventory, in the order of the list `expected`, or by name without a list."""
-    by_name = {str(description["name"]): description for description in descriptions}
-    choice = choose(by_name, expected, selected)
-    most: dict[str, int] = {}
-    for name in choice.names:
-        if name in by_name:  # compare with similar nodes, to notice a lost GPU
-            model, count = gpus(by_name[name])
-            most[model] = max(most.get(model, 0), count)
-    hosts = []
-    group_variables: dict[str, dict[str, Any]] = {}
-    for name in choice.names:
-        description, node = by_name.get(name), choice.listed.get(name)
-        variables = listed_variables(node)
-        groups = list(node.groups) if node else []
-        if description is None:
-            variables[VARIABLE] = {"exists": False, "reason": f"Slurm has no node {name}"}
-        else:
-            variables[VARIABLE] = {"exists": True, **description}
-            groups += [group_name("partition", partition) for partition in description["partitions"]]
-            groups += [group_name("feature", feature) for feature in description["features"]]
-            model, count = gpus(description)
-            sku = sku_of(description, skus or {})
-            if sku != "auto" and "gpuval_sku" not in variables:
-                groups.append(group_name("sku", sku))
-                group_variables.setdefault(groups[-1], {})["gpuval_sku"] = sku
-            if count:
-                groups.append(group_name("gres", model or "gpu"))
-                group_variables.setdefault(groups[-1], {})["gpuval_gpu_count"] = most[model]
-        hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
-    return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
+class SlurmHosts(ClusterHosts):
+    """How nodes of Slurm become hosts. Keys of rules are `gres`, `type` (of GPUs), `partition` and `feature`."""
 
+    TITLE = "Slurm"
+    VARIABLE = "slurm_node"
+    #: Ansible itself runs nothing on these nodes.
+    PLACED: ClassVar = {"ansible_connection": "local", "gpuval_placement": "slurm", "gpuval_runtime": "host"}
 
-def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]]) -> str:
-    """The SKU of a node: the first of `rules` of which all patterns match, else made from the type of its gres."""
-    model, count = gpus(description)
-    values = {"gres": [description["gres"]], "type": [model] if count else []}
-    values |= {"partition": description["partitions"], "feature": description["features"]}
-    for sku, patterns in rules.items():
-        lowered = {key: [value.lower() for value in values.get(key, [])] for key in patterns}
-        if patterns and all(fnmatch.filter(lowered[key], pattern.lower()) for key, pattern in patterns.items()):
-            return sku
-    return sku_name(model)
+    def sku_of(self, description: Mapping[str, Any]) -> str:
+        model, count = gpus(description)
+        values = {"gres": [description["gres"]], "type": [model] if count else []}
+        values |= {"partition": description["partitions"], "feature": description["features"]}
+        return sku_by_rules(self.rules, values, model)
+
+    def groups_of(self, description: Mapping[str, Any]) -> list[str]:
+        return [group_name(key, value) for key in ("partition", "feature") for value in description[f"{key}s"]]
+
+    def kinds_of(
+        self, described: Mapping[str, Mapping[str, Any]], _skus: Mapping[str, str]
+    ) -> dict[str, tuple[str, int]]:
+        counted = {name: gpus(description) for name, description in described.items()}
+        return {name: (group_name("gres", model or "gpu"), count) for name, (model, count) in counted.items() if count}
