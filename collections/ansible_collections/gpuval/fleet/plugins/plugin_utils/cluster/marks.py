@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ..runs import failed_checks
 from ..runs.failed_checks import ANNOTATION, FAIL, PASS
 from ..watch.scheduler import NodeVerdicts
 from . import accepted_condition, names
@@ -16,7 +17,7 @@ from .named_nodes import list_named
 from .pod_settings import FAILED_TAINT
 
 LABELS = (VERDICT_LABEL, names.RUN_LABEL)
-#: Keys in a node's metadata that gpuval sets. The last annotation has a rule of its own, and goes with the others.
+#: Keys in a node's metadata that gpuval sets.
 OURS = {"labels": LABELS, "annotations": (names.RUN_ANNOTATION, TIME_ANNOTATION, CLASS_ANNOTATION, ANNOTATION)}
 NO_SCHEDULE = "NoSchedule"
 #: How often a patch is tried that conflicts with another client's change of the same node.
@@ -27,7 +28,7 @@ ROUNDS = 4
 class Mark:
     """A verdict to write on a node. `at`: when the run was judged, RFC 3339 UTC. `partial`: the run accepts no nodes.
     `cleared`: the node has passed what it failed before, so its taint goes even if the node is not accepted yet.
-    `failure_class`: of a node that is not PASS."""
+    `failure_class`: of a node that is not PASS. `open`: the checks that the node has to pass yet; None: as it says."""
 
     verdict: str
     run_id: str
@@ -35,6 +36,7 @@ class Mark:
     partial: bool = False
     cleared: bool = False
     failure_class: str | None = None
+    open: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,27 @@ class NodeMarkChange:
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
     """The patch that gives a Node this `mark`, or removes any mark, with the taint, if `mark` is None; None if nothing
     has to change. With `taint` a node that failed gets the taint, a node that passed loses it, INCOMPLETE leaves it;
-    without, no taint changes. A partial run leaves a failed node as it is, unless the node fails again."""
-    if stays_failed(node, mark):
-        return None
+    without, no taint changes. A partial run changes no more of a failed node than its open checks, unless the node
+    fails again."""
     meta, taints = node["metadata"], list((node.get("spec") or {}).get("taints") or ())
     now = marks_of(node)
     desired: dict[str, dict[str, Any]] = {part: dict.fromkeys(keys) for part, keys in OURS.items()}
+    desired_taints = _taints(taints, mark, taint)
     if mark is not None:
-        desired["labels"] = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
-        notes = (mark.run_id, mark.at, mark.failure_class, now["annotations"][ANNOTATION])
-        desired["annotations"] = dict(zip(OURS["annotations"], notes, strict=True))
+        if stays_failed(node, mark):
+            desired, desired_taints = {part: dict(values) for part, values in now.items()}, taints
+        else:
+            desired["labels"] = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
+            notes = (mark.run_id, mark.at, mark.failure_class, now["annotations"][ANNOTATION])
+            desired["annotations"] = dict(zip(OURS["annotations"], notes, strict=True))
+        if mark.open is not None:
+            desired["annotations"][ANNOTATION] = failed_checks.text_of(mark.open)
     patched: dict[str, Any] = {
         part: different
         for part, values in desired.items()
         if (different := {key: value for key, value in values.items() if now[part][key] != value})
     }
     patch: dict[str, Any] = {}
-    desired_taints = _taints(taints, mark, taint)
     if desired_taints != taints:
         # A patch replaces the whole list: it must be the one that was read, or another's taint would be lost.
         patched["resourceVersion"] = meta["resourceVersion"]
@@ -150,10 +156,10 @@ def set_marks(
         conflicting = []
         for name in (name for name in todo if name in nodes):
             metadata_by_name[name] = marks_of(nodes[name])
-            mark_change = change(nodes[name], marks[name], taint=taint)
+            mark, mark_change = marks[name], change(nodes[name], marks[name], taint=taint)
+            if mark and stays_failed(nodes[name], mark):
+                result.still[name] = mark.open or frozenset()
             if mark_change is None:
-                if stays_failed(nodes[name], marks[name]):
-                    result.still[name] = frozenset()
                 continue
             try:
                 if not trial:

@@ -1,6 +1,5 @@
 """Kubernetes as gpuval's steps use it: watch, probe, reach, marks, evidence, clean."""
 
-import contextlib
 import shlex
 import shutil
 import time
@@ -23,7 +22,7 @@ from ..watch import launch_inputs, reach
 from ..watch.scheduler import JobScheduler, KeepArchive, KeepState, NodeProbes, NodeVerdicts, plan_of, values_for
 from ..watch.watch import WatchLimits
 from . import cleaning, dra, marks, names, node_evidence, nodes, permissions, pod_settings
-from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
+from .api import Cluster, ClusterAccess, ClusterError, Forbidden
 from .gangs import member_address
 from .named_nodes import hostname_selectors, list_named
 from .new_nodes import Newcomers
@@ -229,29 +228,20 @@ class KubernetesScheduler(JobScheduler):
     def _mark(self, cluster: Cluster) -> NodeVerdicts:
         options, trial = self._options, self._action.check_mode
         if options.state == "absent":
-            verdicts, noted = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial), 0
+            verdicts = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
         else:
             folder = self._action.folder(options)
             report = run_folder.read_report(folder)
             repairs.withhold_acceptance(report, folder, options.repairs, self._action.display.warning)
             listed = marks.read_nodes(cluster, [node["name"] for node in report["nodes"]])
-            marks_by_name, open_checks = self._marks_and_open_checks(report, listed)
-            unsettled = {name: checks for name, checks in open_checks.items() if checks}
-            noted = self._write_open_checks(cluster, listed, unsettled)
             settings: Any = {"taint": options.taint, "max_age_days": options.max_age_days, "trial": trial}
-            verdicts = marks.set_marks(cluster, marks_by_name, listed, **settings)
-            settled = {name: checks for name, checks in open_checks.items() if not checks and name not in verdicts.busy}
-            noted += self._write_open_checks(cluster, listed, settled)
-            verdicts.still = {name: open_checks[name] for name in verdicts.still}
+            verdicts = marks.set_marks(cluster, self._marks_of(report, listed), listed, **settings)
         verdicts.problem = f"others keep changing {', '.join(verdicts.busy)}: run it again" if verdicts.busy else ""
-        verdicts.noted = bool(noted)
         return verdicts
 
-    def _marks_and_open_checks(
-        self, report: Mapping[str, Any], nodes_by_name: Mapping[str, Any]
-    ) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
-        """By node, its mark, and the checks that it has yet to pass before FAIL is removed."""
-        run, marks_by_name, open_checks = report["run"], {}, {}
+    def _marks_of(self, report: Mapping[str, Any], nodes_by_name: Mapping[str, Any]) -> dict[str, marks.Mark]:
+        """By node, its mark, with the checks that it has yet to pass before FAIL is removed."""
+        run, marks_by_name = report["run"], {}
         for judged in report["nodes"]:
             name = judged["name"]
             if self._options.nodes and name not in self._options.nodes:
@@ -259,29 +249,16 @@ class KubernetesScheduler(JobScheduler):
             node = nodes_by_name.get(name)
             failed = node is not None and marks.has_failed(node)
             is_whole = failed_checks.is_whole(run, judged)
-            decision = failed_checks.decide(_open_checks(node), judged, failed=failed, full=is_whole)
+            noted = marks.marks_of(node)["annotations"][failed_checks.ANNOTATION] if node else None
+            decision = failed_checks.decide(failed_checks.parse(noted), judged, failed=failed, full=is_whole)
             verdict = failed_checks.verdict_after(judged, run, marks.verdict_of(node), failed=failed)
             if verdict is None:
                 continue
             cleared = verdict != judged["verdict"] and not decision.stays
             failure_class = one_line(judged["class"], 96) if verdict != failed_checks.PASS and judged["class"] else None
-            mark = marks.Mark(verdict, run["run_id"], run["judged_at"], decision.stays, cleared, failure_class)
-            marks_by_name[name], open_checks[name] = mark, decision.open
-        return marks_by_name, open_checks
-
-    def _write_open_checks(
-        self, cluster: Cluster, nodes_by_name: Mapping[str, Any], checks: Mapping[str, frozenset[str]]
-    ) -> int:
-        """Write each node's open checks into its annotation, if they differ. Returns the number of changed nodes."""
-        changed = 0
-        for name, entries in checks.items():
-            if name in nodes_by_name and (_open_checks(nodes_by_name[name]) or frozenset()) != entries:
-                note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
-                with contextlib.suppress(Missing):  # the marks report missing nodes
-                    if not self._action.check_mode:
-                        cluster.patch("Node", name, {"metadata": {"annotations": note}})
-                    changed += 1
-        return changed
+            of_run = (run["run_id"], run["judged_at"])
+            marks_by_name[name] = marks.Mark(verdict, *of_run, decision.stays, cleared, failure_class, decision.open)
+        return marks_by_name
 
     def gather(
         self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
@@ -314,11 +291,6 @@ class KubernetesScheduler(JobScheduler):
             "diff": {"before": before, "after": ""},
             "msg": "; ".join(lines),
         }
-
-
-def _open_checks(node: Mapping[str, Any] | None) -> frozenset[str] | None:
-    annotations = (node or {"metadata": {}})["metadata"].get("annotations") or {}
-    return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
 
 
 def _pod_named(cluster: Cluster, name: str) -> Mapping[str, Any] | None:

@@ -55,7 +55,7 @@ def mark_nodes(action: RunAction, options: MarkNodesOptions) -> dict[str, Any]:
     elif marks.changes:
         action.display.display(f"marks: {message}")
     return {
-        "changed": bool(marks.changes or marks.noted),
+        "changed": bool(marks.changes),
         "failed": bool(marks.problem),
         "nodes": sorted(marks.changes),
         "missing": marks.missing,

@@ -51,8 +51,6 @@ class NodeVerdicts:
     busy: list[str] = field(default_factory=list)
     still: dict[str, frozenset[str]] = field(default_factory=dict)
     problem: str = ""
-    #: Whether something other than a verdict changed.
-    noted: bool = False
 
 
 #: Functions that keep a node's evidence: its archive, with a message and notes; or its state without one, and why.
