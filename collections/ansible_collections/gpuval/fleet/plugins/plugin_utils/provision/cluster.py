@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,13 @@ def create_missing(
     """
     if order.cluster is None:
         show(f"creating cluster {settings['name']}")
-        pools = [pool.document for pool in order.missing]
+        pools = [asdict(pool) for pool in order.missing]
         document = {**settings, "node_pools": pools, "auto_upgrade": False, "surge_upgrade": False, "ha": False}
         created: Mapping[str, Any] = api.order(CLUSTERS, document, "kubernetes_cluster", f"Cluster {settings['name']}")
         return created
     for pool in order.missing:
         show(f"creating node pool {pool.name}: {pool.count} x {pool.size}")
-        api.order(f"{path_of(order.cluster)}/node_pools", pool.document, "node_pool", f"Node pool {pool.name}")
+        api.order(f"{path_of(order.cluster)}/node_pools", asdict(pool), "node_pool", f"Node pool {pool.name}")
     return order.cluster
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -26,10 +26,6 @@ class NodePool:
     tags: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     taints: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,8 @@ def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[Node
     return tuple(pools)
 
 
-def cost_of(
-    pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str
-) -> tuple[Decimal, list[str]]:
-    """USD per hour of the pools, with a line for each. Raises ProvisionError for a size that the region lacks."""
+def cost_line(pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> str:
+    """The cost of the pools, in all and of each. Raises ProvisionError for a size that the region lacks."""
     total, lines = Decimal(0), []
     for pool in pools:
         size = sizes.get(pool.size)
@@ -127,7 +121,7 @@ def cost_of(
             raise ProvisionError(f"{pool.size} has no hourly price in /v2/sizes: its cost is not known")
         total += price * pool.count
         lines.append(f"{pool.name}: {pool.count} x {pool.size} at {price:.3f} USD/hour")
-    return total, lines
+    return f"cost: {total:.2f} USD/hour, {total * HOURS_PER_DAY:.2f} USD/day ({'; '.join(lines)}), by /v2/sizes"
 
 
 def is_offered(size: Mapping[str, Any], region: str) -> bool:
@@ -158,11 +152,6 @@ def size_line(size: Mapping[str, Any]) -> str:
     price = hourly_price(size)
     cost = f"{price:.3f} USD/hour" if price else "no hourly price"
     return f"size {text(size, 'slug')}: {cost}, in {some_of(size.get('regions') or (), 20)}"
-
-
-def cost_line(pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> str:
-    total, lines = cost_of(pools, sizes, region)
-    return f"cost: {total:.2f} USD/hour, {total * HOURS_PER_DAY:.2f} USD/day ({'; '.join(lines)}), by /v2/sizes"
 
 
 def make_plan(
