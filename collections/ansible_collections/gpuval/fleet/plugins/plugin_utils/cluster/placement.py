@@ -116,8 +116,7 @@ class ClusterPlacement(JobPlacement):
         """Read the state of the cluster, and create what all pods share."""
         self._views = views
         for view in views.values():
-            view.pulling = True
-            self._pods.expect(view.name, view.stages)
+            self.add(view)
         selector = names.run_selector(self._run["run_id"])
         kinds = [
             ("Job", selector),
@@ -244,10 +243,6 @@ class ClusterPlacement(JobPlacement):
     def _devices_for(self, node: Mapping[str, Any] | None) -> dra.ClusterDevices | None:
         """What nodes publish by DRA; None, without a request, while all nodes asked for have a device plugin."""
         return self._read_devices() if self._devices or (node and not nodes.has_plugin(node)) else None
-
-    def _target(self, name: str) -> manifests.PodTarget:
-        node = self._nodes.get(name)
-        return manifests.target_of(name, nodes.describe(node, self._devices) if node else {})
 
     def _finding(self, name: str, order: PodOrder) -> dict[str, str] | None:
         """Why no pod can be placed on a node: failure class, message and remedy; None if one can."""
@@ -405,7 +400,7 @@ class ClusterPlacement(JobPlacement):
             # The pod of the earlier attempt may still wait for a debug shell.
             self._delete_waiting(name, self._pods.status(name, time.monotonic(), attempt - 1))
         return launch, manifests.PodAttempt(
-            self._target(name),
+            manifests.target_of(name, nodes.describe(node, self._devices)),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,

@@ -123,32 +123,32 @@ class KubernetesScheduler(JobScheduler):
 
     def probe(self) -> NodeProbes:
         """Whether pods can be placed on each host, from its Node object."""
-        expected = {}
+        expected: dict[str, dict[str, Any]] = {}
+        names_by_cluster: dict[ClusterAccess, list[str]] = {}
         for name in self._hosts():
             values = self._variables(name)
             if values.get("gpuval_placement") == self.name:
-                cluster_of = tuple(str(values.get(key) or "") for key in ("gpuval_kubeconfig", "gpuval_kube_context"))
-                expected[name] = (cluster_of, nodes.expected_of(name, values))
+                access = ClusterAccess(
+                    *(str(values.get(key) or "") for key in ("gpuval_kubeconfig", "gpuval_kube_context"))
+                )
+                names_by_cluster.setdefault(access, []).append(name)
+                expected[name] = nodes.expected_of(name, values)
         began = time.monotonic()
-        listed: dict[tuple[str, ...], Mapping[str, Any]] = {}
-        published: dict[tuple[str, ...], dra.ClusterDevices] = {}
-        for cluster_of in dict.fromkeys(cluster_of for cluster_of, _expected in expected.values()):
-            of_cluster = [name for name, (of, _held_against) in expected.items() if of == cluster_of]
-            with Cluster(ClusterAccess(*cluster_of)) as cluster:
-                listed[cluster_of] = list_named(cluster, of_cluster)
-                always_claims = any(expected[name][1]["settings"].always_claims for name in of_cluster)
-                if always_claims or not all(map(nodes.has_plugin, listed[cluster_of].values())):
-                    published[cluster_of] = dra.read(cluster)
-        findings, devices = {}, []
-        warnings = dict.fromkeys(found.warning for found in published.values())
-        for name, (cluster_of, held_against) in expected.items():
-            node = listed[cluster_of].get(name)
-            description = nodes.describe(node, published.get(cluster_of)) if node else None
-            findings[name] = nodes.finding(name, description, **held_against)
-            devices.append(nodes.devices_of(description or {}))
+        descriptions: dict[str, dict[str, Any]] = {}
+        warnings = []
+        for access, of_cluster in names_by_cluster.items():
+            with Cluster(access) as cluster:
+                listed, published = list_named(cluster, of_cluster), None
+                always_claims = any(expected[name]["settings"].always_claims for name in of_cluster)
+                if always_claims or not all(map(nodes.has_plugin, listed.values())):
+                    published = dra.read(cluster)
+                    warnings.append(published.warning)
+            descriptions |= {name: nodes.describe(node, published) for name, node in listed.items()}
+        findings = {name: nodes.finding(name, descriptions.get(name), **demand) for name, demand in expected.items()}
         seconds = time.monotonic() - began
         lines = ssh_findings.summary_of_cluster(findings, seconds)
-        lines += [f"  {line}" for line in (dra.summary(devices), *warnings) if line]
+        devices = (nodes.devices_of(descriptions.get(name) or {}) for name in expected)
+        lines += [f"  {line}" for line in (dra.summary(devices), *dict.fromkeys(warnings)) if line]
         return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
 
     def _variables(self, name: str) -> dict[str, Any]:
