@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -488,7 +489,7 @@ class TestLogin:
         path = self.exec_plugin(kit, tmp_path, "import sys\nsys.exit('session expired: run doctl auth init')")
         with pytest.raises(ClusterError, match=r"login to the cluster failed.*run doctl auth init"):
             Cluster(ClusterAccess(str(path)))
-        assert not any(isinstance(handler, login._complaints) for handler in logging.getLogger().handlers)
+        assert not any(isinstance(handler, BufferingHandler) for handler in logging.getLogger().handlers)
 
     def test_contexts(self, kit, tmp_path):
         config = json.loads(kit.kubeconfig.read_text(encoding="utf-8"))

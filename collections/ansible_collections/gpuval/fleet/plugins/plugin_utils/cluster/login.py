@@ -4,10 +4,12 @@ import contextlib
 import functools
 import importlib
 import logging
+import logging.handlers
 import os
 import re
 import shutil
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ _KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, s
 ]
 
 FOLDER_PREFIX = "gpuval-login-"
+MAX_COMPLAINTS = 1000
 
 #: Addresses that are reached without a proxy, whatever the environment says.
 _NEVER_BY_PROXY = "localhost,127.0.0.0/8,::1"
@@ -90,7 +93,7 @@ def log_in(access: ClusterAccess, folder: str) -> Any:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClusterError(f"{path} is not a valid kubeconfig: {error}") from None
     if complaints and not configuration.api_key and not configuration.cert_file:
-        raise ClusterError(f"the login to the cluster failed: {complaints[0]}")
+        raise ClusterError(f"the login to the cluster failed: {complaints[0].getMessage()}")
     configuration.socket_options = _KEEPALIVE
     configuration.connection_pool_maxsize = 16
     try:
@@ -142,19 +145,13 @@ def _environment(name: str) -> str:
     return os.environ.get(name) or os.environ.get(name.lower(), "")
 
 
-class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)
+@contextlib.contextmanager
+def _complaints() -> Iterator[list[logging.LogRecord]]:
     """Collects errors that the library only logs, such as a failed login plugin."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def __enter__(self) -> list[str]:
-        logging.getLogger().addHandler(self)
-        return self.messages
-
-    def __exit__(self, *exception: object) -> None:
-        logging.getLogger().removeHandler(self)
+    handler = logging.handlers.BufferingHandler(MAX_COMPLAINTS)
+    handler.setLevel(logging.ERROR)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        logging.getLogger().removeHandler(handler)
