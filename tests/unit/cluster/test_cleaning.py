@@ -25,8 +25,8 @@ def objects(run_id, node, attempt=1):
     meta = {
         "name": names.object_name(run_id, node, attempt),
         "namespace": "gpuval",
-        "labels": names.node_labels(run_id, node, attempt),
-        "annotations": names.node_annotations(run_id, node),
+        "labels": names.node_metadata(run_id, "", node, attempt)["labels"],
+        "annotations": names.node_metadata(run_id, "", node, 1)["annotations"],
     }
     resources = {"limits": {"nvidia.com/gpu": "8"}, "requests": {"nvidia.com/gpu": "8"}}
     pod = {

@@ -23,7 +23,10 @@ PLAN = {
 
 
 def job(node, attempt=1, stages=STAGES, **spec):
-    labels, notes = names.node_labels(RUN, node, attempt), names.node_annotations(RUN, node)
+    labels, notes = (
+        names.node_metadata(RUN, "", node, attempt)["labels"],
+        names.node_metadata(RUN, "", node, 1)["annotations"],
+    )
     resources = {"limits": {"nvidia.com/gpu": "8"}, "requests": {"nvidia.com/gpu": "8"}}
     *first, last = [
         {"name": stage, "image": IMAGE, "args": ["--stage", stage], "resources": resources} for stage in stages

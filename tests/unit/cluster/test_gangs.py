@@ -154,7 +154,7 @@ def test_members_find_each_other_by_what_their_pods_are_called():
 
 @pytest.mark.parametrize("run_id", [RUN, "r" * 63, "R_.x"])
 def test_names_fit_and_are_not_those_of_the_nodes_own_jobs(run_id):
-    made_names = [gangs.service_name(run_id), gangs.keys_name(run_id)]
+    made_names = [names.run_name(run_id, gangs.SERVICE), names.run_name(run_id, gangs.KEYS_SECRET)]
     made_names += [names.object_name(run_id, node, 1) for node in NODES]
     own = {names.object_name(PARENT, node, 1) for node in NODES}
     assert all(DNS_LABEL.fullmatch(name) for name in made_names)
@@ -178,7 +178,7 @@ def test_keys_are_in_their_secret_alone_and_mounted_as_ssh_takes_them():
         text = json.dumps(item)
         encoded = [word for word in re.findall(r'"([A-Za-z0-9+/]{8,}={0,2})"', text) if len(word) % 4 == 0]
         whole = text + "".join(base64.b64decode(word).decode("latin-1") for word in encoded)
-        is_keys = item["metadata"]["name"] == gangs.keys_name(RUN)
+        is_keys = item["metadata"]["name"] == names.run_name(RUN, gangs.KEYS_SECRET)
         assert ("5ecret" in whole) == is_keys, item["metadata"]["name"]
     assert "5ecret" not in repr(TOGETHER)
     spec = of("Job", objects)[0]["spec"]["template"]["spec"]

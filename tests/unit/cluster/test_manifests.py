@@ -166,7 +166,7 @@ def test_names_and_labels_are_what_the_api_takes_and_never_clash():
         for node in NODES:
             for attempt in (1, 2):
                 found[names.object_name(run_id, node, attempt)] = (run_id, node, attempt)
-                labels = names.node_labels(run_id, node, attempt)
+                labels = names.node_metadata(run_id, "", node, attempt)["labels"]
                 assert all(LABEL_VALUE.fullmatch(value) for value in labels.values()), labels
     assert len(found) == len(RUNS) * len(NODES) * 2
     assert all(DNS_LABEL.fullmatch(name) and len(name) <= 57 for name in found), "the pods' get six more characters"
@@ -196,20 +196,20 @@ def test_everything_of_a_run_has_its_labels_and_exact_names():
         assert metadata["labels"].items() >= names.run_labels(run_id).items()
         assert metadata["annotations"]["gpuval.io/run-id"] == run_id
         if item["kind"] in ("Job", "Secret"):
-            assert metadata["labels"].items() >= names.node_labels(run_id, node, 1).items()
+            assert metadata["labels"].items() >= names.node_metadata(run_id, "", node, 1)["labels"].items()
             assert metadata["annotations"]["gpuval.io/node-name"] == node
     (made_job,) = of("Job", objects)
     template = made_job["spec"]["template"]["metadata"]
     assert (
         template["labels"].items()
-        >= {**names.node_labels(run_id, node, 1), "kueue.x-k8s.io/queue-name": "gpus"}.items()
+        >= {**names.node_metadata(run_id, "", node, 1)["labels"], "kueue.x-k8s.io/queue-name": "gpus"}.items()
     )
     assert template["annotations"].items() >= {"team": "hardware", "gpuval.io/node-name": node}.items()
 
 
 def test_labels_of_the_site_do_not_hide_ours():
     labels = job({"labels": {"gpuval.io/run": "other", names.MANAGED_LABEL: "helm"}})["metadata"]["labels"]
-    assert labels.items() >= names.node_labels("run-1", "node-1", 1).items()
+    assert labels.items() >= names.node_metadata("run-1", "", "node-1", 1)["labels"].items()
 
 
 def test_the_namespace_belongs_to_no_run():

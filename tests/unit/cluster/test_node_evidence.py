@@ -14,8 +14,8 @@ def job(name, attempt=1, **environment):
         "metadata": {
             "name": names.object_name(RUN, name, attempt),
             "creationTimestamp": f"2026-01-01T00:00:0{attempt}Z",
-            "labels": names.node_labels(RUN, name, attempt),
-            "annotations": names.node_annotations(RUN, name),
+            "labels": names.node_metadata(RUN, "", name, attempt)["labels"],
+            "annotations": names.node_metadata(RUN, "", name, 1)["annotations"],
         },
         "spec": {"template": {"spec": {"containers": [container]}}},
     }
@@ -41,7 +41,7 @@ def event(about, reason, at, message="", **more):
 
 
 def of(name, **things):
-    known = {"nodes": [], "jobs": [], "pods": [], "events": [], **things}
+    known = {"nodes": {}, "jobs": [], "pods": [], "events": [], **things}
     return node_evidence.by_node(RUN, [name, "other"], **known)[name]
 
 
@@ -52,7 +52,8 @@ def test_each_node_gets_what_is_its_own_in_order():
         event(names.object_name(RUN, "other", 1), "BackOff", "2026-01-01T00:00:02Z"),
         event(names.object_name("run-2", "n-1", 1), "BackOff", "2026-01-01T00:00:02Z"),
     ]
-    found = of("n-1", nodes=[node("n-1"), node("n-10")], jobs=[job("n-1", 2), job("n-1"), job("other")], events=events)
+    nodes = {name: node(name) for name in ("n-1", "n-10")}
+    found = of("n-1", nodes=nodes, jobs=[job("n-1", 2), job("n-1"), job("other")], events=events)
     assert found.node["metadata"]["name"] == "n-1"
     files = {part.name: part.data.decode() for part in node_evidence.parts(found, None)}
     assert list(files) == ["run/events.txt", "run/job-1.yaml", "run/job-2.yaml", "cluster/node.yaml"]

@@ -33,8 +33,8 @@ def meta(name, attempt=1, **more):
         "uid": f"uid-{name}",
         "namespace": "gpuval",
         "creationTimestamp": "2026-11-20T20:15:10Z",
-        "labels": names.node_labels(RUN, NODE, attempt),
-        "annotations": names.node_annotations(RUN, NODE),
+        "labels": names.node_metadata(RUN, "", NODE, attempt)["labels"],
+        "annotations": names.node_metadata(RUN, "", NODE, 1)["annotations"],
         **more,
     }
 
@@ -502,7 +502,10 @@ def test_a_pod_that_may_not_be_made_is_explained_by_its_job_s_event(message, nam
 def refused(tracker, node_name, now, suffix="a1b2c"):
     """What a quota of the namespace does to the Job of a node, and the trouble that it is."""
     own = job()
-    own["metadata"] |= {"name": f"job-{node_name}", "annotations": names.node_annotations(RUN, node_name)}
+    own["metadata"] |= {
+        "name": f"job-{node_name}",
+        "annotations": names.node_metadata(RUN, "", node_name, 1)["annotations"],
+    }
     said = f'Error creating: pods "job-{node_name}-{suffix}" is forbidden: exceeded quota: gpus, used: pods=2'
     tracker.take("Job", "ADDED", own, now)
     tracker.take("Event", "ADDED", event("FailedCreate", said, "Job", f"job-{node_name}"), now)
@@ -908,7 +911,7 @@ def test_a_thousand_nodes_are_folded_in_a_moment():
     tracker = PodTracker()
     for number in range(1000):
         for obj in (job(), pod([ended(), running()], name=f"p{number}")):
-            obj["metadata"]["annotations"] = names.node_annotations(RUN, f"n{number}")
+            obj["metadata"]["annotations"] = names.node_metadata(RUN, "", f"n{number}", 1)["annotations"]
             tracker.take(obj["kind"], "ADDED", obj, 0.0)
         tracker.take("Node", "ADDED", node(name=f"n{number}"), 0.0)
     assert all(tracker.status(f"n{number}", 1.0).phase == "running" for number in range(1000))

@@ -39,10 +39,10 @@ def pending(message, name=NODE, volumes=(LUSTRE,)):
 def of(manifest, name):
     """The Job or pod as that of another node."""
     meta = manifest["metadata"] | {
-        "annotations": names.node_annotations(RUN, name),
+        "annotations": names.node_metadata(RUN, "", name, 1)["annotations"],
         "uid": f"{name}-{manifest['kind']}",
     }
-    return {**manifest, "metadata": meta | {"labels": names.node_labels(RUN, name, 1)}}
+    return {**manifest, "metadata": meta | {"labels": names.node_metadata(RUN, "", name, 1)["labels"]}}
 
 
 class Fleet:

@@ -86,7 +86,7 @@ def test_a_log_is_followed_into_the_next_stage(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "facts.log").write_text("of facts\n")
-    words = reach.on_host(FOLLOW, str(tmp_path), reach.from_stage(["image", "facts", "training"], "facts"), [])
+    words = reach.on_host(FOLLOW, str(tmp_path), ["facts", "training"], [])
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True, text=True) as followed:
         try:
             while followed.stdout.readline() != "of facts\n":

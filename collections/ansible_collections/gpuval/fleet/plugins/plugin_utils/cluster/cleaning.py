@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.text import first_lines
 from . import names
 from .api import Cluster, ClusterError, Forbidden, Missing
 
@@ -162,11 +163,9 @@ def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bo
     counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
     verb = "would be removed" if trial else "removed"
     head = f"CLEAN: {subject} in namespace {namespace}: {f'{verb}: {counts}' if counts else 'nothing was there'}"
-    text_lines = [
-        f"- {leftover.kind} {leftover.name or '*'} is left: {leftover.why}"
+    left_lines = [
+        f"{leftover.kind} {leftover.name or '*'} is left: {leftover.why}"
         + (f": {leftover.remedy}" if leftover.name else "")
-        for leftover in cleaned.left[:SHOWN]
+        for leftover in cleaned.left
     ]
-    if len(cleaned.left) > SHOWN:
-        text_lines.append(f"- and {len(cleaned.left) - SHOWN} more")
-    return [head, *text_lines]
+    return [head, *(f"- {line}" for line in first_lines(left_lines, SHOWN))]

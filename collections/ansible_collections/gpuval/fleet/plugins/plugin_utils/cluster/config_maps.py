@@ -42,8 +42,8 @@ def plan_config_maps(
     each plan's place by node and attempt. Raises PodSettingsError for too large a plan."""
     documents = []
     for plan in pod_plans:
-        node, attempt = plan["node"], plan["attempt"]
-        documents.append(((node, attempt), plan_key(node, attempt), plans.without_members(plan), f"the plan of {node}"))
+        owner = plan["node"], plan["attempt"]
+        documents.append((owner, plan_key(*owner), plans.without_members(plan), f"the plan of {plan['node']}"))
     return _in_config_maps(run_id, namespace, "plans", documents)
 
 

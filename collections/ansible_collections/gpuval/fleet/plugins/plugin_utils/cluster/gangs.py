@@ -17,6 +17,8 @@ from .config_maps import encoded
 from .kinds import Manifest
 from .pod_settings import PodSettings, PodSettingsError, for_gang
 
+#: How the names of a round's headless Service, and of its Secret with keys, end.
+SERVICE, KEYS_SECRET = "gangs", "keys"
 #: Folder of the round's SSH keys within the pod's folder of given files; the runner has the same name.
 KEYS = "ssh"
 #: Key files by their names in the Secret, with the file modes that ssh requires.
@@ -58,19 +60,9 @@ def round_of(folder: RunFolder) -> GangRound | None:
     return GangRound(parent.read_run()["run_id"], folder.path.name)
 
 
-def service_name(run_id: str) -> str:
-    """Name of the headless Service of a round; `run_id` is the round's."""
-    return names.run_name(run_id, "gangs")
-
-
-def keys_name(run_id: str) -> str:
-    """Name of the Secret with the keys of a round; `run_id` is the round's."""
-    return names.run_name(run_id, "keys")
-
-
 def address(run_id: str, node: str, namespace: str) -> str:
     """The DNS name by which the other pods of a round reach a node's pod, without the cluster's domain."""
-    return f"{names.host_name(node)}.{service_name(run_id)}.{namespace}.svc"
+    return f"{names.host_name(node)}.{names.run_name(run_id, SERVICE)}.{namespace}.svc"
 
 
 def member_address(
@@ -95,7 +87,7 @@ def service(run_id: str, namespace: str, port: int) -> Manifest:
         # Pods reach each other at any port, but some DNS servers ignore a Service without ports.
         "ports": [{"name": "rendezvous", "port": port}],
     }
-    return names.core_object("Service", names.metadata(run_id, namespace, service_name(run_id)), spec=spec)
+    return names.core_object("Service", names.metadata(run_id, namespace, names.run_name(run_id, SERVICE)), spec=spec)
 
 
 def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
@@ -104,7 +96,7 @@ def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifes
     if missing:
         raise PodSettingsError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
     data = {name: encoded(keys[name].encode()) for name in KEY_FILES}
-    metadata = names.metadata(run_id, namespace, keys_name(run_id))
+    metadata = names.metadata(run_id, namespace, names.run_name(run_id, KEYS_SECRET))
     return names.core_object("Secret", metadata, type="Opaque", immutable=True, data=data)
 
 

@@ -139,7 +139,8 @@ def secret_of(run: ClusterRun, item: PodAttempt) -> Manifest:
             f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
         )
     data = {key: encoded(text.encode()) for key, text in content.items()}
-    return names.core_object("Secret", _node_metadata(run, item.plan), type="Opaque", immutable=True, data=data)
+    metadata = names.node_metadata(run.run_id, run.namespace, node, item.plan["attempt"])
+    return names.core_object("Secret", metadata, type="Opaque", immutable=True, data=data)
 
 
 def _secret_key(stage: str, name: str) -> str:
@@ -163,7 +164,7 @@ def _content(item: PodAttempt) -> dict[str, str]:
 def job_of(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> Manifest:
     """The Job of one attempt on one node; the attempt's plan must come from :func:`pod_plan`."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
-    metadata = _node_metadata(run, plan)
+    metadata = names.node_metadata(run.run_id, run.namespace, plan["node"], plan["attempt"])
     if gang:
         settings = for_gang(settings)
         metadata["labels"][names.GANG_LABEL] = names.label_value(gang["name"])
@@ -341,7 +342,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodAttempt, plan_pla
     if settings.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     elif plan.get("gang"):  # other members reach the pod by its DNS name
-        spec |= {"hostname": names.host_name(plan["node"]), "subdomain": gangs.service_name(run.run_id)}
+        spec |= {"hostname": names.host_name(plan["node"]), "subdomain": names.run_name(run.run_id, gangs.SERVICE)}
     optional = {
         "initContainers": containers[:-1],
         "nodeSelector": dict(settings.node_selector),
@@ -455,7 +456,7 @@ def _given_volume(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> d
         keys = [{"key": name, "path": f"{gangs.KEYS}/{name}", "mode": mode} for name, mode in gangs.KEY_FILES.items()]
         of_gang = [
             {"configMap": {"name": members.config_map, "items": items}},
-            {"secret": {"name": gangs.keys_name(run.run_id), "items": keys}},
+            {"secret": {"name": names.run_name(run.run_id, gangs.KEYS_SECRET), "items": keys}},
         ]
     return {
         "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
@@ -466,10 +467,3 @@ def _given_volume(run: ClusterRun, item: PodAttempt, plan_place: PlanPlace) -> d
             *of_gang,
         ],
     }
-
-
-def _node_metadata(run: ClusterRun, plan: Mapping[str, Any]) -> dict[str, Any]:
-    run_id, node, attempt = run.run_id, plan["node"], plan["attempt"]
-    labels, annotations = names.node_labels(run_id, node, attempt), names.node_annotations(run_id, node)
-    name = names.object_name(run_id, node, attempt)
-    return {"name": name, "namespace": run.namespace, "labels": labels, "annotations": annotations}

@@ -60,24 +60,23 @@ def run_labels(run_id: str) -> dict[str, str]:
     return {**owner_labels(), RUN_LABEL: label_value(run_id)}
 
 
-def node_labels(run_id: str, node: str, attempt: int) -> dict[str, str]:
-    """Labels of the objects of one attempt on one node."""
-    return {**run_labels(run_id), NODE_LABEL: label_value(node), ATTEMPT_LABEL: str(attempt)}
-
-
 def metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
     """Metadata of an object that belongs to the whole run."""
     annotations = {RUN_ANNOTATION: run_id}
     return {"name": name, "namespace": namespace, "labels": run_labels(run_id), "annotations": annotations}
 
 
+def node_metadata(run_id: str, namespace: str, node: str, attempt: int) -> dict[str, Any]:
+    """Metadata of the Job, and of the Secret, of one attempt on one node."""
+    labels = {**run_labels(run_id), NODE_LABEL: label_value(node), ATTEMPT_LABEL: str(attempt)}
+    annotations = {RUN_ANNOTATION: run_id, NODE_ANNOTATION: node}
+    name = object_name(run_id, node, attempt)
+    return {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+
+
 def core_object(kind: str, meta: dict[str, Any], **content: Any) -> dict[str, Any]:
     """An object of the core API, `v1`."""
     return {"apiVersion": "v1", "kind": kind, "metadata": meta, **content}
-
-
-def node_annotations(run_id: str, node: str) -> dict[str, str]:
-    return {RUN_ANNOTATION: run_id, NODE_ANNOTATION: node}
 
 
 def run_selector(run_id: str) -> str:

@@ -38,19 +38,16 @@ class NodeObjects:
 def by_node(
     run_id: str,
     expected: Iterable[str],
-    nodes: Iterable[Thing],
+    nodes: Mapping[str, Thing],
     jobs: Iterable[Thing],
     pods: Iterable[Thing],
     events: Iterable[Thing],
 ) -> dict[str, NodeObjects]:
     """The objects of each node of `expected`, by node. Events of a Job that is gone are assigned by the Job's name."""
-    objects_by_node = {name: NodeObjects() for name in expected}
+    objects_by_node = {name: NodeObjects(nodes.get(name)) for name in expected}
     jobs_of = {
         names.object_name(run_id, name, attempt): name for name in objects_by_node for attempt in range(1, ATTEMPTS + 1)
     }
-    for manifest in nodes:
-        if manifest["metadata"]["name"] in objects_by_node:
-            objects_by_node[manifest["metadata"]["name"]].node = manifest
     for kind, manifests in (("jobs", jobs), ("pods", pods)):
         for manifest in sorted(manifests, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
             name = (manifest["metadata"].get("annotations") or {}).get(names.NODE_ANNOTATION, "")
@@ -128,7 +125,7 @@ def gather(
     selector = names.run_selector(run_id)
     jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
-    objects = by_node(run_id, nodes, list_named(cluster, nodes).values(), jobs, pods, events)
+    objects = by_node(run_id, nodes, list_named(cluster, nodes), jobs, pods, events)
     redact = SecretRedactor({*secrets, *secrets_in([*jobs, *pods])})
 
     def output(pod: str, container: str) -> Part:

@@ -98,15 +98,15 @@ def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
 
 def names_by_folder(settings: PodSettings) -> dict[str, str]:
     """The volumes of pods that are not the node's own, by their folders in the containers: names for messages."""
-    volumes = [*settings.volumes, {"path": MODELS, **settings.model_cache}]
-    return {volume["path"]: _words_of(volume) for volume in volumes if {"claim", "nfs", "csi"} & set(volume)}
-
-
-def _words_of(volume: Mapping[str, Any]) -> str:
-    if "claim" in volume:
-        return f"claim {volume['claim']}"
-    nfs = volume.get("nfs")
-    return f"NFS {nfs['server']}:{nfs['path']}" if nfs else f"CSI volume of {volume['csi']['driver']}"
+    words: dict[str, str] = {}
+    for volume in [*settings.volumes, {"path": MODELS, **settings.model_cache}]:
+        if "claim" in volume:
+            words[volume["path"]] = f"claim {volume['claim']}"
+        elif nfs := volume.get("nfs"):
+            words[volume["path"]] = f"NFS {nfs['server']}:{nfs['path']}"
+        elif "csi" in volume:
+            words[volume["path"]] = f"CSI volume of {volume['csi']['driver']}"
+    return words
 
 
 def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:

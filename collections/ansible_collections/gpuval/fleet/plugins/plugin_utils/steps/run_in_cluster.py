@@ -339,15 +339,11 @@ def _choices(task_vars: Mapping[str, Any]) -> list[str]:
     return [word for option, value in chosen if value for word in (option, value)]
 
 
-def _rights(options: RunInClusterOptions) -> list[Manifest]:
-    if not options.rights:
-        return []
-    priority = [controller.priority_class(options.priority_class)] if options.priority_class else []
-    return [*controller.rights(options.namespace, marks=options.marks, volumes=options.volumes), *priority]
-
-
 def _manifests(options: RunInClusterOptions, order: ControllerOrder) -> list[Manifest]:
-    return [*_rights(options), *controller.objects(order)]
+    """What is applied: rights and PriorityClass where they are asked for, then the controller's files and its Job."""
+    made = controller.rights(options.namespace, marks=options.marks, volumes=options.volumes) if options.rights else []
+    made += [controller.priority_class(options.priority_class)] if made and options.priority_class else []
+    return [*made, *controller.objects(order)]
 
 
 def _apply(cluster: Cluster, manifest: Manifest, *, trial: bool) -> tuple[str, str]:

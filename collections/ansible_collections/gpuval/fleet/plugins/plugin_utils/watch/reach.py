@@ -32,7 +32,7 @@ def followed_stages(folder: RunFolder, node: str, stages: Sequence[str], stage: 
     if stage:
         return [stage]
     states = {name: read_object(folder.evidence_file(node, name)).get("state", "pending") for name in stages}
-    return from_stage(stages, stage_at_work(stages, states))
+    return list(stages[stages.index(stage_at_work(stages, states)) :])
 
 
 def over_ssh(
@@ -78,11 +78,6 @@ def on_host(
     return cleaned([*connection, remote] if connection and not as_words else [*connection, "sh", "-c", remote])
 
 
-def from_stage(stages: Sequence[str], stage: str) -> list[str]:
-    """The stages from this one on."""
-    return list(stages[list(stages).index(stage) :])
-
-
 def cleaned(words: Sequence[str]) -> list[str]:
     """A command whose output and errors come from a node, without escape sequences that would reach the terminal."""
     cleaner = shlex.join([sys.executable, "-I", escape.__file__])
@@ -116,7 +111,7 @@ def containers(pod: Mapping[str, Any]) -> dict[str, str]:
 def container_after(pod: Mapping[str, Any], container: str) -> str | None:
     """The next container that has started; None while one may still start, empty if none will."""
     states = containers(pod)
-    later = from_stage(list(states), container)[1:] if container in states else []
+    later = list(states)[list(states).index(container) + 1 :] if container in states else []
     begun = [name for name in later if states[name] != "waiting"]
     ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
     return begun[0] if begun else "" if ended or not later else None
