@@ -398,24 +398,21 @@ def test_records_that_the_runner_prints_are_read_again():
     text = printed(
         StageRecord(RUN, NODE, "facts", "facts", 1, "success"), StageRecord(RUN, NODE, "training", "t", 1, "crash")
     )
-    found = pod_records.split_output(text)[0]
-    assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
-        "facts": "success",
-        "training": "crash",
-    }
-    assert list(pod_records.split_output(text.replace("\n", "\r\n"), ["training"])[0]) == ["training"]
+    for stage, state in (("facts", "success"), ("training", "crash")):
+        for output in (text, text.replace("\n", "\r\n")):
+            assert json.loads(pod_records.split_output(output, stage)[0])["state"] == state
 
 
 def test_output_is_kept_without_the_records_in_it():
     text = "begins\n-----BEGIN GPUVAL RECORD facts-----\n{}\n-----END GPUVAL RECORD facts-----\nends\n"
-    assert pod_records.split_output(text)[1] == "begins\nends"
-    assert pod_records.split_output(text[:60])[1] == "begins"
-    assert pod_records.split_output("nothing")[1] == "nothing"
+    assert pod_records.split_output(text, "facts")[1] == "begins\nends"
+    assert pod_records.split_output(text[:60], "facts")[1] == "begins"
+    assert pod_records.split_output("nothing", "facts")[1] == "nothing"
 
 
 def test_the_last_whole_record_counts():
     text = printed(*(StageRecord(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
-    assert json.loads(pod_records.split_output(text)[0]["facts"])["attempt"] == 2
+    assert json.loads(pod_records.split_output(text, "facts")[0])["attempt"] == 2
 
 
 @pytest.mark.parametrize(
@@ -431,17 +428,17 @@ def test_the_last_whole_record_counts():
     ],
 )
 def test_what_is_no_whole_record_is_left_out(text):
-    assert pod_records.split_output(text)[0] == {}
+    assert (pod_records.split_output(text, "facts")[0], pod_records.split_output(text, "../etc")[0]) == (None, None)
 
 
 def test_a_record_that_was_cut_off_does_not_hide_the_next():
     cut = "-----BEGIN GPUVAL RECORD facts-----\n{"
     text = f"{cut}\n-----BEGIN GPUVAL RECORD facts-----\n{{}}\n-----END GPUVAL RECORD facts-----\n"
-    assert pod_records.split_output(text)[0] == {"facts": b"{}"}
+    assert pod_records.split_output(text, "facts")[0] == b"{}"
 
 
 def test_a_log_full_of_beginnings_is_read_in_one_pass():
-    assert pod_records.split_output("-----BEGIN GPUVAL RECORD facts-----\n" * 200_000)[0] == {}
+    assert pod_records.split_output("-----BEGIN GPUVAL RECORD facts-----\n" * 200_000, "facts")[0] is None
 
 
 # --- launches --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ controllers read. Only a PASS grows old. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..runs.failed_checks import FAIL, PASS
 from . import names
@@ -43,28 +43,30 @@ def condition_for(metadata: NodeMetadata, now: datetime, max_age_days: float) ->
     return {"type": ACCEPTED, "status": status, "reason": reason, "message": message, **heartbeat}
 
 
-def status_patch(
+class ConditionChange(NamedTuple):
+    """The strategic merge patch of a Node's status, and the condition before and after it as lines of a diff."""
+
+    patch: dict[str, Any]
+    before: str
+    after: str
+
+
+def condition_change(
     node: Mapping[str, Any], metadata: NodeMetadata, now: datetime, max_age_days: float
-) -> dict[str, Any] | None:
-    """The strategic merge patch of a Node's status that makes the condition fit its mark; None if it fits already. It
-    names this condition alone, so that others stay whatever their controllers write meanwhile."""
+) -> ConditionChange | None:
+    """What makes the condition fit a Node's mark; None if it fits already. The patch names this condition alone, so
+    that others stay whatever their controllers write meanwhile."""
     before, after = condition_of(node), condition_for(metadata, now, max_age_days)
-    if after is None:
-        return None if before is None else _patch({"type": ACCEPTED, "$patch": "delete"})
-    if before is not None and after.items() <= before.items():
+    if after.items() <= before.items() if after and before else after is before:
         return None
-    if before is None or before.get("status") != after["status"]:
-        after["lastTransitionTime"] = now.strftime(_FORM)
-    return _patch(after)
+    patched = dict(after or {"type": ACCEPTED, "$patch": "delete"})
+    if after and (before is None or before.get("status") != after["status"]):
+        patched["lastTransitionTime"] = now.strftime(_FORM)
+    return ConditionChange({"status": {"conditions": [patched]}}, _line(before), _line(after))
 
 
-def summary_line(condition: Mapping[str, Any] | None) -> str:
-    """The condition as a line of a diff; empty without one."""
+def _line(condition: Mapping[str, Any] | None) -> str:
     return f"{ACCEPTED}: {condition['status']} ({condition.get('reason')})\n" if condition else ""
-
-
-def _patch(condition: Mapping[str, str]) -> dict[str, Any]:
-    return {"status": {"conditions": [condition]}}
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -416,7 +416,7 @@ def _resources(settings: PodSettings, container: Mapping[str, Any], gpus: Mappin
             limits[name] = requests[name] = f"{container[key]:g}" if name == "cpu" else str(container[key])
     limits |= gpus
     # Extended resources need the same number in requests and limits.
-    for name in {name for name in (*limits, *requests) if "/" in name}:
+    for name in [name for name in {**limits, **requests} if "/" in name]:
         limits[name] = requests[name] = limits[name] if name in limits else requests[name]
     return {"requests": requests, **({"limits": limits} if limits else {})}
 

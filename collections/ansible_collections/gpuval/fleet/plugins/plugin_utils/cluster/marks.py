@@ -175,40 +175,28 @@ def set_marks(
         if not todo:
             break
     result.busy = todo
+    now = datetime.now(timezone.utc)
     if max_age_days is not None:
         metadata_by_name = {name: marks_of(node) for name, node in nodes.items()} | metadata_by_name
-    marked_nodes = {name: node for name, node in nodes.items() if name in metadata_by_name and name not in todo}
-    _set_conditions(cluster, marked_nodes, metadata_by_name, marks, result, max_age_days or 0, trial=trial)
+    for name in [name for name in metadata_by_name if name not in todo]:
+        status = accepted_condition.condition_change(nodes[name], metadata_by_name[name], now, max_age_days or 0)
+        if status and (trial or _patch_status(cluster, nodes[name], status.patch, is_marked=name in marks)):
+            before, after = result.changes.get(name, ("", ""))
+            result.changes[name] = (before + status.before, after + status.after)
     return result
 
 
-def _set_conditions(
-    cluster: Cluster,
-    nodes: Mapping[str, Any],
-    metadata_by_name: Mapping[str, accepted_condition.NodeMetadata],
-    marks: Collection[str],
-    result: NodeVerdicts,
-    max_age_days: float,
-    *,
-    trial: bool,
-) -> None:
-    """Make the condition of each node fit its labels and annotations, and add what changed to the result."""
-    now = datetime.now(timezone.utc)
-    for name, node in nodes.items():
-        patch = accepted_condition.status_patch(node, metadata_by_name[name], now, max_age_days)
-        if patch is None:
-            continue
-        if name not in marks:  # another controller may have marked it since the list: its condition is newer
-            patch["metadata"] = {"resourceVersion": node["metadata"]["resourceVersion"]}
-        try:
-            if not trial:
-                cluster.patch("Node", name, patch, "status")
-        except (Exists, Missing):
-            continue
-        condition = accepted_condition.condition_for(metadata_by_name[name], now, max_age_days)
-        lines = [accepted_condition.summary_line(one) for one in (accepted_condition.condition_of(node), condition)]
-        before, after = result.changes.get(name, ("", ""))
-        result.changes[name] = (before + lines[0], after + lines[1])
+def _patch_status(cluster: Cluster, node: Mapping[str, Any], patch: dict[str, Any], *, is_marked: bool) -> bool:
+    """Patch a Node's status, and return whether that was done. Where the node is not `is_marked` here, another
+    controller may have marked it since the list: its condition is newer."""
+    metadata = node["metadata"]
+    if not is_marked:
+        patch["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
+    try:
+        cluster.patch("Node", metadata["name"], patch, "status")
+    except (Exists, Missing):
+        return False
+    return True
 
 
 def remove_marks(

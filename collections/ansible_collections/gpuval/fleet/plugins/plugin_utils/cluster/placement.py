@@ -690,9 +690,9 @@ class ClusterPlacement(JobPlacement):
                 self._unread_until[view.name] = time.monotonic() + backoff(self._misses[view.name])
                 break
             self._misses.pop(view.name, None)
-            data_by_stage, text = pod_records.split_output(text, [stage])
-            for name, raw in data_by_stage.items():
-                data_by_key[object_key(self._run["folder"], "records", name, view.name)] = raw
+            raw, text = pod_records.split_output(text, stage)
+            if raw is not None:
+                data_by_key[object_key(self._run["folder"], "records", stage, view.name)] = raw
             log = self._folder.evidence_file(view.name, stage, "logs")
             if text and (not log.exists() or log.stat().st_size < len(text)):
                 _write_log(log, text)

@@ -9,7 +9,7 @@ INCOMPLETE.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -95,11 +95,10 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept_keys, "message": f"{status.phase}: {trouble.message}" if trouble else status.phase}
 
 
-def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[str, bytes], str]:
-    """Split a container's output (see the runner's pod.py) into the last complete record of each of these `stages`,
-    unchecked, and the text around the records. Records that are cut off or too large are left out."""
-    data_by_stage: dict[str, bytes] = {}
-    inside = ""
+def split_output(text: str, stage: str) -> tuple[bytes | None, str]:
+    """Split a container's output (see the runner's pod.py) into the last complete record of its stage, unchecked, and
+    the text around all records. Records that are cut off or too large are left out."""
+    record, inside = None, ""
     lines: list[str] = []
     kept_lines: list[str] = []
     for line in text.split("\n"):
@@ -109,10 +108,10 @@ def split_output(text: str, stages: Sequence[str] | None = None) -> tuple[dict[s
             continue
         data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
         is_whole = marker[1] == "END" and inside == marker[2]  # a record still open was cut off
-        if is_whole and (stages is None or inside in stages) and len(data) <= MAX_RECORD_BYTES:
-            data_by_stage[inside] = data
+        if is_whole and inside == stage and len(data) <= MAX_RECORD_BYTES:
+            record = data
         inside, lines = marker[2] if marker[1] == "BEGIN" else "", []
-    return data_by_stage, "\n".join(kept_lines).rstrip("\n")
+    return record, "\n".join(kept_lines).rstrip("\n")
 
 
 @dataclass(frozen=True)
