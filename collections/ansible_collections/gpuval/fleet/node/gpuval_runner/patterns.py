@@ -35,7 +35,8 @@ MAX_POINTS = 2048
 MAX_STEP = 10**12
 #: Most values that count as warm-up (compilation, allocation, caches), which is the first fifth of the values.
 WARM_UP = 10
-#: A step repeated within so many steps is another rank's line. Further back, the step was trained again.
+#: How many steps a log's number may go back where another rank's line repeats it. A number from further back means that
+#: the training went back, and trained the step again.
 RECENT_STEPS = 8
 MAX_PREFIX = 200
 MAX_OCCURRENCES = 16

@@ -176,8 +176,8 @@ def lacking(parameters):
 
 
 def _lacks_of(trial, python, until):
-    """Return what the node lacks by a trial, as texts with the stages that need it; what the trial writes is
-    removed."""
+    """Try on the node what the stages need. Return what is missing: texts, each of which names the stages that need it.
+    Files that the trial writes are removed."""
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
     try:
         mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)

@@ -37,7 +37,7 @@ COUNTERS = (
 THROTTLING = ("throttle_thermal", "throttle_power", "throttle_hardware")
 HARDWARE_RATIO = "gpu_throttle_hardware_ratio"
 IDENTITY = ("uuid", "pci_address")
-#: Readings of a seen GPU that later stages need: errors between two stages count in the later one.
+#: Readings of a GPU that are kept for the next stage, which counts the errors since the end of the stage before.
 CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
 SeenGpu = tuple[int, dict[str, Any]]
 #: Readings of the GPUs: by GPU index, value by reading.

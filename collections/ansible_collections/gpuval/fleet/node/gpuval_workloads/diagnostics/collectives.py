@@ -137,6 +137,7 @@ def _addends(elements: int, dtype: torch.dtype, device: torch.device, ranks: int
 
 
 def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tensor:
+    """The right sums over all ranks of their addends, for one part of so many elements."""
     size = ranks.world_size
     start, stop, _ = part.indices(elements)
     if dtype in (torch.bfloat16, torch.float16):

@@ -89,8 +89,8 @@ def complaint(
 ) -> str | None:
     """Return what is wrong with the networks in use, empty if nothing; None if the log names no network. ``expected``:
     names as in NCCL's log, ``*`` is any text. Without these, sockets are wrong on a node with an RDMA port, whatever
-    its state, or an InfiniBand controller without a driver (``driverless``). With a ``fabric`` it is wrong to use the
-    other one: NVLink excuses no network, nor the reverse."""
+    its state, or an InfiniBand controller without a driver (``driverless``). ``fabric``: NVLink or the network, which
+    the stage tests; traffic over the other one is wrong, even if that works."""
     if not networks:
         return None
     used = " and ".join(networks)

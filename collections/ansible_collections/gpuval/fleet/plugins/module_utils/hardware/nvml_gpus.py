@@ -92,6 +92,7 @@ class NvmlGpus(Nvml):
         ]
 
     def _recoveries(self, handle: ctypes.c_void_p, link: int) -> Optional[int]:
+        """How often a GPU's NVLink recovered: by its counter, else by the field of older drivers."""
         recoveries = self._link_counter(handle, link, LINK_RECOVERIES)
         if recoveries is not None:
             return recoveries

@@ -29,9 +29,10 @@ MAX_PLACEHOLDERS = 1 << 17
 
 @dataclass
 class InternalData:
-    """Sensitive data of a run, which must not be in a delivery. names: unique id by worker. aliases: unique id by other
-    names of nodes (host name, DNS name). ordinary: names that are words of running text, as by `is_ordinary`. hosts:
-    names of other machines. racks: what their hardware calls racks. users, folders: of the controller."""
+    """Sensitive data of a run, which must not be in a delivery. names: the unique id of each worker. aliases: the
+    unique id of each other name of a node (host name, DNS name). ordinary: names that are words of running text, as by
+    `is_ordinary`. hosts: names of machines that are no nodes. racks: names of racks as nodes' hardware reports them.
+    users, folders: users and folders of the controller."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)

@@ -436,8 +436,9 @@ _ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests, _copied_parts)
 
 
 def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:
-    """An entry for each rule that the stage's record contradicts. ``failed``: metrics that failed a check, which
-    explains their contradictions. ``of_gang``: of figures of several nodes, which show no fault of this node."""
+    """Return an entry for each rule that the stage's record contradicts. ``failed``: metrics that failed a check; it
+    explains their contradictions, which are left out. ``of_gang``: the figures are of several nodes, and a
+    contradiction is then no fault of this node."""
     record = subject.records.get(stage)
     if record is None or record["state"] != "success" or record["exit_code"] is None:  # None: the controller's own
         return []

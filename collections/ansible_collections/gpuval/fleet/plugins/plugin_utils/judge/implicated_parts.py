@@ -87,6 +87,7 @@ def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
 
 
 def _symptom(number: int, check: Entry) -> Symptom:
+    """The check of this index, and the parts that may cause its failure: both ends of a link, no part of a node."""
     part, metric = str(check["part"]), str(check["metric"])
     kind, _, name = part.partition(":")
     ends = {"link": [end.partition(":")[0] for end in name.split(">")], "node": []}.get(kind, [part])

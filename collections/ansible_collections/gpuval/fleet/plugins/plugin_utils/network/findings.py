@@ -183,6 +183,8 @@ def _slow(fleet: Fleet, pairs: Mapping[Pair, LinkAnswer]) -> Iterator[Finding]:
 def _slow_findings(
     kind: str, noun: str, values: Mapping[Pair, float], usual: Mapping[Pair, float], *, is_rate: bool
 ) -> Iterator[Finding]:
+    """Warn of nodes whose pairs are slower than usual. ``noun``: what was measured; ``values``, ``usual``: of each pair
+    of nodes, bytes/s of a rate, else seconds."""
     tried = {pair: _is_slow(value, usual[pair], is_rate=is_rate) for pair, value in values.items()}
 
     def compared(pair: Pair) -> str:

@@ -17,7 +17,8 @@ from . import environment
 from .documents import Record
 
 FACTS = "facts"
-#: The stages over NVLink of nodes in an NVLink domain of several nodes, each with the same stage over the network.
+#: For nodes that share an NVLink domain: each stage that runs over NVLink, and the stage that does the same over the
+#: network.
 NVLINK_STAGES = {"collective_nvlink": "collective", "fabric_nvlink": "fabric"}
 ANY_STAGE = "*"
 IMAGE = "image"

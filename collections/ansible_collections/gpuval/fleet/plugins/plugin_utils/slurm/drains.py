@@ -1,5 +1,6 @@
-"""Verdicts as drains: which nodes a run drains and resumes, by the reason ``gpuval:RUN:CLASS``; one of others is left
-alone. What the node is to pass yet stands in that run's folder; where it is gone, a whole run must pass."""
+"""Verdicts as drains of Slurm: which nodes a run drains and which it resumes. A drain for another reason than
+``gpuval:RUN:CLASS`` is left alone. The folder of run RUN says which stages the node must still pass before it is
+resumed; if that folder is gone, the node must pass a whole run."""
 
 import re
 import time

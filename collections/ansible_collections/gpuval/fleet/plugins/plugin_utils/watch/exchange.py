@@ -136,7 +136,8 @@ class StorePoller:
             self._watched.say(str(broken))
 
     def _note_refusal(self, key: str, raw: bytes, *, is_of_store: bool) -> None:
-        """Fetch a refused record of the store from its node; one from the node ends its stage if it says so."""
+        """Note an invalid record: one from the store is fetched from its node later; one from the node that claims the
+        end of an attempt ends its stage."""
         _, stage, node = parse_key(self._watched.info["folder"], key) or ("", "", "")
         view = self._watched.views.get(node)
         if view is None or stage not in view.stages:

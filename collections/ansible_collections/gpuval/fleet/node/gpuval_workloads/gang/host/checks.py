@@ -32,7 +32,8 @@ class HostChecks:
         self._has_begun = False
 
     def begin(self, stack: ExitStack) -> dict[str, Any]:
-        """Check this host, and listen until ``stack`` is closed; return data for the other members."""
+        """Check this host, and listen for other members until ``stack`` is closed. Return the listener's port and the
+        fingerprints of what is to be the same on all hosts."""
         self._has_begun = True
         with self._part("begin"):
             self._local = local.look(self._gang, self._tree, LOOK_SECONDS)

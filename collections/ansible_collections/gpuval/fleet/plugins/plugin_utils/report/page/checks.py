@@ -122,7 +122,7 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> di
 
 
 def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
-    """The entry's number, or the number of its text in ``texts``, in a list of its own."""
+    """The value of a check for the page: a number; of a text, a list of its index in ``texts``; None if it has none."""
     if entry is None or entry["value"] is None:
         return None
     value = entry["value"]

@@ -120,10 +120,11 @@ def _is_curve(curve: Any) -> bool:
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
-def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
+def as_data(curves: NodeCurves, nodes: int, points_factor: int = 1) -> list[list[Any]]:
     """The curves for the page, thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}].
-    Kind t: over time, s: over steps; b: over sizes, with {scope: [[x, y], ...]}."""
-    budget = min(MAX_POINTS_OF_A_NODE, more * MAX_POINTS // max(1, nodes))
+    Kind t: over seconds, s: over steps; b: over sizes, with {scope: [[x, y], ...]}. ``nodes``: how many share the
+    page's points; ``points_factor``: how many shares this one has."""
+    budget = min(MAX_POINTS_OF_A_NODE, points_factor * MAX_POINTS // max(1, nodes))
     data = []
     counts = [len(scopes) for scopes in curves.timed.values()]
     share = budget // max(1, sum(counts) + sum(map(len, curves.stepped.values())))
@@ -137,7 +138,7 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
         thin = {scope: _join_pieces(pieces, end, bins) for scope, pieces in scopes.items()}
         if not per_gpu and len(thin) > len(BAND):  # min, median and max of all GPUs at each step
             columns = [[value for value in step if value is not None] for step in zip(*thin.values(), strict=True)]
-            thin = {name: [make(step) if step else None for step in columns] for name, make in BAND.items()}
+            thin = {band: [make(step) if step else None for step in columns] for band, make in BAND.items()}
         data.append(_pack("t", name, unit, "", (0, end), thin))
     for (stage, name, unit), curves_of in curves.stepped.items():
         drawn_scopes = list(curves_of.items())[: None if per_gpu else 1]
