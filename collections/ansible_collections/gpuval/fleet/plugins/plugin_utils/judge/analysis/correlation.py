@@ -11,7 +11,7 @@ import operator
 import random
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,22 +76,20 @@ def _pairs_of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePai
     reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
     by_scope = values_by_key((key.scope, key) for key in reported)
     for scope, of_scope in by_scope.items():
-        yield from _pairs(of_scope, lambda key: samples.figures[key].by_place(), scope, lambda *_: True)
+        yield from _pairs(of_scope, samples, scope)
     if len(by_scope) > 1:
-        of_node = (lambda key: samples.figures[key].medians, "node", lambda figure, peer: figure.scope != peer.scope)
-        yield from _pairs([key for of_scope in by_scope.values() for key in of_scope], *of_node)
+        yield from _pairs([key for of_scope in by_scope.values() for key in of_scope], samples, "node", of_nodes=True)
 
 
-def _pairs(
-    keys: Sequence[Key],
-    values_of: Callable[[Key], Mapping[Any, float]],
-    over: str,
-    is_comparable: Callable[[Key, Key], bool],
-) -> Iterator[FigurePair]:
-    """The correlated pairs over the nodes or parts (places) that report every commonly reported figure. ``values_of``:
-    a figure's values by place, made anew for each call: all of a fleet at once need much memory."""
+def _pairs(keys: Sequence[Key], samples: Samples, over: str, *, of_nodes: bool = False) -> Iterator[FigurePair]:
+    """The correlated pairs over the places (parts, or nodes with ``of_nodes``) that report every commonly reported
+    figure. Figures of one kind of part are not compared by nodes as well."""
     if len(keys) < 2:
         return
+
+    def values_of(key: Key) -> Mapping[Any, float]:  # made anew for each call: all of a fleet at once need much memory
+        return samples.figures[key].medians if of_nodes else samples.figures[key].by_place()
+
     counts = {key: len(values_of(key)) for key in keys}
     usual = [key for key, count in counts.items() if count >= REPORTED_BY * max(counts.values())]
     common = sorted(functools.reduce(operator.and_, (values_of(key).keys() for key in usual)))
@@ -108,7 +106,7 @@ def _pairs(
     of_figures = zip(usual, ranks, strict=True)
     differing = [(key, ranked) for key, ranked in of_figures if ranked is not None]
     for (key, ranked), (other_key, other_ranked) in itertools.combinations(differing, 2):
-        if is_comparable(key, other_key):
+        if not of_nodes or key.scope != other_key.scope:
             rho = spearman(ranked, other_ranked)
             first, second = sorted((key, other_key))
             yield FigurePair(first, second, rho, over, len(places), nodes, spearman_p(rho, nodes))

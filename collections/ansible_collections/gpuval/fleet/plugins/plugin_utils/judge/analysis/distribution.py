@@ -9,6 +9,7 @@ import itertools
 import math
 import operator
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -199,16 +200,8 @@ _EXACT_GROUP, _EXACT_STEPS = 20, 10_000
 
 def midranks(values: Sequence[float]) -> list[float]:
     """The rank of each value from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    begin = 0
-    for _, tied in itertools.groupby(order, key=values.__getitem__):
-        places = list(tied)
-        rank = begin + (len(places) + 1) / 2
-        for index in places:
-            ranks[index] = rank
-        begin += len(places)
-    return ranks
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + 1 + bisect_right(ordered, value)) / 2 for value in values]
 
 
 def mann_whitney(rank_sum: float, count: int, total: int) -> float:
