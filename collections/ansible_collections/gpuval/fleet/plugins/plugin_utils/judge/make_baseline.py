@@ -14,7 +14,7 @@ from ..records.documents import Document
 from . import peer_statistics
 from .baseline import SCHEMA, SETUPS, TORCH, TRAINING_SETUP, spreads_of
 from .check import revision_of
-from .peer_groups import LEAST, MOST, as_wide_as_all, is_part_of
+from .peer_groups import LEAST, MOST, is_part_of, peers_by_part
 from .subjects import kind_of
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
@@ -137,13 +137,9 @@ def _figure(key: _Key, measured: Sequence[MeasuredPart]) -> dict[str, Any] | Non
 def _spread_by_part(nodes: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
     """For each part name (gpu:3) its median and deviation over the nodes; empty if too few nodes have the part."""
     values = values_by_key(pair for node in nodes for pair in node.items())
-    groups = {
-        part: peer_statistics.Peers.without_the_far(its, _FAR, _DEVIATIONS) for part, its in sorted(values.items())
-    }
-    if any(group is None for group in groups.values()):
-        return {}
-    wide = as_wide_as_all(groups, values, _FAR, _DEVIATIONS)
-    return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
+    of_parts = peers_by_part(dict(sorted(values.items())), _FAR, _DEVIATIONS)
+    known = {part: [peers.median, peers.deviation] for part, peers in of_parts.items() if peers is not None}
+    return known if len(known) == len(of_parts) else {}
 
 
 def _spread(values: Sequence[float]) -> float | None:

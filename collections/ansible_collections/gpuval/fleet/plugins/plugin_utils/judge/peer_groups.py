@@ -6,10 +6,11 @@ the larger group: a node that was slow beside forty is not excused by being alon
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ..records.documents import Document, Record
 from . import peer_statistics
 from .check import Check, Subject, revision_of
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
-from .peer_statistics import Peers, two_modes
+from .peer_statistics import Peers, Tails, two_modes
 
 #: Values that nodes must share to be compared.
 GroupKey = tuple[str, ...]
@@ -29,9 +30,6 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Fields of PeerGroup with the deviations that chance explains.
 _REACH = ("repeats", "reach", "normal", "doubtful")
-#: Computes three relative deviations that chance explains among nodes: of parts with long tails (0 for normal noise),
-#: of whole nodes by normal noise alone, and of nodes that need no second measurement (0 if not known).
-Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float, float]]
 #: (meaning of the figure, values that the nodes share, software); None for software means any.
 _Key = tuple["FigureMeaning", GroupKey, "GroupKey | None"]
 
@@ -82,8 +80,11 @@ class PeerGroup:
     earlier: bool = False
 
     @classmethod
-    def of(cls, check: Check, samples: Sequence[PeerSample], kind: str, reach: Reach | None = None) -> PeerGroup:
-        """The group of these samples. ``kind``: what its nodes share, as text; ``reach``: what chance explains."""
+    def of(
+        cls, check: Check, samples: Sequence[PeerSample], kind: str, tails: tuple[Tails, Tails] | None = None
+    ) -> PeerGroup:
+        """The group of these samples. ``kind``: what its nodes share, as text; ``tails``: those of whole nodes and of
+        parts, which show what chance explains."""
         errors = [error for sample in samples for error in sample.errors]
         floor = statistics.median(errors) if errors else 0.0
         margin = check.margin
@@ -91,17 +92,13 @@ class PeerGroup:
         main = samples
         if modes is not None and modes.certain:
             main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
-        reaches = reach(main, floor) if reach else (0.0, 0.0, 0.0)
+        reaches = _reaches(check, main, floor, *tails) if tails and len(main) > check.min_peers else (0.0, 0.0, 0.0)
         group = cls(len(samples), " ".join(kind.split()), {}, floor, *reaches, modes)
         values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
         deviations = peer_statistics.widened(check.deviations, group.nodes, _few(check)) if few else check.deviations
-        parts = {
-            part: Peers.without_the_far(figures, margin, deviations, floor_ratio=floor)
-            for part, figures in values.items()
-        }
-        return replace(group, parts=as_wide_as_all(parts, values, margin, deviations) if check.same_part else parts)
+        return replace(group, parts=peers_by_part(values, margin, deviations, floor_ratio=floor))
 
     def limit(self, check: Check, peers: Peers) -> float:
         """The distance from the median of ``peers``, in the figures' unit, beyond which a part is no chance. The noise
@@ -116,6 +113,12 @@ class PeerGroup:
         few = 0 if check.relative_to else peer_statistics.FEW_NODES_TO_WARN
         deviations = peer_statistics.SHARE_TO_WARN * check.deviations
         return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation
+
+    def level_of(self, check: Check, sample: PeerSample) -> float | None:
+        """The speed of the whole node relative to the group, 1 at the group's median; None if it is unknown."""
+        pairs = ((value, self.peers_of(part)) for part, _, value in sample.compared(check))
+        ratios = [value / peers.median for value, peers in pairs if peers is not None]
+        return statistics.median(ratios) if ratios else None
 
     @property
     def together(self) -> Peers | None:
@@ -148,34 +151,67 @@ def ratios_of(check: Check, samples: Sequence[PeerSample]) -> list[dict[str, flo
     ]
 
 
-def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]:
-    """The speed of each node as a whole: the median of its parts' values relative to those of all nodes."""
-    return [statistics.median(ratios.values()) if ratios else None for ratios in ratios_of(check, samples)]
+def levels_of(check: Check, samples: Sequence[PeerSample]) -> dict[str, float]:
+    """For each node its speed as a whole: the median of its parts' values relative to those of all nodes."""
+    ratios = zip(samples, ratios_of(check, samples), strict=True)
+    return {sample.subject.name: statistics.median(of_parts.values()) for sample, of_parts in ratios if of_parts}
 
 
-def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float | None] | None = None) -> Modes | None:
-    """The two populations of these nodes; None if they are one. ``levels``: speeds of the nodes, if known."""
+def ratios_within(check: Check, samples: Sequence[PeerSample]) -> list[tuple[str, float]]:
+    """(name, ratio) of every part: relative to its node, and to the parts of its place where places differ."""
+    ratios = zip(samples, ratios_of(replace(check, relative_to="node"), samples), strict=True)
+    return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
+
+
+def modes_of(check: Check, samples: Sequence[PeerSample]) -> Modes | None:
+    """The two populations of these nodes; None if they are one."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
-    leveled = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
-    modes = two_modes([level for _, level in leveled], check.margin)
+    levels = levels_of(check, samples)
+    leveled = [sample for sample in samples if levels.get(sample.subject.name)]
+    modes = two_modes([levels[sample.subject.name] for sample in leveled], check.margin)
     if modes is None:
         return None
     *numbers, certain = modes
-    lower, upper = ([leveled[number][0] for number in its] for its in numbers)
+    lower, upper = ([leveled[number] for number in its] for its in numbers)
     return Modes(lower, upper, certain) if check.max_below is not None else Modes(upper, lower, certain)
 
 
-def as_wide_as_all(
-    parts: Mapping[str, Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
+def _reaches(
+    check: Check, samples: Sequence[PeerSample], repeats: float, levels: Tails, within: Tails
+) -> tuple[float, float, float]:
+    """``reach``, ``normal`` and ``doubtful`` of a PeerGroup of enough nodes. ``levels``, ``within``: the tails of whole
+    nodes and of their parts; ``repeats``: the deviation of parts that repeats of one measurement explain."""
+    of_nodes = [] if check.relative_to else [*levels_of(check, samples).values()]
+    scattered = [] if check.relative_to else [(levels, of_nodes, 0.0)]
+    if check.scope != "node":
+        scattered.append((within, [ratio for _, ratio in ratios_within(check, samples)], repeats))
+    reach = 0.0
+    for tails, values, known_noise in scattered:
+        if (deviations := tails.reach(len(samples))) and (peers := Peers.of(values)):
+            reach = max(reach, deviations * math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)))
+    if check.relative_to:
+        return reach, 0.0, 0.0
+    peers = Peers.without_the_far(of_nodes, check.margin, check.deviations)
+    doubtful = peer_statistics.doubtful_limit(of_nodes, check.margin, peers.deviation) if peers else math.inf
+    is_long = levels.are_long(peer_statistics.CERTAIN)
+    middle, limit = (1.0, math.inf) if is_long else peer_statistics.normal_limit(of_nodes, check.margin)
+    return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
+
+
+def peers_by_part(
+    values: Mapping[str, Sequence[float]], margin: float, deviations: float, *, floor_ratio: float = 0.0
 ) -> dict[str, Peers | None]:
     """The statistics of each part, with at least the deviation of all together: one may seem narrow by chance."""
-    relative = [value / group.median for part, group in parts.items() if group is not None for value in values[part]]
-    together = Peers.without_the_far(relative, margin, deviations)
-    ratio = 0.0 if together is None else together.deviation / abs(together.median)
+    far = functools.partial(Peers.without_the_far, margin=margin, deviations=deviations)
+    parts = {part: far(figures, floor_ratio=floor_ratio) for part, figures in values.items()}
+    if len(parts) < 2:
+        return parts
+    together = far([value / peers.median for part, peers in parts.items() if peers for value in values[part]])
+    ratio = together.deviation / abs(together.median) if together else 0.0
     return {
-        part: group and replace(group, deviation=max(group.deviation, ratio * abs(group.median)))
-        for part, group in parts.items()
+        part: peers and replace(peers, deviation=max(peers.deviation, ratio * abs(peers.median)))
+        for part, peers in parts.items()
     }
 
 
@@ -370,7 +406,8 @@ def figures_of(check: Check, subject: Subject, record: Record, revision: int) ->
                 figures.append((part, units.to_float(units.convert(value, unit, check.unit or ""))))
             except units.UnitError as error:
                 settled.append(PartResult(part, None, value, unit, f"{check.metric}: {error}"))
-    return sorted(figures, key=_part_order), sorted(settled, key=lambda end: _part_order((end.part, 0.0)))
+    # by length first, which puts gpu:9 before gpu:10
+    return sorted(figures, key=lambda end: (len(end[0]), end)), sorted(settled, key=lambda end: (len(end[0]), end[0]))
 
 
 def is_repetition(attempt: Record, record: Record) -> bool:
@@ -395,11 +432,6 @@ def is_part_of(part: str, count: int) -> bool:
     """Whether the part is one of ``count`` parts that are numbered from 0 (gpu:7 of 8); never for the node itself."""
     number = part.partition(":")[2]
     return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
-
-
-def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
-    """Sort key that puts gpu:9 before gpu:10."""
-    return len(figure[0]), figure[0], figure[1]
 
 
 def _errors(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core import units
+from ..core.grouping import values_by_key
 
 #: The least number of parts to compare: of two that differ either may be wrong.
 MIN_PARTS = 3
@@ -327,13 +328,11 @@ def shared(few: Sequence[Mapping[str, str]], rest: Sequence[Mapping[str, str]]) 
     """Properties that most of a few nodes have and most others lack (``rack r3``), the clearest first."""
     having = Counter(pair for node in few for pair in node.items())
     elsewhere = Counter(pair for node in rest for pair in node.items())
-    by_name: dict[str, list[str]] = {}
-    share: dict[str, float] = {}
-    for (name, value), count in having.most_common():
-        if elsewhere[name, value] * len(few) < count * len(rest) / 4:  # rare among the others
-            by_name.setdefault(name, []).append(value)
-            share[name] = share.get(name, 0.0) + count / len(few)
-    covering = sorted((name for name in by_name if share[name] >= 0.75), key=lambda name: (len(by_name[name]), name))
-    return [
-        f"{name} {', '.join(by_name[name][:4])}" for name in covering if len(by_name[name]) <= max(1, len(few) // 2)
+    # those that are rare among the others
+    pairs = (pair for pair, count in having.most_common() if elsewhere[pair] * len(few) < count * len(rest) / 4)
+    of_few = [
+        (len(values), name, values)
+        for name, values in values_by_key(pairs).items()
+        if sum(having[name, value] / len(few) for value in values) >= 0.75 and len(values) <= max(1, len(few) // 2)
     ]
+    return [f"{name} {', '.join(values[:4])}" for _, name, values in sorted(of_few)]

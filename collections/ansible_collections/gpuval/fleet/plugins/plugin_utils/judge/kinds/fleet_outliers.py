@@ -25,12 +25,12 @@ from ..check import Check, Subject
 from ..entries import Absent, Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import (
     GroupKey,
+    Modes,
     PeerGroup,
-    PeerHistory,
     PeerSample,
     levels_of,
     modes_of,
-    ratios_of,
+    ratios_within,
     sample_of,
 )
 from ..peer_statistics import Peers, Tails, deviation_of, deviation_text, doubtful_limit, normal_limit, widened
@@ -42,56 +42,36 @@ _KIND = 3
 Samples = Sequence[PeerSample]
 
 
-def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | None], levels: Tails) -> None:
+def _survey_nodes(check: Check, samples: Samples, levels: Mapping[str, float], tails: Tails) -> None:
     """Record how far each node is ahead, and how far two measurements of it differ, in deviations of the nodes."""
-    levels_known = [*filter(None, of_nodes)]
+    levels_known = [*filter(None, levels.values())]
     deviation = deviation_of(levels_known, check.margin)
-    for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
-        node, ahead = sample.subject.name, levels.ahead[check.stage]
-        levels.deviations[node][check.metric] = deviation
-        ahead[node] = max(check.sign * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
+    for sample in samples if deviation else ():
+        node, ahead = sample.subject.name, tails.ahead[check.stage]
+        level = levels.get(node) or 1.0
+        tails.deviations[node][check.metric] = deviation
+        ahead[node] = max(check.sign * (level - 1) / deviation, ahead.get(node, 0.0))
         then = dict(sample.measured_before(check).figures)
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
-        if changes and level:
+        if changes and levels.get(node):
             change = statistics.median(changes)
-            levels.changes[node][check.metric] = max(
-                abs(change) / deviation, levels.changes[node].get(check.metric, 0.0)
-            )
+            known_changes = tails.changes[node]
+            known_changes[check.metric] = max(abs(change) / deviation, known_changes.get(check.metric, 0.0))
             worst = max(check.sign * (1 - one) for one in (level, level * math.exp(-change)))
             if worst > doubtful_limit(levels_known, check.margin, 0.0):
-                levels.far.add(node)
+                tails.far.add(node)
 
 
-def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], before: PeerGroup | None) -> list[str]:
+def _behind(check: Check, samples: Samples, levels: Mapping[str, float], before: PeerGroup | None) -> list[str]:
     """Names of nodes that are slower as a whole than normal noise explains, beside these nodes or an earlier group."""
-    if check.relative_to:
+    if check.relative_to or (before is None and len(samples) <= check.min_peers):
         return []
+    middle, limit = normal_limit([*levels.values()], check.margin)
     if before is not None:
-        levels = [(one.subject.name, level) for one in samples if (level := _level(check, one, before)) is not None]
         middle, limit = 1.0, before.normal or math.inf
-    elif len(samples) > check.min_peers:
-        levels = _levels(samples, of_nodes)
-        middle, limit = normal_limit([level for _, level in levels], check.margin)
-    else:
-        return []
-    return [name for name, level in levels if check.sign * (middle - level) > limit]
-
-
-def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
-    """The speed of the whole node relative to the group, 1 at the group's median; None if it is unknown."""
-    pairs = ((value, group.peers_of(part)) for part, _, value in sample.compared(check))
-    ratios = [value / peers.median for value, peers in pairs if peers is not None]
-    return statistics.median(ratios) if ratios else None
-
-
-def _levels(samples: Samples, of_nodes: Sequence[float | None]) -> list[tuple[str, float]]:
-    return [(one.subject.name, level) for one, level in zip(samples, of_nodes, strict=True) if level is not None]
-
-
-def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
-    """(name, ratio) of every part: relative to its node, and to the parts of its place where places differ."""
-    ratios = zip(samples, ratios_of(replace(check, relative_to="node"), samples), strict=True)
-    return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
+        pairs = ((one.subject.name, before.level_of(check, one)) for one in samples)
+        levels = {name: level for name, level in pairs if level is not None}
+    return [name for name, level in levels.items() if check.sign * (middle - level) > limit]
 
 
 def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None:
@@ -106,25 +86,7 @@ def compare_again(check: Check, subject: Subject, context: JudgeContext) -> None
     changed = [sample if sample.revision == before.revision else sample.of_first_revision(check)]
     if len(groups[key]) < peer_statistics.FEW_TO_LEAVE_OUT:
         changed += [one for one in groups[key] if one.subject.name != subject.name]
-    comparison = _Comparison(check, context, only=subject.name)
-    larger_groups = _larger_groups(check, groups, context.history)[key]
-    comparison.judge_group(key, comparison.with_usual_part_count(changed), larger_groups)
-
-
-def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
-    """For each group the larger groups of the same kind as text; empty if there are none."""
-    sizes = history.sizes(check)
-    for key, samples in groups.items():
-        sizes[key] = max(sizes.get(key, 0), len(samples))
-    enough = [key for key in sorted(sizes) if sizes[key] > check.min_peers]
-    return {
-        key: "; ".join(
-            f"{sizes[other]} nodes have {' '.join(other[_KIND:]) or 'revision 1'}"
-            for other in enough
-            if other[:_KIND] == key[:_KIND] and other != key
-        )
-        for key in groups
-    }
+    _Comparison(check, context, only=subject.name).judge_group(key, changed)
 
 
 @dataclass(frozen=True)
@@ -135,21 +97,33 @@ class _Comparison:
     context: JudgeContext
     only: str = ""
 
-    def _requested(self, samples: Samples) -> Samples:
-        return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
+    def _is_requested(self, sample: PeerSample) -> bool:
+        return self.only in ("", sample.subject.name)
 
-    def judge_group(self, key: GroupKey, samples: Samples, larger_groups: str) -> None:
-        """Judge the nodes of one group. ``larger_groups``: text about larger groups of the same kind."""
+    @functools.cached_property
+    def _large_groups(self) -> dict[GroupKey, int]:
+        """The groups with enough nodes to compare, now or before, and their number of nodes."""
+        sizes = self.context.history.sizes(self.check)
+        for key, samples in self.context.samples[self.check.name].items():
+            sizes[key] = max(sizes.get(key, 0), len(samples))
+        return {key: size for key, size in sorted(sizes.items()) if size > self.check.min_peers}
+
+    def judge_group(self, key: GroupKey, all_samples: Samples) -> None:
+        """Judge the nodes of one group."""
         check, history = self.check, self.context.history
+        samples = self._with_usual_part_count(all_samples)
         by_software = values_by_key((sample.alike, sample) for sample in samples)
-        all_now = PeerGroup.of(check, samples, " ".join(key), self._reach)
+        tails = self.context.tails[key[0]]
+        all_now = PeerGroup.of(check, samples, " ".join(key), tails)
         all_peers = history.largest(check, key, None, all_now)
-        if all_peers.nodes <= check.min_peers and larger_groups:
-            self._leave_uncompared(samples, larger_groups)
-            return
+        if all_peers.nodes <= check.min_peers:
+            alike_groups = [other for other in self._large_groups if other[:_KIND] == key[:_KIND] and other != key]
+            if alike_groups:
+                self._leave_uncompared(samples, alike_groups)
+                return
         levels: dict[GroupKey, list[float]] = defaultdict(list)  # by software the speed of each node relative to all
         for sample in samples if len(by_software) > 1 and check.relative_to is None else ():
-            level = _level(check, sample, all_peers)
+            level = all_peers.level_of(check, sample)
             if level is not None:
                 levels[sample.alike].append(level)
         for alike in sorted(by_software):
@@ -158,40 +132,14 @@ class _Comparison:
             if len(by_software) == 1:
                 now = replace(all_now, kind=" ".join(kind.split()))
             else:
-                now = PeerGroup.of(check, members, kind, self._reach)
+                now = PeerGroup.of(check, members, kind, tails)
             peers = history.largest(check, key, alike, now)
             if peers.nodes > check.min_peers:
                 self._compare(members, peers, behind=self._software_deficit(alike, levels))
             else:
                 self._compare(members, all_peers, doubt=self._software_doubt(alike, by_software, all_peers))
 
-    def _reach(self, samples: Samples, repeats: float) -> tuple[float, float, float]:
-        """Three relative deviations that chance explains: of parts if tails are long, of whole nodes if tails are
-        normal, and of nodes to measure again. ``repeats``: deviation of parts that repeats of one measurement explain,
-        as normal noise."""
-        check, nodes = self.check, len(samples)
-        if not samples:  # two numbers of links are equally common
-            return 0.0, 0.0, 0.0
-        levels, within = self.context.tails[samples[0].group[0]]
-        known_levels = _levels(samples, levels_of(check, samples)) if check.relative_to is None else []
-        reach = 0.0
-        for tails, is_used in ((levels, check.relative_to is None), (within, check.scope != "node")):
-            deviations = tails.reach(nodes) if is_used and nodes > check.min_peers else 0.0
-            if deviations:
-                ratios = _ratios(check, samples) if tails is within else known_levels
-                peers = Peers.of([value for _, value in ratios])
-                known_noise = repeats if tails is within else 0.0
-                spread = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
-                reach = max(reach, deviations * spread)
-        if check.relative_to or nodes <= check.min_peers:
-            return reach, 0.0, 0.0
-        of_nodes, least = [level for _, level in known_levels], check.margin
-        peers = Peers.without_the_far(of_nodes, least, check.deviations)
-        doubtful = doubtful_limit(of_nodes, least, peers.deviation) if peers else math.inf
-        middle, limit = (1.0, math.inf) if levels.are_long(peer_statistics.CERTAIN) else normal_limit(of_nodes, least)
-        return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
-
-    def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
+    def _with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """The samples with the usual number of parts: nodes of one kind have equally many links, each with a vote."""
         counts = [sample.parts for sample in samples if sample.parts is not None]
         most = peer_statistics.majority([str(count) for count in counts])
@@ -204,13 +152,14 @@ class _Comparison:
             self._keep(sample, [self._missing(f"{self.check.parts_from} is {sample.parts}, {usual}: no comparison")])
         return samples_kept
 
-    def _leave_uncompared(self, samples: Samples, larger_groups: str) -> None:
-        """Record that these nodes have no peers of their ``group_by``. ``larger_groups``: text on groups with peers."""
-        check = self.check
+    def _leave_uncompared(self, samples: Samples, larger_groups: Sequence[GroupKey]) -> None:
+        """Record that these nodes have no peers of their ``group_by``. ``larger_groups``: groups that have peers."""
+        check, sizes = self.check, self._large_groups
+        larger = "; ".join(f"{sizes[key]} nodes have {' '.join(key[_KIND:]) or 'revision 1'}" for key in larger_groups)
         for sample in samples:
             fields = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
             cause = f"{fields or 'its definition'} is {' '.join(sample.group[_KIND:]) or 'revision 1'}"
-            reason = f"no peers: {cause}, on fewer than {check.min_peers + 1} nodes, while {larger_groups}"
+            reason = f"no peers: {cause}, on fewer than {check.min_peers + 1} nodes, while {larger}"
             settled = self._entries(sample, None) if sample.settled else []
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
@@ -253,13 +202,14 @@ class _Comparison:
             self._without_peers(samples, group)
             return
         wrong = []
-        worse = {sample.subject.name for sample in group.modes.worse} if group.modes else set()
-        two = self._two_populations(group)
-        certain = group.modes is not None and group.modes.certain
+        modes = group.modes
+        worse = {sample.subject.name for sample in modes.worse} if modes else set()
+        two = self._two_populations(modes) if modes else ""
+        certain = modes is not None and modes.certain
         # A single node below the SKU's measured figures may be chance; most nodes of a group below them are not.
         is_slow_batch = 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
-        for sample in self._requested(samples):
-            of_worse = self._of_the_worse(sample, group, two, doubt) if sample.subject.name in worse else None
+        for sample in filter(self._is_requested, samples):
+            of_worse = self._of_the_worse(sample, modes, two, doubt) if modes and sample.subject.name in worse else None
             if of_worse and certain:
                 entries = of_worse
             else:
@@ -274,46 +224,36 @@ class _Comparison:
             parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
             if parts:
                 wrong.append((-len(parts), f" {some_of(parts, 1)}", sample.subject.name))
-        reason = f"{group.kind}: {check.metric} of {group.nodes} nodes"
-        peers = group.together
+        figures, peers = f"{group.kind}: {check.metric} of {group.nodes} nodes", group.together
         if peers is not None:
-            median = peers.median
-            text = units.number_text(median) if check.relative_to else units.human(median, check.unit or "")
-            reason += f", median {text}, deviation {_spread(peers)}"
-        if wrong:
-            worst_first = sorted(wrong, key=lambda far: far[:2])  # of equals the first in the list of nodes
-            reason += f"; far off: {some_of(name + text for _, text, name in worst_first)}"
-        if behind:
-            reason += f"; {behind}"
-        if certain:
-            reason += f"; {two}"
+            text = units.number_text(peers.median) if check.relative_to else units.human(peers.median, check.unit or "")
+            figures += f", median {text}, deviation {_spread(peers)}"
+        wrong.sort(key=lambda far: far[:2])  # of equals the first in the list of nodes
+        far_off = f"far off: {some_of(name + text for _, text, name in wrong)}" if wrong else ""
+        reason = "; ".join(filter(None, (figures, far_off, behind, two if certain else "")))
         verdict = "fail" if wrong else "missing" if behind else "pass"
-        entry = entry_of(check, verdict, reason, part="fleet", value=two if certain else None)
-        self.context.fleet.append(entry)
+        self.context.fleet.append(entry_of(check, verdict, reason, part="fleet", value=two if certain else None))
 
-    def _two_populations(self, group: PeerGroup) -> str:
-        """How the nodes form two populations, as text; empty if they are one."""
-        if group.modes is None:
-            return ""
-        worse, better = group.modes.worse, group.modes.better
+    def _two_populations(self, modes: Modes) -> str:
+        """How the nodes form two populations, as text."""
+        worse, better = modes.worse, modes.better
         middle, usual = map(_median_of, (worse, better))
         change = deviation_text((middle - usual) / abs(usual))
         properties = ([sample.subject.properties for sample in mode] for mode in (worse, better))
         common = peer_statistics.shared(*properties)
-        why = f" ({'; '.join(common[:3])})" if common else ""
-        rest_text = f"that of {len(better)} others{why}"
-        return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
+        text = f"not one population: {self.check.metric} of {len(worse)} nodes is {change} that of {len(better)} others"
+        return f"{text} ({'; '.join(common[:3])})" if common else text
 
-    def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
+    def _of_the_worse(self, sample: PeerSample, modes: Modes, two: str, doubt: str) -> list[Entry]:
         """The entries of a node in the worse of two populations. It fails if that is the minority; else nothing shows
         which population is right, and floors and baselines decide."""
         check, unit = self.check, self.check.unit or ""
-        worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
-        middle, usual = _median_of([sample]), _median_of(better)
-        figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - usual) / abs(usual))}"
-        reason = f"{figure} the median {units.human(usual, unit)} of {len(better)} nodes; {two}"
+        worse, better = modes.worse, modes.better
+        middle, usual = _median_of([sample]), Peers(_median_of(better), 0.0, len(better))
+        median = f"the median {units.human(usual.median, unit)} of {len(better)} nodes"
+        reason = f"{self._figure(middle, usual)} {median}; {two}"
         verdict = "fail" if len(worse) < len(better) else "missing" if len(worse) == len(better) else "warn"
-        if not (group.modes and group.modes.certain):
+        if not modes.certain:
             verdict, reason = "warn", f"{reason}: chance is not excluded; measure again"
         elif doubt and verdict == "fail":
             verdict, reason = "missing", f"{reason}; {doubt}: inconclusive: software or hardware"
@@ -331,7 +271,7 @@ class _Comparison:
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
         skipped = entry_of(check, "skipped", reason)
-        for sample in self._requested(samples):
+        for sample in filter(self._is_requested, samples):
             entries = self._entries(sample, None) if sample.settled else []
             absent = _lacking(check, sample)
             if absent is not None and not entries:
@@ -374,43 +314,43 @@ class _Comparison:
     def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
         """Entries of the whole node beside the better half of few nodes, else beside the SKU's measured figures."""
         check = self.check
-        levels = dict(zip((one.subject.name for one in samples), levels_of(check, samples), strict=True))
-        ranked = sorted(level for level in levels.values() if level is not None)
-        own_level = levels[sample.subject.name]
-        if own_level is None:
+        levels = levels_of(check, samples)
+        ranked = sorted(levels.values())
+        if sample.subject.name not in levels:
             return []
-        if len(ranked) < 2:
-            return self._beside_the_measured(sample)
         best = ranked[len(ranked) // 2] if check.max_below is not None else ranked[(len(ranked) - 1) // 2]
-        peers = Peers(best, 0.0, len(ranked))
+        peers, own_level = Peers(best, 0.0, len(ranked)), levels[sample.subject.name]
         if not peers.is_beyond(own_level, *check.sides, 0.0):
             return self._beside_the_measured(sample)
-        middle = _median_of([sample])
-        figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own_level))}"
         reason = (
-            f"{figure} the better of {len(ranked)} nodes: measure again, or set a floor or a baseline; a verdict needs "
+            f"the better of {len(ranked)} nodes: measure again, or set a floor or a baseline; a verdict needs "
             f"{check.min_peers + 1} nodes"
         )
-        return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
+        return self._warn_of_node(sample, peers, own_level, reason)
 
     def _beside_the_measured(self, sample: PeerSample) -> list[Entry]:
         """Entries of the whole node beside the least figure of healthy nodes of its SKU: a whole batch may be slow."""
-        check, unit = self.check, self.check.unit or ""
+        check = self.check
         usual = sample.subject.measured.get((check.metric, sample.revision))
         if usual is None and sample.revision > 1:
             return self._beside_the_measured(sample.of_first_revision(check))
-        if check.relative_to or not sample.figures:
+        if usual is None or check.relative_to or not sample.figures:
             return []
-        worse = (check.max_below, None if check.max_below is not None else check.max_above)
+        worse, peers = (check.max_below, None if check.max_below is not None else check.max_above), Peers(usual, 0.0, 1)
         middle = _median_of([sample])
-        if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, *worse, 0.0):
+        if not peers.is_beyond(middle, *worse, 0.0):
             return []
-        change = deviation_text((middle - usual) / usual)
         reason = (
-            f"{check.metric} {units.human(middle, unit)}, {change} the {units.human(usual, unit)} that healthy nodes "
-            "of its SKU made: compare with other machines of the SKU, or set a floor or a baseline"
+            f"the {units.human(usual, check.unit or '')} that healthy nodes of its SKU made: compare with other "
+            "machines of the SKU, or set a floor or a baseline"
         )
-        return self._warnings([PartResult("node", False, middle, unit, reason)])
+        return self._warn_of_node(sample, peers, middle, reason)
+
+    def _warn_of_node(self, sample: PeerSample, peers: Peers, compared: float, reason: str) -> list[Entry]:
+        """The warning about a whole node that is far from the median of ``peers``, which is ``reason`` in words."""
+        middle = _median_of([sample])
+        text = f"{self._figure(middle, peers, compared)} {reason}"
+        return self._warnings([PartResult("node", False, middle, self.check.unit or "", text)])
 
     def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
         """Entries that name doubtful parts but decide nothing."""
@@ -422,7 +362,8 @@ class _Comparison:
         doubtful: list[PartResult] = []
         if group is not None:
             now, doubtful = self._beside(sample, group)
-            compared = [*self._earlier_results(sample, group), *now]
+            judge_earlier = functools.partial(self._earlier_results, sample, group)
+            compared = [*earlier_failures(self.check, sample.record, judge_earlier), *now]
             results += sample.unknown
             results += [
                 # missing evidence: the part is far off beside nodes that are not quite of its kind
@@ -444,12 +385,15 @@ class _Comparison:
             return [PartResult(part, None, value, unit, why) for part, value in sample.figures], []
         failed: list[PartResult] = []
         doubtful: list[PartResult] = []
-        worst, nearest, is_excused = None, float("-inf"), False
-        stages = self._stages_behind(sample) if group.normal else ()
+        near: list[PartResult] = []
+        is_excused = False
+        # Whether this check shows the whole node behind, and in which stages: chance does not recur in another one.
+        by_stage = self.context.behind.get(sample.subject.name, {})
+        stages = sorted(by_stage) if group.normal and check.name in by_stage.get(check.stage, ()) else ()
         before = sample.measured_before(check)
         then = {part: ratio for part, _, ratio in before.compared(check)}
         # Is the whole node far enough off to be measured again: now, and in the measurement before?
-        levels = (_level(check, one, group) for one in (sample, before))
+        levels = (group.level_of(check, one) for one in (sample, before))
         doubts = [level is not None and check.sign * (1 - level) > (group.doubtful or math.inf) for level in levels]
         for part, value, ratio in compared:
             peers = group.peers_of(part)
@@ -462,8 +406,8 @@ class _Comparison:
             margin = check.margin * abs(peers.median)
             measured = f"; {deviation_text(peers.change(then[part]))} when measured before" if part in then else ""
             if is_beyond(ratio, distance=group.limit(check, peers)):
-                once = measured and abs(then[part] - ratio) > margin and not is_beyond(then[part], distance=margin)
-                failed.append(PartResult(part, None if once else False, value, unit, f"{reason()}{measured}"))
+                is_once = measured and abs(then[part] - ratio) > margin and not is_beyond(then[part], distance=margin)
+                failed.append(PartResult(part, None if is_once else False, value, unit, f"{reason()}{measured}"))
                 continue
             middle, to_warn = abs(peers.median), group.limit_to_warn(check, peers)
             if stages:
@@ -474,16 +418,13 @@ class _Comparison:
                 continue
             now, first = (min(to_warn, group.doubtful * middle) if doubt else to_warn for doubt in doubts)
             was_far = part in then and is_beyond(then[part], distance=first)
-            errors = functools.partial(self._two_errors, sample, group, peers)
-            is_repeated = was_far and abs(ratio - then[part]) <= margin + errors(2)  # else the first decides the mean
-            level = (ratio + then[part]) / 2 if is_repeated else ratio
-            if (
-                was_far
-                and is_beyond(ratio, distance=margin)
-                and is_beyond(level, distance=margin + errors(2 if is_repeated else 1))
-            ):
-                failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
-                continue
+            if was_far and is_beyond(ratio, distance=margin):
+                once, twice = (margin + self._two_errors(sample, group, peers, count) for count in (1, 2))
+                is_repeated = abs(ratio - then[part]) <= twice  # else the first decides the mean
+                level, error = ((ratio + then[part]) / 2, twice) if is_repeated else (ratio, once)
+                if is_beyond(level, distance=error):
+                    failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
+                    continue
             is_far = is_beyond(ratio, distance=now)
             is_usual = was_far and not is_far and self._is_usual_change(sample, then[part], ratio)
             is_excused |= is_usual
@@ -491,14 +432,12 @@ class _Comparison:
                 needed = units.number_text(100 * group.limit(check, peers) / middle)
                 doubt = f": so far off that chance is not excluded (a verdict needs {needed} %); measure again"
                 doubtful.append(PartResult(part, False, value, unit, f"{reason()}{measured}{doubt}"))
-            badness = peers.badness(ratio, *check.sides)
-            if badness > nearest:
-                worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
+            near.append(PartResult(part, True, value, unit, reason, -peers.badness(ratio, *check.sides)))
         is_doubtful = is_excused or doubtful or any(one.passed is False or one.part in then for one in failed)
         if check.required and check.retry and is_doubtful:
             self.context.doubtful[sample.subject.name].add(check.stage)
         failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
-        return [*failed, *([worst] if worst is not None else [])], doubtful
+        return [*failed, *sorted(near, key=lambda one: one.margin)[:1]], doubtful
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
         """Whether two measurements of healthy nodes differed as much."""
@@ -515,11 +454,6 @@ class _Comparison:
         of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
         return 2 * middle * math.hypot(of_mean, peer_statistics.MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
-    def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
-        """The stages in which the whole node is behind, if this check shows it: chance does not recur in another."""
-        stages = self.context.behind.get(sample.subject.name, {})
-        return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
-
     def _whole_node(self, sample: PeerSample, results: list[PartResult], *, behind: bool) -> list[PartResult]:
         """The results, with the node instead of its parts if most fail alike, or half if the node is ``behind``."""
         far = [one for one in results if one.passed is False]
@@ -531,24 +465,24 @@ class _Comparison:
         node_result = PartResult("node", False, middle, self.check.unit or "", parts)
         return [*(one for one in results if one.passed is not False), node_result]
 
-    def _earlier_results(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
-        """Results of the sample's earlier attempts that failed and may not be measured again."""
-
-        def results(attempt: Record) -> list[PartResult]:
-            then = sample.of_attempt(self.check, attempt)
-            return [*then.settled, *self._beside(then, group)[0]]
-
-        return list(earlier_failures(self.check, sample.record, results))
+    def _earlier_results(self, sample: PeerSample, group: PeerGroup, attempt: Record) -> list[PartResult]:
+        """Results of an earlier attempt."""
+        then = sample.of_attempt(self.check, attempt)
+        return [*then.settled, *self._beside(then, group)[0]]
 
     def _reason(self, value: float, ratio: float, group: PeerGroup, peers: Peers) -> str:
-        check = self.check
-        figure = f"{check.metric} {units.human(value, check.unit or '')}, {deviation_text(peers.change(ratio))}"
+        check, figure = self.check, self._figure(value, peers, ratio)
         earlier = ", judged before" if group.earlier else ""
         if check.relative_to:
             text = f"{figure} its neighbours, beside {peers.count} good parts of {group.nodes} nodes"
         else:
             text = f"{figure} the median {units.human(peers.median, check.unit or '')} of {group.nodes} nodes"
         return f"{text} ({group.kind}{earlier}; spread {_spread(peers)})"
+
+    def _figure(self, value: float, peers: Peers, compared: float | None = None) -> str:
+        """A figure beside its peers, as text. ``compared``: the value to compare, if not the figure."""
+        change = deviation_text(peers.change(value if compared is None else compared))
+        return f"{self.check.metric} {units.human(value, self.check.unit or '')}, {change}"
 
     def _missing(self, reason: str) -> Entry:
         return entry_of(self.check, "missing", reason)
@@ -601,18 +535,18 @@ class Outlier(MetricKind):
             else:
                 context.nodes[subject.name][check.name] = sample
         for key, samples in groups.items():
-            of_nodes = [] if check.relative_to else levels_of(check, samples)
+            of_nodes = {} if check.relative_to else levels_of(check, samples)
             for name in _behind(check, samples, of_nodes, context.history.larger(check, key, len(samples))):
                 context.behind[name][check.stage].add(check.name)
             if len(samples) <= check.min_peers:
                 continue
             levels, within = context.tails[key[0]]
             if check.relative_to:
-                within.add(_ratios(check, samples), check.margin, check.deviations, check.sign)
+                within.add(ratios_within(check, samples), check.margin, check.deviations, check.sign)
             else:
-                modes = modes_of(check, samples, of_nodes)
-                named = _levels(modes.better, levels_of(check, modes.better)) if modes else _levels(samples, of_nodes)
-                levels.add(named, check.margin, check.deviations, check.sign)
+                modes = modes_of(check, samples)
+                of_one_mode = levels_of(check, modes.better) if modes else of_nodes
+                levels.add(of_one_mode.items(), check.margin, check.deviations, check.sign)
                 _survey_nodes(check, samples, of_nodes, levels)
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
@@ -628,10 +562,9 @@ class Outlier(MetricKind):
                 groups[key[:-1]] = [*older, *medians]
                 if len(speeds) <= check.min_peers:
                     groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
-        larger_groups = _larger_groups(check, groups, context.history)
         comparison = _Comparison(check, context)
         for key in sorted(groups):
-            comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger_groups[key])
+            comparison.judge_group(key, groups[key])
 
     def judge_parts(self, check: Check, target: Target, metrics: Metrics, subject: Subject, record: Record) -> Results:
         """The result of each part against the median of all. A figure that is no number fails, and is no peer."""
