@@ -121,6 +121,17 @@ def test_most_parts_at_once_are_the_node():
         assert entry["reason"].startswith("7 of 8 gpus: ")
 
 
+@pytest.mark.parametrize(("of_gpus", "of_links", "kind"), [(0.9, 0.85, "links"), (0.85, 0.9, "gpus")])
+def test_of_two_kinds_of_parts_that_are_the_node_the_worse_is_named(of_gpus, of_links, kind):
+    slow = {(NAME, f"gpu:{index}"): of_gpus for index in range(8)}
+    pairs = [(one, other) for one in range(8) for other in range(8)]
+    slow |= {(LINK, f"link:gpu{one}>gpu{other}"): of_links for one, other in pairs}
+    report = judged(*measured_twice(slow, {}))
+    assert unsteady(report) == [("node", "missing")]
+    (entry,) = [one for one in report["nodes"][0]["checks"] if one["name"] == "unsteady"]
+    assert f" {kind}: " in entry["reason"]
+
+
 def test_a_link_is_named():
     assert unsteady(judged(*measured_twice({(LINK, "link:gpu1>gpu6"): 0.9}, {}))) == [("link:gpu1>gpu6", "missing")]
 

@@ -79,11 +79,12 @@ def checks(
             finding = UnsteadyPart(beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     unsteady_parts = {part: finding for part, finding in parts.items() if finding}
-    for kind in {part.partition(":")[0] for part in unsteady_parts}:
+    for kind in sorted({part.partition(":")[0] for part in unsteady_parts}):
         of_kind, alike = ([part for part in of if part.partition(":")[0] == kind] for of in (parts, unsteady_parts))
         if len(alike) > 1 and 2 * len(alike) > len(of_kind):
             worst = max(unsteady_parts.pop(part) for part in alike)
-            unsteady_parts["node"] = worst._replace(text=f"{len(alike)} of {len(of_kind)} {kind}s: {worst.text}")
+            whole_node = worst._replace(text=f"{len(alike)} of {len(of_kind)} {kind}s: {worst.text}")
+            unsteady_parts["node"] = max(whole_node, unsteady_parts.get("node", whole_node))
     return [_entry(subject, stage, *one, earlier) for one in itertools.islice(unsteady_parts.items(), MAX_NAMED)]
 
 
