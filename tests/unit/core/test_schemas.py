@@ -128,6 +128,8 @@ def test_all_problems_of_a_document_are_named_once_each():
 
 def test_libraries_that_lack_are_named_together_with_the_command_that_installs_them(monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in {"boto3", "orjson"} else found(name))
-    with pytest.raises(AnsibleError, match="lacks boto3, orjson: run `make setup`"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in {"boto3", "cryptography", "orjson"} else found(name)
+    )
+    with pytest.raises(AnsibleError, match="lacks boto3, cryptography, orjson: run `make setup`"):
         importlib.reload(schemas)

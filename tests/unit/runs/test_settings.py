@@ -1,5 +1,6 @@
 """What an operator set is held against what the roles declare."""
 
+import math
 import random
 import string
 from pathlib import Path
@@ -29,6 +30,19 @@ def test_what_differs_from_its_default_is_looked_at_and_other_variables_are_not(
 @pytest.mark.parametrize(("name", "value"), [("gpuval_retries", "1"), ("gpuval_force", "yes"), ("gpuval_hosts", "a:b")])
 def test_text_that_stands_for_the_type_is_good(name, value):
     assert settings.problems({name: value}) == []
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, "inf", "Infinity", math.nan, "1e400"])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("gpuval_gang_port", "a whole number"), ("gpuval_deadline_seconds", "a number")]
+)
+def test_a_number_that_is_not_finite_is_wrong(name, problem, value):
+    assert settings.problems({name: value}) == [f"{name} {value}: must be {problem}"]
+
+
+def test_a_list_of_whole_numbers_has_no_infinite_one():
+    (problem,) = settings.problems({"network_ports": [22, math.inf]})
+    assert problem.startswith("network_ports [22, inf]: must be a list")
 
 
 def test_a_secret_is_not_reported():

@@ -1,9 +1,13 @@
 """Which store the `store` option means."""
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.backend import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
@@ -17,6 +21,23 @@ def test_without_an_endpoint_the_controller_serves_the_store():
     assert isinstance(store, EmbeddedStore)
     assert str(store.objects) == "/s/store/data/b"
     assert not store.takes_parts
+
+
+def test_a_boto3_that_fails_is_named_where_the_store_is_used(tmp_path):
+    """It may be there and fail: an older botocore does beside a newer urllib3."""
+    (tmp_path / "boto3.py").write_text("raise ImportError('no DEFAULT_CIPHERS in urllib3')")
+    package = "ansible_collections.gpuval.fleet.plugins"
+    code = (
+        f"from {package}.module_utils.store import Connection, Store\n"
+        f"from {package}.plugin_utils.artifacts import image_upload\n"
+        f"from {package}.plugin_utils.store import access\n"
+        "Store(Connection(endpoint=None, bucket='b'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(COLLECTION.parents[2])])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "StoreError: boto3 is needed on the controller: pip install boto3 (no DEFAULT_CIPHERS" in done.stderr
 
 
 def test_a_service_is_never_started_and_reached_by_every_node():

@@ -10,7 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from boto3.s3.transfer import TransferConfig
+try:
+    from boto3.s3.transfer import TransferConfig
+except ImportError:  # boto3 is there, but fails: `Store` reports it
+    TransferConfig = None
 
 from ...module_utils import image_archive
 from ...module_utils.store import CLIENT_ERRORS, Store

@@ -15,7 +15,7 @@ from .paths import COLLECTION
 from .text import meant
 
 #: What every command needs, by the names to install and to import; other libraries are asked for where they are used.
-LIBRARIES = {"boto3": "boto3", "jsonschema-rs": "jsonschema_rs", "orjson": "orjson"}
+LIBRARIES = {"boto3": "boto3", "cryptography": "cryptography", "jsonschema-rs": "jsonschema_rs", "orjson": "orjson"}
 if lacking := [library for library, module in LIBRARIES.items() if find_spec(module) is None]:
     from ansible.errors import AnsibleError
 

@@ -29,7 +29,6 @@ def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict
     that alone has its SKU is exempt from multi-node stages, with a reason by stage in ``exempt``; if this holds for all
     nodes, none is: such a run has tested no gang."""
     alone = set(document["alone"]) if document and document["gangs"] else set()
-    """Records of the stages that findings of gangs are for, by node and stage; ``document``: the run's gangs.json."""
     findings = (document or {}).get("findings", {}).values()
     searched = {(node, gang_document.stage_of(finding)) for finding in findings for node in finding["nodes"]}
     members = {member["node"]: member for gang in (document or {"gangs": {}})["gangs"].values() for member in gang}
@@ -130,6 +129,7 @@ def take(
 
 
 def _fabric_records(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[tuple[str, str], Record]:
+    """Records of the stages that findings of gangs are for, by node and stage; ``document``: the run's gangs.json."""
     findings = (document or {}).get("findings", {}).values()
     return {
         (name, gang_document.stage_of(finding)): rounds.fabric_record(run, name, finding, finding["ended_at"])

@@ -5,6 +5,7 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -171,7 +172,10 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     if name == STAGES and isinstance(value, str):  # templates use it before text becomes a list
         meant_list = json.dumps({STAGES: re.split(r"[\s,]+", value.strip("[] "))})
         return f"must be a list: -e '{meant_list}'"
-    checked = ArgumentSpecValidator({name: option}).validate({name: value}, validate_role_argument_spec=True)
+    try:
+        checked = ArgumentSpecValidator({name: option}).validate({name: value}, validate_role_argument_spec=True)
+    except OverflowError:  # an infinite number, where a whole one is needed
+        return type_message
     if checked.error_messages:
         if choices and kind != "list":
             return f"must be one of {', '.join(map(str, choices))}{meant(value, map(str, choices))}"
@@ -188,7 +192,7 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     number = checked.validated_parameters.get(name)
     if kind not in ("int", "float") or number is None:
         return ""
-    if not math.isfinite(number):
+    if not abs(number) <= sys.float_info.max:  # nor is it NaN
         return type_message
     fits, rule = RULES.get(name) or _rule_of(name)
     return "" if fits(number) else rule

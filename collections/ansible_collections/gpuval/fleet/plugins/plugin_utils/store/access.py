@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError, session
+from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, session
 from ..records.evidence import object_key
 from ..runs.folder import RunError
 from .backend import S3Service, StoreBackend
 from .embedded import EmbeddedStore
 
-session()  # with the import, which is before Ansible forks a worker for each task that needs them
+if BOTO3_ERROR is None:  # else `Store` reports it: boto3 may be there and fail, as with an urllib3 that is too new
+    session()  # with the import, which is before Ansible forks a worker for each task that needs them
 
 #: Kinds of stores by the scheme of the endpoint's URL; without an endpoint the controller serves the store itself.
 BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service, "http": S3Service}
