@@ -5,6 +5,7 @@ import os
 import pwd
 import subprocess
 import sys
+import threading
 
 import pytest
 from gpuval_node.hardware.users import User
@@ -46,6 +47,26 @@ def test_what_came_just_before_the_end_of_a_stage_is_found(monkeypatch, stays, f
     looks = iter([["a (pid 1)", "b (pid 2)"], stays])
     monkeypatch.setattr(OtherWork, "_watch", lambda _self: None)
     assert OtherWork(lambda: set(next(looks)), look_seconds=0).look() == found
+
+
+def test_what_one_look_found_stays_when_a_look_beside_it_ends_later_without():
+    asked, found = threading.Event(), threading.Event()
+
+    def users():
+        if threading.current_thread() is threading.main_thread():
+            return {"a (pid 1)"}
+        asked.set()
+        found.wait(10)
+        return set()
+
+    before = set(threading.enumerate())
+    work = OtherWork(users, look_seconds=0.001)
+    (watcher,) = set(threading.enumerate()) - before
+    assert asked.wait(10)
+    assert work.look() == "a (pid 1)"
+    found.set()
+    watcher.join(10)
+    assert (watcher.is_alive(), work.found) == (False, "a (pid 1)")
 
 
 def test_what_the_runner_started_is_its_own_whatever_its_environment():

@@ -175,6 +175,21 @@ def test_smartctl_is_asked_where_nvme_gives_no_answer(tmp_path, monkeypatch):
     assert "version 7 or newer" in why
 
 
+def test_why_tools_gave_no_health_is_told_in_plain_words(tmp_path, monkeypatch):
+    (tmp_path / "nvme").write_text("#!/bin/sh\nprintf '\\033[31mNVMe status: %0400d\\033[0m' 7 >&2; exit 1\n")
+    (tmp_path / "smartctl").write_text("#!/bin/sh\nexec sleep 60\n")  # the disk hangs
+    for name in ("nvme", "smartctl"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(health, "TOOL_SECONDS", 1.0)
+    found, why = health.read("nvme9n1")
+    assert found is None
+    assert why.isprintable()
+    assert why.startswith("nvme ended with status 1: NVMe status: 000")
+    assert why.endswith("0…; smartctl did not answer within 1 s")
+    assert len(why) < 220
+
+
 def test_what_rises_during_the_stage_is_new():
     result = WorkloadResult()
     before, now = health.Health("", 2, 10), health.Health("read-only", 5, 11)

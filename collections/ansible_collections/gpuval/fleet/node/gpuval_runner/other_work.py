@@ -41,7 +41,9 @@ class OtherWork:
 
     def look(self) -> str:
         """Look for other work now and return `found`: work that began just before a stage's end may be its cause."""
-        self.found = self.found or ", ".join(self.beside()[:MOST_NAMED])
+        if not self.found:
+            named = ", ".join(self.beside()[:MOST_NAMED])
+            self.found = self.found or named  # a look of the other thread may have ended meanwhile
         return self.found
 
     def beside(self) -> list[str]:

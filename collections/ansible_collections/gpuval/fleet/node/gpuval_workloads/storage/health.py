@@ -55,13 +55,14 @@ def read(name: str) -> tuple[Health | None, str]:
         if health:
             return health, ""
         if not answer.missing:
-            problems.append("nvme printed an incomplete log" if answer.ok else answer.complaint)
+            complaint = shortened(plain(answer.complaint), 160)
+            problems.append("nvme printed an incomplete log" if answer.ok else complaint)
     answer = run("smartctl", "-j", "-a", f"/dev/{name}", timeout=TOOL_SECONDS)
     health, problem = parse_smartctl(answer.stdout)
     if health:
         return health, ""
     if not answer.missing:
-        problems.append(f"smartctl {problem}")
+        problems.append(answer.complaint if answer.timed_out else f"smartctl {problem}")
     if not problems:
         package = "nvme-cli or smartmontools" if name.startswith("nvme") else "smartmontools"
         problems.append(f"install {package}")
