@@ -83,6 +83,7 @@ def main(result: WorkloadResult) -> None:
             member = GangWork(gang, config, accelerator, folder, result)
             _take_part(member, arguments, checks)
         except (StoppedError, WorkloadFailure, WorkloadCrash) as error:
+            result.environment["gang"] = described  # with a rank's failure, that of the result as last written
             collectives.add_failure(result)
             checks.end()
             checks.add_to(result)
