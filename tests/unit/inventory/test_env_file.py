@@ -114,7 +114,7 @@ def test_a_line_that_is_no_statement_stops_and_the_others_are_read(read):
         ("BUKET=s3cret", ".env:1: BUKET is not read; is it BUCKET?"),
         ("bucket=s3cret", ".env:1: bucket is not read; is it BUCKET?"),
         ("AWS_ENDPIONT_ULR=s3cret", ".env:1: AWS_ENDPIONT_ULR is not read; is it AWS_ENDPOINT_URL?"),
-        ("BUCKET=a\nBUCKET=s3cret", ".env:2: BUCKET stands in .env:1, too: this one counts"),
+        ("BUCKET=a\nBUCKET=s3cret", ".env:2: BUCKET stands in .env:1, too: the value in .env:2 counts"),
     ],
 )
 def test_what_may_be_a_mistake_is_remarked_without_its_value(read, text, remark):

@@ -61,7 +61,8 @@ def runner_end(directory: NodeDirectory) -> str:
 
 
 def status(directory: NodeDirectory) -> dict[str, Any]:
-    """Return whether a runner works, its progress, and what the store lacks. `outcome` is None while work is left."""
+    """Return whether a runner is at work here, how far its stages are, and which results the store does not have yet.
+    `outcome`: of the run on this node, None while stages are left."""
     holder = lock.holder(directory.lock)
     state = states.load(directory.state)
     stages = stage_states(directory)

@@ -276,7 +276,7 @@ class Runner:
 
     def _context(self, name: str) -> StageContext:
         work, source, archive = self.directory.work(name), self.directory.source, own_archive()
-        # Programs by their mounted names in a pod: the link targets have the time of the mount in their names.
+        # Programs by their mounted paths: in a pod these are links, to folders named after the time of the mount.
         runner, workloads = self.directory.runner, self.directory.workloads
         if archive and not workloads.exists():
             workloads = archive.with_name(workloads.name)

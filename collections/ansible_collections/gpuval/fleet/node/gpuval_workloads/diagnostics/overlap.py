@@ -1,4 +1,4 @@
-"""Measures the latency of kernel launches, and how well products overlap with a collective."""
+"""Measures the latency of kernel launches, and how far matrix products run at the same time as a collective."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from .tree import Tree
 SERVICE, CONFIGURATION = "nvidia-imex", "etc/nvidia-imex/nodes_config.cfg"
 MAX_NODES = 1024
 READY = "READY"
-#: `Node #0   * 10.0.0.1 *   - READY  - Version: 570.172.08`; stars mark the node itself, old ones lack the version.
+#: A node in the output of `nvidia-imex-ctl`: `Node #0   * 10.0.0.1 *   - READY  - Version: 570.172.08`. Stars mark the
+#: node that was asked; old releases print no version.
 _NODE = re.compile(
     r"Node #(\d{1,4})\s+[-*]\s+(\S{1,64})\s+[-*]\s+(?:-\s+)?([A-Z_]{1,40})(?:\s+-\s+Version: (\S{1,32}))?"
 )

@@ -49,7 +49,8 @@ class Quantity(NamedTuple):
     """What a module measures. The first name in `ethtool -m` is also that of the thresholds."""
 
     words: str
-    #: Factor from the unit of `ethtool` to the base unit, and that of `mlxlink`; None for dBm.
+    #: Two factors to the base unit: from the unit that `ethtool` prints, and from that of `mlxlink`; None for its dBm,
+    #: which is no multiple of watts.
     factor: float
     mlxlink_factor: Optional[float]
     mlxlink: str

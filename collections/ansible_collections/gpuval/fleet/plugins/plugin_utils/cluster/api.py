@@ -240,7 +240,9 @@ class Cluster:
                 return ""
             raise
         except Unreachable as error:
-            raise Unreachable(f"{error}; or the kubelet of the node of {pod} does not answer") from None
+            raise Unreachable(
+                f"{error}; another possible cause: the kubelet on the node of {pod} does not answer"
+            ) from None
         return answer.data.decode("utf-8", "replace")
 
     def serves(self, kind: str) -> bool:

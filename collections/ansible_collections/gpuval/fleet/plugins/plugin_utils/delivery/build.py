@@ -211,7 +211,7 @@ class RunDelivery:
             yield identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path
 
     def _forms(self, root_digest: str, rows: Iterable[IndexRow]) -> None:
-        """Write every form of the report from the converted report, with README.md and index.csv (``rows``)."""
+        """Write the report in all of its formats, without internal data, README.md, and index.csv with its ``rows``."""
         report = self.report
         readme = README.read_text(encoding="utf-8").format(
             run_id=self.converter.text(report["run"]["run_id"]),

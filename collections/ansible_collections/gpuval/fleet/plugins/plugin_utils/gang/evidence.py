@@ -190,9 +190,10 @@ def _take_earlier(
     stages: list[str],
     repeated: Collection[str],
 ) -> None:
-    """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
-    ``of_round`` marks such an attempt, ``unrelated`` one whose round was not ``repeated`` for this stage: a pass with
-    other members is a different measurement, and a pass after a pass cures nothing. Neither makes the node flaky."""
+    """Put a node's records of an earlier round before those of the last one, since some failures must not be hidden by
+    a later pass. Each attempt of it is marked ``of_round``, and ``unrelated`` if the later round did not repeat the
+    stage (``repeated``): a pass with other members is a different measurement, and a pass after a pass cures nothing.
+    Neither mark makes the node flaky."""
     if collected is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {round_name}")
         return

@@ -39,7 +39,7 @@ class EnvSettings:
     remarks: list[str] = field(default_factory=list)
 
     def places_of(self, defaults: Mapping[str, Any]) -> dict[str, str]:
-        """The place of the key that sets it, by setting whose default has one."""
+        """By setting whose default reads a key of `.env`: the place (file and line) that sets this key."""
         matches = {name: re.search(r"gpuval_env\.(\w+)", str(default)) for name, default in defaults.items()}
         return {name: self.places[match[1]] for name, match in matches.items() if match and match[1] in self.values}
 
@@ -82,7 +82,7 @@ def _parse(text: str, path: str, env: EnvSettings) -> None:
             env.problems.append(f"{place}: not KEY=VALUE, or a quote is not closed: correct the line")
         elif key in KEYS:
             if key in env.values:
-                env.remarks.append(f"{place}: {key} stands in {env.places[key]}, too: this one counts")
+                env.remarks.append(f"{place}: {key} stands in {env.places[key]}, too: the value in {place} counts")
             if value and not value.strip("*"):
                 env.remarks.append(f"{place}: {key} is the placeholder of an example: set it, or remove the line")
             env.values[key], env.places[key] = value if value.strip("*") else "", place

@@ -25,7 +25,7 @@ from ..runs import folder as run_folder
 from ..runs import origin
 from . import not_tested, template
 from .page import causes, checks, compared, curves, figures, next_steps, nodes, results
-from .page.encode import Shared, script_json, short
+from .page.encode import SharedValues, script_json, short
 from .page.results import RESULTS, EvidencePlace
 from .problems import action_text
 from .summary import MAX_LINE, bad_nodes, decisive, node_lines, places, rack_lines, reasons
@@ -62,7 +62,7 @@ def page_of(
     folder = directory if evidence is RESULTS else None
     comparison, node_table = compared.Comparison(report, folder), nodes.NodeTable(report)
     tabled, spread = checks.ChecksTable(report), figures.PlottedFigures(report)
-    bad, texts = bad_nodes(report), Shared()
+    bad, texts = bad_nodes(report), SharedValues()
     failures = causes.failures(bad)
     begin, end = curves.seconds(report["run"]["created_at"]), curves.seconds(report["run"]["finished_at"])
     lines_of_nodes = {
@@ -154,7 +154,7 @@ def policy_of(scripts: list[str], styles: list[str]) -> str:
 
 
 def _node_data(
-    report: Mapping[str, Any], tabled: checks.ChecksTable, texts: Shared, files: results.Files
+    report: Mapping[str, Any], tabled: checks.ChecksTable, texts: SharedValues, files: results.Files
 ) -> list[dict[str, Any]]:
     starts = [curves.seconds(stage["started_at"]) for node in report["nodes"] for stage in node["stages"]]
     first = min((start for start in starts if start is not None), default=0.0)
@@ -178,7 +178,7 @@ def _node_data(
     ]  # fmt: skip
 
 
-def _stage_data(stage: Mapping[str, Any], first: float, texts: Shared, names: frozenset[str]) -> list[Any]:
+def _stage_data(stage: Mapping[str, Any], first: float, texts: SharedValues, names: frozenset[str]) -> list[Any]:
     """[name, state, seconds from the first stage, seconds, attempt, message, files: 1 log, 2 record, 4 store only]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - first, 1) if start is not None else None

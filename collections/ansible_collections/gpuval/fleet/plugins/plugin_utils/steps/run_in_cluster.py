@@ -83,6 +83,8 @@ class RunInClusterOptions(RunOptions, ClusterAccess):
 
 
 def run_in_cluster(action: RunAction, options: RunInClusterOptions) -> dict[str, Any]:
+    """Start a controller in the cluster as a Job or CronJob; with `options.path` write its manifests instead; with the
+    state `absent` remove it."""
     if options.state == "absent":
         return _remove(action, options)
     if options.path:
@@ -279,8 +281,9 @@ def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> Cont
 def _settings(
     action: RunAction, options: RunInClusterOptions, pod: ControllerPodOptions
 ) -> tuple[dict[str, Any], dict[str, Any], set[str], dict[str, Any]]:
-    """Settings for the ConfigMap and for the Secret, texts that no ConfigMap may have, and settings that name files;
-    those of the inventory's files stay there. What comes from this controller's environment is resolved here."""
+    """What the controller's pod is told beside the files of the inventory: settings for the ConfigMap, settings for the
+    Secret, secret texts that the ConfigMap must not have, and settings whose values name files. Values that come from
+    this controller's environment are resolved here."""
     values = values_of(action, action.task_vars["ansible_play_hosts_all"][0], action.task_vars)
     specs, templar = settings.declared(), templar_of(action, values)
     protected = {name for name, option in specs.options.items() if option.get("no_log")}

@@ -53,7 +53,8 @@ class Launcher:
             self._watched.say(f"window: {window}")
 
     def plan_starts(self, now: float) -> None:
-        """Mark the nodes to launch or to resume; nodes that the probe did not reach wait for a retry."""
+        """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry, as do those on
+        which an earlier task failed. `now`: monotonic seconds."""
         present, everyone = self._placement.present, self._placement.everyone
         probed = run_folder.read_json_or({}, self._watched.folder.state / launch_inputs.PROBE_FILE)
         for view in self._watched.views.values():

@@ -8,7 +8,7 @@ from typing import Any
 from ...core.escape import one_line
 from ...core.grouping import values_by_key
 from ..problems import part_of
-from .encode import Shared, mostly, short
+from .encode import SharedValues, mostly, short
 from .results import EvidencePlace, Files
 
 #: One letter for each verdict, the worst first; lower case is advice.
@@ -100,8 +100,9 @@ def _add_peers(
         column.beside = [one_line(text, 360) for text in statements[:MAX_PEER_GROUPS]]
 
 
-def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> dict[str, Any]:
-    """The table for the page: columns with value and part of each node, and the reasons of checks that did not pass."""
+def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: SharedValues) -> dict[str, Any]:
+    """The table for the page: columns with value and part of each node, and the reasons of checks that did not pass.
+    ``texts``: of the page, each of which is stored once; the table has their numbers."""
     columns = []
     for index, column in enumerate(tabled.columns):
         entries = [row.get(index) for row in tabled.cells]
@@ -121,7 +122,7 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> di
     return {"columns": columns, "remarks": [_remarks(node, indexes, texts, most) for node in report["nodes"]]}
 
 
-def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
+def _value(entry: Mapping[str, Any] | None, texts: SharedValues) -> Any:
     """The value of a check for the page: a number; of a text, a list of its index in ``texts``; None if it has none."""
     if entry is None or entry["value"] is None:
         return None
@@ -130,7 +131,7 @@ def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
 
 
 def _remarks(
-    node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: Shared, most: int
+    node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: SharedValues, most: int
 ) -> list[list[Any]]:
     """[column, letter, part, reason, remedy] for each check that did not pass, the worst first."""
     wrong = sorted((check for check in node["checks"] if letter(check) in WRONG), key=lambda one: _RANK[letter(one)])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from ...records.evidence import MAX_SERIES_BYTES
-from .encode import GREATEST, Shared, pairs, short
+from .encode import GREATEST, SharedValues, pairs, short
 
 #: Maximum points of all nodes together; each takes two characters.
 MAX_POINTS = 450_000
@@ -50,7 +50,7 @@ class NodeCurves:
     sized: dict[tuple[str, str, str], dict[str, Piece]] = field(default_factory=lambda: defaultdict(dict))
 
 
-def shared(curves: Iterable[list[Any]], texts: Shared) -> list[list[Any]]:
+def shared(curves: Iterable[list[Any]], texts: SharedValues) -> list[list[Any]]:
     """The result of ``as_data``, with the numbers of name, unit and stage in ``texts`` instead of these texts."""
     return [[curve[0], *map(texts.number, curve[1:4]), *curve[4:]] for curve in curves]
 

@@ -15,7 +15,7 @@ GREATEST = 1e100
 _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 
-class Shared:
+class SharedValues:
     """Frequent values, each stored once and referenced by its number."""
 
     def __init__(self) -> None:
