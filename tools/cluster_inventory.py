@@ -248,7 +248,7 @@ def _kubernetes_node(name: str, variables: Mapping[str, Any], groups: list[str])
 
 
 def _slurm_node(name: str, variables: Mapping[str, Any], groups: list[str]) -> ClusterNode:
-    description = variables[slurm_nodes.VARIABLE]
+    description = variables[slurm_nodes.SlurmHosts.VARIABLE]
     _model, count = slurm_nodes.gpus(description)
     finding = slurm_nodes.finding(name, description)
     problem = "" if finding.state == REACHABLE else finding.state
