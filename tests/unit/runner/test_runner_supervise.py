@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -11,7 +12,7 @@ from gpuval_runner.outcome import StageStop
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 
 from tests.kit.processes import read
-from tests.kit.runner import alive, until
+from tests.kit.runner import PACKAGES, alive, until
 
 #: Leaves by two forks and a session of its own, keeps no stream, and writes its pid.
 DAEMON = """
@@ -132,6 +133,33 @@ def test_output_without_end_of_what_cannot_be_killed_is_not_waited_for(tmp_path,
     begun = time.monotonic()
     assert supervise(spec, Hooks(output=take)).exit_code == 0
     assert time.monotonic() - begun < 30
+
+
+def test_a_tool_that_another_thread_runs_is_none_of_the_work(tmp_path):
+    program = """
+import os, pathlib, sys, threading
+from gpuval_node.hardware import tools
+from gpuval_node.process_stat import adopt_orphans
+from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
+adopt_orphans()
+answers = []
+tool = ["sh", "-c", "echo > up; while [ ! -e end ]; do sleep 0.05; done; exit 3"]
+looking = threading.Thread(target=lambda: answers.append(tools.run_bounded("tool", tool, 60)))
+looking.start()
+argv = ["sh", "-c", "while [ ! -e up ]; do sleep 0.05; done"]
+spec = ProcessSpec(argv, {"PATH": os.defpath}, pathlib.Path(), "r/n/s/1", grace_seconds=0.5, adopts=True)
+ended = supervise(spec, Hooks(output=lambda _data: None))
+spec = ProcessSpec(["sh", "-c", "echo > end; sleep 1"], spec.environment, pathlib.Path(), "r/n/s/1", adopts=True)
+supervise(spec, Hooks(output=lambda _data: None))  # reaps meanwhile
+looking.join()
+print(ended.exit_code, ended.left_behind, ended.unkillable, answers[0].returncode, tools.RUNNING)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (answer.stdout, answer.stderr) == ("0 0 [] 3 set()\n", "")
 
 
 def test_a_stopped_process_is_ended(go):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
+from gpuval_node.hardware import tools
 from gpuval_node.process_stat import Process, snapshot
 from gpuval_node.volumes import FAULT, find_hung_volume, volume_of
 
@@ -37,8 +38,8 @@ ERRORS_OF_SITE = frozenset(
 @dataclass(frozen=True)
 class ProcessSpec:
     """The process to start. Limits are in seconds, 0 is no limit; `adopts`: the caller is a subreaper without other
-    children. `stop` returns, for a grace in seconds, the command that ends a container: signals do not reach its
-    work."""
+    children than tools that its threads run. `stop` returns, for a grace in seconds, the command that ends a container:
+    signals do not reach its work."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -211,12 +212,17 @@ class _Supervision:
             while info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if info.si_pid == self._process.pid:
                     self._process.poll()
+                elif info.si_pid in tools.RUNNING:
+                    break  # the thread that runs it needs its exit code
                 else:
                     os.waitpid(info.si_pid, os.WNOHANG)
 
     def _members(self) -> list[Process]:
+        own_tools = set(tools.RUNNING)  # of other threads: now, and at the end of the look
+        processes = snapshot()
+        own_tools |= tools.RUNNING
         return descendants.belonging(
-            snapshot(),
+            {pid: process for pid, process in processes.items() if pid not in own_tools},
             self._spec.marker,
             session=self._process.pid,
             parent=os.getpid() if self._spec.adopts else None,

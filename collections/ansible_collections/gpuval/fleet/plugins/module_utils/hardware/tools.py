@@ -26,6 +26,8 @@ EXTRA_DIRECTORIES = (
     "/usr/lib/wsl/lib",
 )
 KILL_GRACE_SECONDS = 2.0
+#: PIDs of the tools that threads of this process run now.
+RUNNING: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -99,14 +101,18 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
 
     deadline = time.monotonic() + timeout
     output: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
-    ended = _drain(process, output, deadline)
-    truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
-    if not ended:
-        with contextlib.suppress(ProcessLookupError):  # the tool ended after the deadline
-            os.killpg(process.pid, signal.SIGKILL)
-        # A tool that hangs in the driver cannot be killed, and to wait longer would only spread the hang.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_GRACE_SECONDS)
+    RUNNING.add(process.pid)
+    try:
+        ended = _drain(process, output, deadline)
+        truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):  # the tool ended after the deadline
+                os.killpg(process.pid, signal.SIGKILL)
+            # A tool that hangs in the driver cannot be killed, and to wait longer would only spread the hang.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_GRACE_SECONDS)
+    finally:
+        RUNNING.discard(process.pid)
     for stream in output:
         stream.close()
     stdout, stderr = (bytes(part).decode("utf-8", "replace") for part in output.values())
