@@ -307,6 +307,17 @@ def test_a_place_that_is_slower_on_every_node_is_compared_with_itself():
     assert not_passed(told(*fleet(values), place), "place") == {("node-4", "gpu:6", "fail")}
 
 
+def test_the_only_gpu_of_each_node_has_the_deviation_of_all_together_too():
+    """A third of these nodes is bad, and repeats differ by much: of the GPUs' own deviation two more would fail."""
+    values = [
+        77.6, 98.9, 0.1, 0.3, 89.8, 90.0, 117.9, 40.0, 100.0, 100.0, 90.0, 100.0, 40.8,
+        100.0, 100.0, 100.0, 41.8, 99.9, 100.0, 100.8, 100.8, 100.0, 89.8, 100.2, 61.2, 90.0,
+    ]  # fmt: skip
+    place = make_check("place", **{**FIELDS, "same_part": True, "spread_from": SPREAD, "repeats": 8})
+    report = told(*fleet([[value] for value in values], gpus=1, spread=0.113), place)
+    assert {node for node, *_ in not_passed(report, "place")} == {f"node-{number}" for number in (3, 4, 8, 13, 17)}
+
+
 def test_figures_of_the_node_are_compared():
     run, evidence = fleet(rates(12))
     figure = evidence.records["node-3"]["diagnostics"]["metrics"][-1]

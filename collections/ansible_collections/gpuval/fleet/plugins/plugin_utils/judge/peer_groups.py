@@ -202,10 +202,11 @@ def _reaches(
 def peers_by_part(
     values: Mapping[str, Sequence[float]], margin: float, deviations: float, *, floor_ratio: float = 0.0
 ) -> dict[str, Peers | None]:
-    """The statistics of each part, with at least the deviation of all together: one may seem narrow by chance."""
+    """The statistics of each part, with at least the deviation of all together: one may seem narrow by chance. Those of
+    ALL_PARTS are of all together already. ``floor_ratio``: as in ``Peers.of``, of the parts alone."""
     far = functools.partial(Peers.without_the_far, margin=margin, deviations=deviations)
     parts = {part: far(figures, floor_ratio=floor_ratio) for part, figures in values.items()}
-    if len(parts) < 2:
+    if ALL_PARTS in parts:
         return parts
     together = far([value / peers.median for part, peers in parts.items() if peers for value in values[part]])
     ratio = together.deviation / abs(together.median) if together else 0.0
