@@ -1,6 +1,7 @@
 """Make the collection and what runs on a node importable from the checkout."""
 
 import gc
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items):
         if item.nodeid.startswith(SLOW) and not item.get_closest_marker("quick"):
             item.add_marker("slow")
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def usual_umask():
+    """What runs on nodes sets its process' umask, which later tests in this process would have, too."""
+    os.umask(0o022)
 
 
 @pytest.hookimpl(wrapper=True)
