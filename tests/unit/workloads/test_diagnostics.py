@@ -31,7 +31,7 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter  # noqa: E402
+from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter  # noqa: E402 - torch is asked for first
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

@@ -163,11 +163,14 @@ def ratios_within(check: Check, samples: Sequence[PeerSample]) -> list[tuple[str
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def modes_of(check: Check, samples: Sequence[PeerSample]) -> Modes | None:
-    """The two populations of these nodes; None if they are one."""
+def modes_of(
+    check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float] | None = None
+) -> Modes | None:
+    """The two populations of these nodes; None if they are one. ``levels``: those of `levels_of`, where they are known
+    already."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
-    levels = levels_of(check, samples)
+    levels = levels_of(check, samples) if levels is None else levels
     leveled = [sample for sample in samples if levels.get(sample.subject.name)]
     modes = two_modes([levels[sample.subject.name] for sample in leveled], check.margin)
     if modes is None:

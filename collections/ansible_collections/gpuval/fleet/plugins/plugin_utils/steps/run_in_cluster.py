@@ -281,7 +281,7 @@ def _order(action: RunAction, options: RunInClusterOptions, run_id: str) -> Cont
 def _settings(
     action: RunAction, options: RunInClusterOptions, pod: ControllerPodOptions
 ) -> tuple[dict[str, Any], dict[str, Any], set[str], dict[str, Any]]:
-    """What the controller's pod is told beside the files of the inventory: settings for the ConfigMap, settings for the
+    """Return what the controller's pod needs beside the inventory's files: settings for the ConfigMap, settings for the
     Secret, secret texts that the ConfigMap must not have, and settings whose values name files. Values that come from
     this controller's environment are resolved here."""
     values = values_of(action, action.task_vars["ansible_play_hosts_all"][0], action.task_vars)

@@ -544,7 +544,7 @@ class Outlier(MetricKind):
             if check.relative_to:
                 within.add(ratios_within(check, samples), check.margin, check.deviations, check.sign)
             else:
-                modes = modes_of(check, samples)
+                modes = modes_of(check, samples, of_nodes)
                 of_one_mode = levels_of(check, modes.better) if modes else of_nodes
                 levels.add(of_one_mode.items(), check.margin, check.deviations, check.sign)
                 _survey_nodes(check, samples, of_nodes, levels)
