@@ -241,7 +241,7 @@ class Cluster:
             raise
         except Unreachable as error:
             raise Unreachable(
-                f"{error}; another possible cause: the kubelet on the node of {pod} does not answer"
+                f"{error}; another possible cause: the kubelet of the node of {pod} does not answer"
             ) from None
         return answer.data.decode("utf-8", "replace")
 

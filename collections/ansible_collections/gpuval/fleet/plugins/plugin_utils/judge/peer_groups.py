@@ -163,9 +163,7 @@ def ratios_within(check: Check, samples: Sequence[PeerSample]) -> list[tuple[str
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def modes_of(
-    check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float] | None = None
-) -> Modes | None:
+def modes_of(check: Check, samples: Sequence[PeerSample], levels: Mapping[str, float] | None = None) -> Modes | None:
     """The two populations of these nodes; None if they are one. ``levels``: those of `levels_of`, where they are known
     already."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
