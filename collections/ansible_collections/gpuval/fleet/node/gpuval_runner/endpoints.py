@@ -31,10 +31,11 @@ FLOORS = (
 def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
     """Measure each endpoint in turn, ``seconds`` each to connect and to transfer; write the result. Returns the exit
     code."""
+    from gpuval_node.hardware.source import metric
     from gpuval_node.network import endpoints as services
     from gpuval_node.network.parallel import in_parallel
 
-    metrics: list[dict[str, Any]] = [_metric("endpoints_count", len(entries), "count")]
+    metrics: list[dict[str, Any]] = [metric("endpoints_count", len(entries))]
     troubles, as_declared = [], []
     for entry in entries:
         endpoint = entry["name"]
@@ -46,9 +47,9 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
         missed = [text for floor in FLOORS if (text := _missed(entry, figures, *floor))]
         is_there = figures["state"] == "ok"
         metrics += [
-            _metric("endpoints_reached_count", int(is_there), "count", scope),
-            _metric("endpoints_floor_misses_count", len(missed), "count", scope),
-            *(_metric(name, figures[key], unit, scope) for key, name, unit in FIGURES if figures.get(key) is not None),
+            metric("endpoints_reached_count", int(is_there), scope),
+            metric("endpoints_floor_misses_count", len(missed), scope),
+            *(metric(name, figures[key], scope, unit) for key, name, unit in FIGURES if figures.get(key) is not None),
         ]
         if not is_there:
             troubles.append(f"{endpoint}: {figures['state']}: {figures['message']}")
@@ -57,11 +58,11 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
         else:
             as_declared.append(endpoint)
         print(f"{endpoint}: {figures}", flush=True)
-    names = [metric["name"] for metric in metrics]
+    names = [figure["name"] for figure in metrics]
     rates, connected = names.count("endpoints_bytes_per_second"), names.count("endpoints_connect_seconds")
     metrics += [
-        _metric("endpoints_rates_count", rates, "count"),
-        _metric("endpoints_connected_count", connected, "count"),
+        metric("endpoints_rates_count", rates),
+        metric("endpoints_connected_count", connected),
     ]
     message = "; ".join([*troubles, *([f"as declared: {', '.join(as_declared)}"] if as_declared else [])])
     fingerprints = {"endpoints_rates": "measured" if rates else "none"}
@@ -80,7 +81,3 @@ def _missed(entry: dict[str, Any], figures: dict[str, Any], key: str, figure: st
     if (value < limit) if is_least else (value > limit):
         return f"{figure} {value:.4g}, {'under' if is_least else 'over'} the declared {limit:g}"
     return ""
-
-
-def _metric(name: str, value: float, unit: str, scope: str = "node") -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "scope": scope}
